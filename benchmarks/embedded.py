@@ -19,7 +19,7 @@ from benchmarks import prototype
 from benchmarks.figures import Effort, Figure, Section, Target, quantile
 from benchmarks.states import state
 from shoal.client.store import Space
-from shoal.client.thread.thread import Thread
+from shoal.kinds.thread.handle.thread import Thread
 
 TASKS = 64
 _ADDITIONS = 2_000_000

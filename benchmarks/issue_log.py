@@ -30,9 +30,9 @@ import uvloop
 import shoal
 from benchmarks.figures import Effort, Figure, Section, Target
 from benchmarks.trajectories import VARIABLE
-from shoal.client.items.items import Items
 from shoal.client.store import Space, Store
 from shoal.demo.nodes import cluster
+from shoal.kinds.items.handle.items import Items
 
 NAMES = ("beads_issue_log", "beads_issue_log_merges")
 SPACE = "issues"

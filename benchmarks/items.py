@@ -14,8 +14,8 @@ import uvloop
 
 import shoal
 from benchmarks.figures import Effort, Figure, Section, Target
-from shoal.client.items.items import Items
 from shoal.client.store import Space
+from shoal.kinds.items.handle.items import Items
 
 ITEMS = 100_000
 RARE = 10  # Of them match.

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from random import Random
 from typing import NamedTuple
 
-from shoal.client.values.budgets import Budget
 from shoal.errors import BudgetExhausted, RightsElsewhere
+from shoal.kinds.budget.handle import Budget
 from shoal.testing.loop import run
 from shoal.transport.dialling import shuffled
 from simulation.world.fleet import Fleet

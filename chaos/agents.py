@@ -25,9 +25,9 @@ from chaos.cluster import Cluster
 from chaos.samples import Samples
 from chaos.timeline import Timeline
 from chaos.workers import Desk, Worker
-from shoal.client.document.document import Document
 from shoal.client.store import Store
 from shoal.errors import BookmarkLost, NotFound, Overloaded, SessionBehind, ShoalError
+from shoal.kinds.document.handle.document import Document
 from shoal.protocol.requests import Durability
 from simulation.judging.amounts import Amounts
 from simulation.judging.history import (

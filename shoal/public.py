@@ -19,15 +19,6 @@ from shoal.client.batch import (
     BatchThread,
     Pending,
 )
-from shoal.client.document.changes import DocumentChange, DocumentConflict
-from shoal.client.document.compaction import Compaction
-from shoal.client.document.document import Document
-from shoal.client.items.embedding import Embedding
-from shoal.client.items.item import Explanation, Item, ItemChange
-from shoal.client.items.items import Items
-from shoal.client.jobs import Job
-from shoal.client.leases import Lease, Leasing
-from shoal.client.presence import Presence, PresenceChange, PresentMember
 from shoal.client.reading import (
     CounterReading,
     Found,
@@ -39,31 +30,47 @@ from shoal.client.reading import (
     ThreadReading,
     WorklistReading,
 )
-from shoal.client.schemas import Schemas, SchemaVersion
 from shoal.client.store import Space, Store
 from shoal.client.subjects import Subjects
-from shoal.client.thread.autosave import Autosave
-from shoal.client.thread.branches import Branch
-from shoal.client.thread.consumers import Consumer, ConsumerInfo
-from shoal.client.thread.declared import Violation
-from shoal.client.thread.inbox import Inbox, Message, Sent
-from shoal.client.thread.inspect import Verified, Why
-from shoal.client.thread.journal import Appended, Journal, Retention
-from shoal.client.thread.loop import Loop
-from shoal.client.thread.queues import Finish
-from shoal.client.thread.resume import Reason, Resumption
-from shoal.client.thread.status import Standing
-from shoal.client.thread.step_log import Beginning, Step
-from shoal.client.thread.thread import Thread
-from shoal.client.thread.worklist import Done, Worklist, WorklistItem, WorklistProgress
-from shoal.client.values.budgets import Budget, Rights
-from shoal.client.values.maps import Entries, Entry, SharedMap
-from shoal.client.values.scalars import Counter, Register, RegisterState
-from shoal.client.values.sets import Members, SharedSet
 from shoal.client.watching import Change, Reset
 from shoal.config import Config
 from shoal.crew.context import CrewContext
 from shoal.crew.crew import AgentStatus, Crew, CrewStatus, MachineStatus
+from shoal.kinds.budget.handle import Budget, Rights
+from shoal.kinds.document.handle.changes import DocumentChange, DocumentConflict
+from shoal.kinds.document.handle.compaction import Compaction
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.items.handle.embedding import Embedding
+from shoal.kinds.items.handle.item import Explanation, Item, ItemChange
+from shoal.kinds.items.handle.items import Items
+from shoal.kinds.journal.flows.events import Event
+from shoal.kinds.journal.handle.consumers import Consumer, ConsumerInfo
+from shoal.kinds.journal.handle.journal import Appended, Journal, Retention
+from shoal.kinds.journal.handle.loop import Loop
+from shoal.kinds.lease.handle.leases import Lease, Leasing
+from shoal.kinds.map.handle import Entries, Entry, SharedMap
+from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
+from shoal.kinds.scalars.handle import Counter, Register, RegisterState
+from shoal.kinds.schema.handle import Schemas, SchemaVersion
+from shoal.kinds.set.handle import Members, SharedSet
+from shoal.kinds.step.flows.steps import Attempt, StepRecord
+from shoal.kinds.step.handle.resume import Reason, Resumption
+from shoal.kinds.step.handle.status import Standing
+from shoal.kinds.step.handle.step_log import Beginning, Step
+from shoal.kinds.thread.flows.audit import AuditEntry
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.differences import Difference
+from shoal.kinds.thread.flows.merges import Sides
+from shoal.kinds.thread.flows.mutations import Mutation
+from shoal.kinds.thread.handle.autosave import Autosave
+from shoal.kinds.thread.handle.branches import Branch
+from shoal.kinds.thread.handle.declared import Violation
+from shoal.kinds.thread.handle.inspect import Verified, Why
+from shoal.kinds.thread.handle.thread import Thread
+from shoal.kinds.worklist.handle.inbox import Inbox, Message, Sent
+from shoal.kinds.worklist.handle.jobs import Job
+from shoal.kinds.worklist.handle.queues import Finish
+from shoal.kinds.worklist.handle.worklist import Done, Worklist, WorklistItem, WorklistProgress
 from shoal.opening import connect, open
 from shoal.protocol.requests import (
     NO_HEAD,
@@ -94,14 +101,7 @@ from shoal.schemas.rule import Flaw
 from shoal.values import register
 from shoal.values.difference import Change as ValueChange
 from shoal.version import __version__
-from shoal.workflows.audit import AuditEntry
-from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.differences import Difference
-from shoal.workflows.events import Event
-from shoal.workflows.merges import Sides
-from shoal.workflows.mutations import Mutation
 from shoal.workflows.spaces import SpaceDeleted
-from shoal.workflows.steps import Attempt, StepRecord
 from shoal.workflows.subjects.erasure import SubjectErased, SubjectReport
 from shoal.workflows.subjects.tags import SubjectTag
 

@@ -9,8 +9,8 @@ from typing import Any
 from shoal.access.needs import action_of, family_of
 from shoal.api.route import SPACE
 from shoal.protocol import requests
+from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import Request, reply_of
-from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import FAMILIES, operations
 
 Reasons = Mapping[str, tuple[type[Request[Any]], ...]]

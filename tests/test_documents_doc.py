@@ -12,7 +12,7 @@ from typing import Any
 import pycrdt
 
 import shoal
-from shoal.client.document.document import Document
+from shoal.kinds.document.handle.document import Document
 from tests.test_threads_doc import unchecked
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "DOCUMENTS.md"

@@ -133,7 +133,13 @@ async def main():
     await (await open_node(Path(sys.argv[1]), config=config, environment=system_environment())).stop()
 asyncio.run(main())
 """
-OF_DOCUMENTS = ("pycrdt", "anyio", "shoal.crdt.document.live", "shoal.crdt.document.shared", "shoal.node.document.room")
+OF_DOCUMENTS = (
+    "pycrdt",
+    "anyio",
+    "shoal.kinds.document.state.live",
+    "shoal.crdt.document.shared",
+    "shoal.kinds.document.serving.room",
+)
 OF_PEERS = (
     *("shoal.cluster.replication", "shoal.cluster.scrub", "shoal.node.membership", "shoal.node.peers.operations"),
     *("shoal.node.peers.replicator", "shoal.node.snapshots.exchange", "shoal.node.verification"),

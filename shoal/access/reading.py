@@ -16,8 +16,8 @@ from shoal.access.bearer import Bearer
 from shoal.access.needs import discloses, family_of, needs, parts
 from shoal.config import Config
 from shoal.names import RESERVED
+from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import Append, Request, SetRetention
-from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.session import Session
 
 READS = "reads"

@@ -31,13 +31,14 @@ from shoal.api.http.opaque import opaque, shown_opaque
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.watching import waited
 from shoal.errors import InvalidInput, NotFound
+from shoal.kinds.thread.flows import undo
+from shoal.protocol.declared import Http, declaration_of
 from shoal.protocol.fields import AtLeast, Named, Shape
 from shoal.protocol.requests import Deleted, Read, reply_of
-from shoal.protocol.requests.declared import Http, declaration_of
 from shoal.protocol.requests.families import operations
 from shoal.records import NamedTuple
 from shoal.values import vectors
-from shoal.workflows import spaces, undo
+from shoal.workflows import spaces
 from shoal.workflows.connection import Flow
 from shoal.workflows.subjects import erasure, tags
 

@@ -24,9 +24,9 @@ from shoal.cli.ids import holder_origin
 from shoal.cli.options import DryRun, Expect, Key, Yes
 from shoal.client.store import Space, Store
 from shoal.names import check_name
+from shoal.protocol.declared import Cli, declared
 from shoal.protocol.fields import AtLeast, Shape
 from shoal.protocol.requests import Deleted, Request, reply_of
-from shoal.protocol.requests.declared import Cli, declared
 from shoal.records import NamedTuple
 from shoal.workflows.spaces import exists
 

@@ -11,11 +11,11 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from shoal.errors import InvalidInput, NotFound
-from shoal.workflows.checkpoint import is_id
+from shoal.kinds.thread.flows.checkpoint import is_id
 
 if TYPE_CHECKING:
     from shoal.client.store import Space, Store
-    from shoal.client.thread.thread import Thread
+    from shoal.kinds.thread.handle.thread import Thread
 
 SHORT = 12  # Characters of an id that are shown to people.
 _SHOWN_MAX = 5
@@ -86,7 +86,7 @@ async def holder_origin(space: Space, budget: str, given: str) -> str:
 
 
 async def _checkpoints(store: Store, thread: Thread) -> AsyncIterator[str]:
-    from shoal.workflows.checkpoints import ThreadCheckpoints
+    from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
 
     async for checkpoint in ThreadCheckpoints(store.connection, thread.space, thread.name).reachable():
         yield checkpoint.id

@@ -23,19 +23,19 @@ import msgspec
 from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
-from shoal.client.items.item import Item, shown, split
-from shoal.client.thread.inbox import Message, shown_message
-from shoal.client.thread.status import Standing, standing_of
-from shoal.client.thread.worklist import WorklistItem, WorklistProgress, shown_item
-from shoal.client.values.maps import Entry
-from shoal.crdt.thread.queue import INBOX
 from shoal.errors import InvalidInput, ShoalError, from_wire
+from shoal.kinds.items.handle.item import Item, shown, split
+from shoal.kinds.journal.flows.events import Event, shown_event
+from shoal.kinds.map.handle import Entry
+from shoal.kinds.step.flows.steps import StepRecord, record_of
+from shoal.kinds.step.handle.status import Standing, standing_of
+from shoal.kinds.thread.flows.checkpoint import Checkpoint, shown_checkpoint
+from shoal.kinds.worklist.handle.inbox import Message, shown_message
+from shoal.kinds.worklist.handle.worklist import WorklistItem, WorklistProgress, shown_item
+from shoal.kinds.worklist.state import INBOX
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests.multireads import PartRead
-from shoal.workflows.checkpoint import Checkpoint, shown_checkpoint
-from shoal.workflows.events import Event, shown_event
-from shoal.workflows.steps import StepRecord, record_of
 
 R = TypeVar("R")
 

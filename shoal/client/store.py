@@ -14,8 +14,8 @@ from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.yjs_client_ids import Place
-from shoal.crdt.document.yjs import CLIENT_ID_BITS
 from shoal.errors import InvalidInput
+from shoal.kinds.document.state.yjs import CLIENT_ID_BITS
 from shoal.names import check_name, is_colocated
 from shoal.outcomes import partly
 from shoal.protocol import requests
@@ -28,20 +28,20 @@ from shoal.workflows.spaces import names
 
 if TYPE_CHECKING:
     from shoal.client.batch import Batch
-    from shoal.client.document.document import Document
-    from shoal.client.items.items import Items
-    from shoal.client.leases import Leasing
-    from shoal.client.presence import Presence
     from shoal.client.reading import Reading
-    from shoal.client.schemas import Schemas
     from shoal.client.subjects import Subjects
-    from shoal.client.thread.thread import Thread
-    from shoal.client.thread.worklist import Worklist
-    from shoal.client.values.budgets import Budget
-    from shoal.client.values.maps import SharedMap
-    from shoal.client.values.scalars import Counter, Register
-    from shoal.client.values.sets import SharedSet
     from shoal.client.watching import Change, Reset
+    from shoal.kinds.budget.handle import Budget
+    from shoal.kinds.document.handle.document import Document
+    from shoal.kinds.items.handle.items import Items
+    from shoal.kinds.lease.handle.leases import Leasing
+    from shoal.kinds.map.handle import SharedMap
+    from shoal.kinds.presence.handle import Presence
+    from shoal.kinds.scalars.handle import Counter, Register
+    from shoal.kinds.schema.handle import Schemas
+    from shoal.kinds.set.handle import SharedSet
+    from shoal.kinds.thread.handle.thread import Thread
+    from shoal.kinds.worklist.handle.worklist import Worklist
     from shoal.workflows.spaces import SpaceDeleted
 
 
@@ -256,7 +256,7 @@ class Space:
         `configuration`, a hash is stored with the checkpoints; of `dependencies`, the versions by name. With a `schema`,
         its saves and loads are checked and migrated.
         """
-        from shoal.client.thread.thread import Thread
+        from shoal.kinds.thread.handle.thread import Thread
 
         return Thread(
             self._connection,
@@ -270,51 +270,51 @@ class Space:
 
     def worklist(self, name: str) -> Worklist:
         """The worklist of this name of the thread of the same name: `thread(name).worklist(name)`."""
-        from shoal.client.thread.worklist import Worklist
+        from shoal.kinds.worklist.handle.worklist import Worklist
 
         return Worklist(self._connection, self.name, check_name("thread", name), name)
 
     def counter(self, name: str) -> Counter:
         """A handle on a counter."""
-        from shoal.client.values.scalars import Counter
+        from shoal.kinds.scalars.handle import Counter
 
         return Counter(self._connection, self.name, name)
 
     def register(self, name: str) -> Register:
         """A handle on a register."""
-        from shoal.client.values.scalars import Register
+        from shoal.kinds.scalars.handle import Register
 
         return Register(self._connection, self.name, name)
 
     def set(self, name: str) -> SharedSet:
         """A handle on a set."""
-        from shoal.client.values.sets import SharedSet
+        from shoal.kinds.set.handle import SharedSet
 
         return SharedSet(self._connection, self.name, name)
 
     def map(self, name: str) -> SharedMap:
         """A handle on a map."""
-        from shoal.client.values.maps import SharedMap
+        from shoal.kinds.map.handle import SharedMap
 
         return SharedMap(self._connection, self.name, name)
 
     def budget(self, name: str) -> Budget:
         """A handle on a budget."""
-        from shoal.client.values.budgets import Budget
+        from shoal.kinds.budget.handle import Budget
 
         return Budget(self._connection, self.name, name)
 
     @property
     def items(self) -> Items:
         """Memory items: values under namespaces and keys."""
-        from shoal.client.items.items import Items
+        from shoal.kinds.items.handle.items import Items
 
         return Items(self._connection, self.name)
 
     @property
     def schemas(self) -> Schemas:
         """The schemas of this space."""
-        from shoal.client.schemas import Schemas
+        from shoal.kinds.schema.handle import Schemas
 
         return Schemas(self._connection, self.name)
 
@@ -329,7 +329,7 @@ class Space:
     def presence(self) -> Presence:
         """The clients present in this space, and the state that each has announced with `set`."""
         if self._presence is None:
-            from shoal.client.presence import Presence
+            from shoal.kinds.presence.handle import Presence
 
             connection = self._connection
 
@@ -353,7 +353,7 @@ class Space:
             Disconnected, Unavailable: its state could not be fetched.
             OutcomeUnknown: it may have been created with `initial`, and its state could not be fetched.
         """
-        from shoal.client.document.document import Document
+        from shoal.kinds.document.handle.document import Document
 
         connection = self._connection
         place = Place(self.name, check_name("document", name), check_name("author", author) if author else "")
@@ -392,7 +392,7 @@ class Space:
         Raises:
             LeaseHeld: somebody else holds it, and `wait` is over.
         """
-        from shoal.client.leases import Leasing
+        from shoal.kinds.lease.handle.leases import Leasing
 
         return Leasing(self._connection, self.name, name, thread=False, ttl=ttl, wait=wait, holder=holder)
 

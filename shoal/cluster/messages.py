@@ -13,7 +13,7 @@ replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated`
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
 `Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
 quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices` and
-`rebuilds`, those about claims in `shoal.cluster.leases.wishes`.
+`rebuilds`, those about claims in `shoal.kinds.lease.state.wishes`.
 `Rows` and `Objects` compare the rows that equal operations have made (`shoal.cluster.scrub`).
 `SnapshotRequest` and `SnapshotPiece` bring a whole partition, `RootsRequest` and `Roots` compare it with what others have
 (`shoal.cluster.snapshots`).
@@ -32,8 +32,6 @@ from shoal.cluster import clocks
 from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus import motions
 from shoal.cluster.consensus.motions import AnyMotion, Motion
-from shoal.cluster.leases import wishes
-from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.cluster.membership import notices, rebuilds
 from shoal.cluster.membership.notices import Membership, Notice, Standing
 from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, RebuildNotice, Report
@@ -43,6 +41,8 @@ from shoal.cluster.snapshots import roots
 from shoal.cluster.snapshots.roots import Roots, RootsMessage, RootsRequest
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.errors import InvalidValue, ShoalError
+from shoal.kinds.lease.state import wishes
+from shoal.kinds.lease.state.wishes import Granted, Wishes
 
 Held = tuple[int, bytes, int]  # Partition, origin, sequence: everything up to there is held durably.
 Range = tuple[int, bytes, int, int]  # Partition, origin, first and last sequence.

@@ -14,7 +14,7 @@ from shoal.client.connection import StoreConnection
 from shoal.client.resuming import reread
 from shoal.client.store import Space
 from shoal.errors import NotFound, ShoalError
-from shoal.workflows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
 
 _PAUSE_S = 0.5  # After the nodes could not be reached for `request_timeout_s`.
 

@@ -9,18 +9,18 @@ from copy import deepcopy
 from typing import Any, Unpack
 
 from shoal.client.arguments import named
-from shoal.client.leases import Lease
 from shoal.client.store import Space
-from shoal.client.thread.inbox import Inbox
-from shoal.client.thread.resume import Resumption
-from shoal.client.thread.saves import SaveOptions
-from shoal.client.thread.thread import Thread
 from shoal.client.waiting import waiting
 from shoal.crew.declaration import Declared, parted
 from shoal.crew.seat import Seat
 from shoal.errors import NotFound
-from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.steps import StepRecord
+from shoal.kinds.lease.handle.leases import Lease
+from shoal.kinds.step.flows.steps import StepRecord
+from shoal.kinds.step.handle.resume import Resumption
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.handle.saves import SaveOptions
+from shoal.kinds.thread.handle.thread import Thread
+from shoal.kinds.worklist.handle.inbox import Inbox
 
 
 @named

@@ -28,7 +28,6 @@ from msgspec import Struct
 
 from shoal.client.arguments import named
 from shoal.client.store import Store
-from shoal.client.thread.status import HELD, Standing
 from shoal.crew import declaration
 from shoal.crew.declaration import CrewRecord, Declared, Taker
 from shoal.crew.driving import Function, Stage
@@ -36,6 +35,7 @@ from shoal.crew.machine import Machine, machines_of
 from shoal.crew.record import Record
 from shoal.crew.seat import WAITS
 from shoal.errors import InvalidInput, NotFound
+from shoal.kinds.step.handle.status import HELD, Standing
 from shoal.names import check_name
 from shoal.protocol.requests import LeaseState
 

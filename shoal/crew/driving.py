@@ -19,15 +19,15 @@ from typing import Any, TypeVar
 
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space
-from shoal.client.thread.resume import Resumption
 from shoal.client.waiting import attend
 from shoal.crew.context import CrewContext
 from shoal.crew.declaration import CrewRecord, Declared, finished, raised
 from shoal.crew.record import Record
 from shoal.crew.seat import Seat
 from shoal.errors import ShoalError
+from shoal.kinds.step.handle.resume import Resumption
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
 from shoal.protocol.requests import Batch, Request, Save
-from shoal.workflows.checkpoint import Checkpoint
 
 T = TypeVar("T")
 

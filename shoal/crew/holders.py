@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 from contextlib import aclosing, suppress
 
 from shoal.client.connection import StoreConnection
-from shoal.client.leases import Leasing
 from shoal.errors import ShoalError
+from shoal.kinds.lease.handle.leases import Leasing
 from shoal.protocol.requests import LeaseState
 
 _PAUSE_S = 0.5  # After the nodes could not be reached for `request_timeout_s`.

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Iterable, Mapping
 from contextlib import aclosing, suppress
 
-from shoal.client.leases import Lease, Leasing
 from shoal.crew.ahead import Ahead
 from shoal.crew.declaration import CrewRecord, Declared, Taker, declared, joined, left, parted
 from shoal.crew.driving import Driving, Function, Stage
@@ -21,6 +20,7 @@ from shoal.crew.holders import Holders
 from shoal.crew.placement import View, decide, standbys
 from shoal.crew.seat import WAITS
 from shoal.errors import CrewConflict, LeaseHeld, LeaseLost, ShoalError
+from shoal.kinds.lease.handle.leases import Lease, Leasing
 from shoal.protocol.requests import LeaseState
 
 MACHINES = "shoal-crew/"

@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import Any
 
 from shoal.client.connection import StoreConnection
-from shoal.client.leases import Lease, Leasing, go_on_as, tenure_of
 from shoal.client.store import Space
-from shoal.client.tenure import Tenure, keeper_of
 from shoal.crew.declaration import CrewRecord
 from shoal.errors import LeaseHeld, LeaseLost, ShoalError
+from shoal.kinds.lease.handle.leases import Lease, Leasing, go_on_as, tenure_of
+from shoal.kinds.lease.handle.tenure import Tenure, keeper_of
 from shoal.protocol.requests import Request
 from shoal.workflows.connection import HeldLease
 

@@ -23,10 +23,10 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from shoal.client.document.document import Document
 from shoal.client.store import Space
 from shoal.demo.survey import Figures
 from shoal.errors import NotFound
+from shoal.kinds.document.handle.document import Document
 
 SPACE = "survey"
 DOCUMENT = "library"

@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shoal.client.store import Store
-from shoal.client.thread.thread import Thread
 from shoal.demo.agent import DOCUMENT, ROOT, SPACE, counter_name, thread_name
 from shoal.demo.survey import Figures, share
 from shoal.errors import NotFound
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.records import NamedTuple
 
 

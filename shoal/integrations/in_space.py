@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal.client.store import Store
 from shoal.integrations.bridge import Bridge
 from shoal.integrations.opening import OnStore, checked_store
-from shoal.workflows.resume import catch_up
+from shoal.kinds.step.flows.resume import catch_up
 
 
 class InSpace(OnStore):

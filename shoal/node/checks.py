@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import schema
 from shoal.errors import InvalidInput, TooLarge
+from shoal.kinds.schema import state as schema
 from shoal.names import check_name
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Save

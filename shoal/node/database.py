@@ -19,6 +19,38 @@ from shoal.config import Config
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import ShoalError, Unsupported
+from shoal.kinds.budget.handler import Budgets
+from shoal.kinds.document.serving.late import LateDocuments
+from shoal.kinds.items.serving.declaring import Declaring
+from shoal.kinds.items.serving.indexes import Indexes
+from shoal.kinds.items.serving.indexing import Indexer
+from shoal.kinds.items.serving.items import Items
+from shoal.kinds.items.serving.ranking import Rankings
+from shoal.kinds.items.serving.searches import Searches
+from shoal.kinds.journal.serving.consumers import Consumers
+from shoal.kinds.journal.serving.journals import Journals
+from shoal.kinds.journal.serving.progress import ProgressHandler
+from shoal.kinds.journal.serving.reductions import Reductions
+from shoal.kinds.journal.serving.retention import Retentions
+from shoal.kinds.label.handler import Labels
+from shoal.kinds.map.serving.maps import Maps
+from shoal.kinds.scalars.handler import Counters, Registers
+from shoal.kinds.schema.serving.rules import Rules
+from shoal.kinds.schema.serving.schemas import Schemas
+from shoal.kinds.set.handler import Sets
+from shoal.kinds.step.serving.status import StatusHandler
+from shoal.kinds.step.serving.statuses import StatusLister
+from shoal.kinds.step.serving.steps import Steps
+from shoal.kinds.thread.serving.branches import Branches
+from shoal.kinds.thread.serving.checkpoints import Checkpoints
+from shoal.kinds.thread.serving.fencing import Fencing
+from shoal.kinds.thread.serving.inspection import Inspection
+from shoal.kinds.thread.serving.pruning import Prunes
+from shoal.kinds.thread.serving.saves import Saves
+from shoal.kinds.thread.serving.shapes import ShapeCache
+from shoal.kinds.thread.serving.verifying import Verifying
+from shoal.kinds.worklist.serving.queues import Queues
+from shoal.kinds.worklist.serving.tries import Tries
 from shoal.node.catalog import Catalog
 from shoal.node.collection.answers import changed_by
 from shoal.node.collection.erasure import Erasure
@@ -26,11 +58,8 @@ from shoal.node.collection.expiring import ClaimSweeper
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.orphans import Orphans
-from shoal.node.collection.pruning import Prunes
 from shoal.node.collection.retiring import Retiring
-from shoal.node.collection.statuses import StatusLister
 from shoal.node.collection.truncating import Truncator
-from shoal.node.document.late import LateDocuments
 from shoal.node.environment import Environment
 from shoal.node.handler import (
     Contest,
@@ -46,40 +75,11 @@ from shoal.node.handler import (
     View,
 )
 from shoal.node.incarnation import Incarnation
-from shoal.node.items.declaring import Declaring
-from shoal.node.items.indexes import Indexes
-from shoal.node.items.indexing import Indexer
-from shoal.node.items.items import Items
-from shoal.node.items.ranking import Rankings
-from shoal.node.items.searches import Searches
-from shoal.node.leases.tries import Tries
 from shoal.node.partitions import Partitions
-from shoal.node.rules import Rules
 from shoal.node.snapshots.switching import listed, spaces_of
 from shoal.node.target import Place, Target, target_of
-from shoal.node.thread.branches import Branches
-from shoal.node.thread.checkpoints import Checkpoints
-from shoal.node.thread.consumers import Consumers
-from shoal.node.thread.fencing import Fencing
-from shoal.node.thread.inspection import Inspection
-from shoal.node.thread.journals import Journals
-from shoal.node.thread.labels import Labels
-from shoal.node.thread.progress import ProgressHandler
-from shoal.node.thread.queues import Queues
-from shoal.node.thread.reductions import Reductions
-from shoal.node.thread.retention import Retentions
-from shoal.node.thread.saves import Saves
-from shoal.node.thread.schemas import Schemas
-from shoal.node.thread.shapes import ShapeCache
-from shoal.node.thread.status import StatusHandler
-from shoal.node.thread.steps import Steps
-from shoal.node.thread.verifying import Verifying
 from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once, in_turns
-from shoal.node.values.budgets import Budgets
-from shoal.node.values.maps import Maps
-from shoal.node.values.scalars import Counters, Registers
-from shoal.node.values.sets import Sets
 from shoal.node.watching.changelog import Changelog
 from shoal.node.watching.feed import Feed
 from shoal.node.writes.erasing import Deletions, Eraser
@@ -91,7 +91,7 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 if TYPE_CHECKING:
-    from shoal.node.document.documents import Documents
+    from shoal.kinds.document.serving.documents import Documents
     from shoal.node.peers.operations.exchange import Exchange
 
 

@@ -10,8 +10,8 @@ node to node.
 
 from __future__ import annotations
 
+from shoal.crdt import expiring
 from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
-from shoal.crdt.values import expiring
 from shoal.errors import BadOperation
 from shoal.protocol.keys import is_made
 

@@ -6,8 +6,9 @@ Law: wherever a request names a checkpoint of a thread, a label of the thread do
 from __future__ import annotations
 
 from shoal.crdt.rows import POSITION_BYTES, Rows
-from shoal.crdt.thread import dag, labels
 from shoal.errors import InvalidInput, NotFound
+from shoal.kinds.label.state import labels
+from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 
 

@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.config import Config, checked
 from shoal.encryption import KeyService
 from shoal.errors import ShoalError, StorageFull
+from shoal.kinds.lease.serving.leases import Leases
+from shoal.kinds.lease.state.wishes import Granted, Wishes
+from shoal.kinds.presence.handler import Presences
+from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
-from shoal.node.leases.handouts import Handouts
-from shoal.node.leases.leases import Leases
 from shoal.node.replicas import Alone, SingleNode
 from shoal.node.service import Service
 from shoal.node.session import ServiceSession
@@ -36,7 +37,6 @@ from shoal.node.snapshots import switching
 from shoal.node.spaces.quotas import Quotas
 from shoal.node.spaces.sharing import Sharing
 from shoal.node.spaces.usage import Usage
-from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member

@@ -11,8 +11,8 @@ from typing import Protocol
 
 from shoal.cluster.stability import Holding
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.thread import dag
 from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrupt
+from shoal.kinds.thread.state import dag
 from shoal.node.target import Target
 from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, MembersView, Rebuild, RebuildView, Seat
 from shoal.records import NamedTuple

@@ -35,6 +35,15 @@ from shoal.errors import (
     StorageFull,
     StoreCorrupt,
 )
+from shoal.kinds.budget.peers.rights import Rights
+from shoal.kinds.budget.peers.spreading import Spreading
+from shoal.kinds.lease.serving.alone import Alone
+from shoal.kinds.lease.serving.leases import Leases
+from shoal.kinds.lease.serving.requests import LeaseRequests
+from shoal.kinds.presence.handler import Presences
+from shoal.kinds.thread.serving.fencing import UnderClaim, UnderLease
+from shoal.kinds.worklist.serving.claims import is_under_claim
+from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.names import check_key, check_name
 from shoal.node.audit.reads import AuditReads
 from shoal.node.audit.recorder import Recorder
@@ -44,13 +53,6 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
 from shoal.node.incarnation import Incarnation
-from shoal.node.leases.alone import Alone
-from shoal.node.leases.claims import is_under_claim
-from shoal.node.leases.handouts import Handouts
-from shoal.node.leases.leases import Leases
-from shoal.node.leases.requests import LeaseRequests
-from shoal.node.peers.rights import Rights
-from shoal.node.peers.spreading import Spreading
 from shoal.node.reads.cluster import ClusterReads
 from shoal.node.reads.listing import Listings
 from shoal.node.reads.readiness import Readiness
@@ -61,15 +63,14 @@ from shoal.node.session import ServiceSession
 from shoal.node.spaces.quotas import Quotas
 from shoal.node.spaces.sharing import Sharing
 from shoal.node.target import target_of
-from shoal.node.thread.fencing import UnderClaim, UnderLease
 from shoal.node.turns import Background
-from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed
 from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Issued, Located
 from shoal.outcomes import after, partly
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
@@ -78,7 +79,6 @@ from shoal.protocol.requests import (
     Push,
     Subscription,
 )
-from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations
 from shoal.protocol.session import Told
 from shoal.records import NamedTuple

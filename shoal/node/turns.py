@@ -14,8 +14,8 @@ from contextlib import closing, suppress
 from typing import Any, TypeVar
 
 from shoal.config import Config
-from shoal.crdt.document.document import Pace
 from shoal.errors import ShoalError
+from shoal.kinds.document.state.document import Pace
 from shoal.node.environment import turn
 
 T = TypeVar("T")

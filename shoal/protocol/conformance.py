@@ -29,8 +29,8 @@ import msgspec
 from msgspec import Struct
 
 from shoal.errors import InvalidInput, TooLarge
+from shoal.protocol.base import Durability
 from shoal.protocol.fields import Together
-from shoal.protocol.requests.base import Durability
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 """The integers that msgpack holds."""

@@ -23,9 +23,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NoReturn
 
-from shoal.crdt.document import yjs
-from shoal.crdt.document.awareness import GONE as GONE
 from shoal.errors import InvalidValue
+from shoal.kinds.document.state import yjs
+from shoal.kinds.presence.state import GONE as GONE
 from shoal.protocol.requests import Present
 from shoal.records import NamedTuple
 

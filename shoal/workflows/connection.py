@@ -15,8 +15,8 @@ from msgspec import Struct
 
 from shoal.config import Config
 from shoal.errors import LeaseLost
+from shoal.protocol.declared import Http
 from shoal.protocol.requests import Batch, Durability, Fenced, ObjectWrite, R, Request, Term
-from shoal.protocol.requests.declared import Http
 from shoal.protocol.session import Session
 from shoal.records import NamedTuple
 

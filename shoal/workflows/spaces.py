@@ -24,6 +24,7 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.names import RESERVED, check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
+from shoal.protocol.declared import Http
 from shoal.protocol.fields import Natural
 from shoal.protocol.requests import (
     QUOTAS,
@@ -35,7 +36,6 @@ from shoal.protocol.requests import (
     ReadQuota,
     RemoveEntry,
 )
-from shoal.protocol.requests.declared import Http
 from shoal.workflows.connection import Connection, Flow
 
 _AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.

@@ -10,7 +10,7 @@ from typing import Any
 import pycrdt
 
 from shoal import values
-from shoal.crdt.document.live import Building, LiveDocument
+from shoal.kinds.document.state.live import Building, LiveDocument
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectKind
 from shoal.protocol.session import Session

@@ -27,7 +27,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.thread.journal import Cursor
+from shoal.kinds.journal.state.journal import Cursor
 from shoal.protocol.requests import Durability
 from simulation.judging.amounts import counted, is_nth_amount
 

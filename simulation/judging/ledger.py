@@ -30,8 +30,9 @@ from shoal.cluster.operation import Body, LogEntry, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
-from shoal.crdt.thread import dag, events
 from shoal.errors import StoreCorrupt
+from shoal.kinds.journal.state import events
+from shoal.kinds.thread.state import dag
 from shoal.node.appliers import mutation
 from shoal.node.incarnation import set_back_by
 from shoal.node.retired import RetiredOrigins, Summary

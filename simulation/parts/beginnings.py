@@ -22,10 +22,10 @@ from typing import Any
 
 import pycrdt
 
-from shoal.client.document.document import Document
-from shoal.crdt.document import editing, genesis
-from shoal.crdt.document.live import EMPTY
 from shoal.errors import NotFound, ShoalError
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.document.state import editing, genesis
+from shoal.kinds.document.state.live import EMPTY
 from shoal.protocol import requests
 from shoal.protocol.requests import Begin, Patch, R, Update
 from shoal.protocol.session import Session

@@ -18,9 +18,9 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from shoal.client.document.document import Document
-from shoal.crdt.document.live import EMPTY
 from shoal.errors import GenerationEnded, NotFound, ShoalError
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.document.state.live import EMPTY
 from shoal.protocol import requests
 from shoal.protocol.requests import DeleteDocument, Patch, Update, Write
 from shoal.protocol.session import Session

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 from random import Random
 
-from shoal.crdt.thread.notes import Note
 from shoal.errors import ShoalError
+from shoal.kinds.label.state.notes import Note
 from shoal.protocol import requests
 from shoal.protocol.requests import Annotate, Unlabel
 from shoal.protocol.session import Session

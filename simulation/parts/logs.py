@@ -17,9 +17,9 @@ from itertools import count
 from random import Random
 
 from shoal import values
-from shoal.client.thread.journal import Journal
-from shoal.crdt.thread import trimming
 from shoal.errors import JournalTrimmed, ShoalError
+from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.journal.state import trimming
 from shoal.protocol.requests import Append, EraseEvent, ReadJournal
 from shoal.protocol.session import Session
 from simulation.judging.obligations import Losses

@@ -15,10 +15,10 @@ from random import Random
 from typing import Any
 
 from shoal import values
-from shoal.client.thread.inbox import Message
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.thread.journal import Cursor
 from shoal.errors import NotFound, ShoalError, Taken
+from shoal.kinds.journal.state.journal import Cursor
+from shoal.kinds.worklist.handle.inbox import Message
 from shoal.protocol import requests
 from shoal.protocol.requests import Ack, Append, Dequeue, Enqueue, Write
 from shoal.protocol.session import Session

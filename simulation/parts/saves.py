@@ -11,10 +11,10 @@ from itertools import count
 from random import Random
 from typing import Any, NamedTuple
 
-from shoal.client.thread.saves import OnConflict
 from shoal.errors import HeadMoved, NotFound, ShoalError
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.handle.saves import OnConflict
 from shoal.protocol.requests import NO_HEAD, Durability, Save
-from shoal.workflows.checkpoint import Checkpoint
 from simulation.parts.part import Bench, Told
 from simulation.plan import Act
 

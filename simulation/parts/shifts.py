@@ -17,12 +17,12 @@ from random import Random
 from typing import Any, NamedTuple
 
 from shoal import values
-from shoal.client.jobs import Job
 from shoal.client.store import Space, Store
 from shoal.errors import LeaseLost, ShoalError, Taken
+from shoal.kinds.worklist.flows import item_id
+from shoal.kinds.worklist.handle.jobs import Job
 from shoal.protocol.requests import ClaimItem, CompleteItem, ReadQueue, ReadQueueEntry
 from shoal.protocol.session import Session
-from shoal.workflows.queues import item_id
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, Told

@@ -18,10 +18,10 @@ from random import Random
 from typing import NamedTuple
 
 from shoal.client.connection import StoreConnection
-from shoal.client.leases import Lease
 from shoal.client.store import Space, Store
-from shoal.client.thread.thread import Thread
 from shoal.errors import Disconnected, HeadMoved, LeaseHeld, LeaseLost, NotFound, ShoalError
+from shoal.kinds.lease.handle.leases import Lease
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol.requests import AcquireLease, Durability, R, ReleaseLease, RenewLeases, Request
 from shoal.protocol.session import Session, Wrapper
 from simulation.judging.obligations import Losses

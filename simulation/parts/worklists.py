@@ -14,10 +14,10 @@ from random import Random
 from typing import Any
 
 from shoal.errors import NotFound, ShoalError
+from shoal.kinds.worklist.flows import item_id
 from shoal.protocol import requests
 from shoal.protocol.requests import Dequeue, Enqueue, Purge, Write
 from shoal.protocol.session import Session
-from shoal.workflows.queues import item_id
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, Told

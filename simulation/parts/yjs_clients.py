@@ -21,8 +21,8 @@ from typing import Any
 import pycrdt
 
 from shoal.config import Config
-from shoal.crdt.document.awareness import GONE
 from shoal.errors import NotFound, ShoalError
+from shoal.kinds.presence.state import GONE
 from shoal.protocol import requests
 from shoal.protocol.requests import Announce, Present, ReadPresence, Updates, UpdatesTaken
 from shoal.protocol.session import Session

@@ -18,11 +18,11 @@ from contextlib import asynccontextmanager, suppress
 from random import Random
 
 from shoal.client.connection import StoreConnection
-from shoal.client.document.document import Document
 from shoal.client.store import Space
-from shoal.client.thread.saves import OnConflict
 from shoal.cluster.partition import partition_of
 from shoal.errors import BookmarkLost, KeyReused, NotFound, SessionBehind, ShoalError, TooManySiblings
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.thread.handle.saves import OnConflict
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Durability
 from simulation.judging.amounts import nth_amount

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.client.thread.journal import Journal
-from shoal.workflows.events import Event
+from shoal.kinds.journal.flows.events import Event
+from shoal.kinds.journal.handle.journal import Journal
 
 
 class Follower:

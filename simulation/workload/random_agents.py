@@ -16,8 +16,8 @@ from typing import Any
 import pycrdt
 
 from shoal import values
-from shoal.crdt.document.yjs import CLIENT_ID_BITS
 from shoal.errors import Disconnected, OutcomeUnknown, Overloaded, ShoalError, SlowConsumer
+from shoal.kinds.document.state.yjs import CLIENT_ID_BITS
 from shoal.protocol import requests
 from shoal.protocol.session import Session
 from simulation.judging.history import (

@@ -15,8 +15,8 @@ from typing import Any
 
 from shoal.client.watching import Change
 from shoal.crdt.dot import Dot
-from shoal.crdt.thread.events import dot_of
 from shoal.errors import ShoalError
+from shoal.kinds.journal.state.events import dot_of
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, Write
 from simulation.judging.history import Invoked

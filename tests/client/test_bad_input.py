@@ -10,9 +10,9 @@ import pytest
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidSchema, InvalidValue, NotFound, ShoalError
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.schemas import Schema
 from shoal.storage.memory import MemoryStorage

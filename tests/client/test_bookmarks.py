@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shoal.client.document.document import Document
 from shoal.config import Config
 from shoal.errors import BookmarkLost, InvalidValue
+from shoal.kinds.document.handle.document import Document
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     DocumentJson,

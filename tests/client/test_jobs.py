@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.client.jobs import complete_request
-from shoal.client.thread.worklist import Worklist
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Taken, TooLarge
+from shoal.kinds.worklist.handle.jobs import complete_request
+from shoal.kinds.worklist.handle.worklist import Worklist
 from shoal.protocol.requests import ClaimItem, CompleteItem, RenewLeases
 from shoal.testing.loop import run
 from simulation.world.fleet import Fleet

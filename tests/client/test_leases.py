@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.client.leases import tenure_of
 from shoal.client.store import Store
-from shoal.client.tenure import Keeper, Tenure
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NotFound
+from shoal.kinds.lease.handle.leases import tenure_of
+from shoal.kinds.lease.handle.tenure import Keeper, Tenure
 from shoal.protocol.requests import AcquireLease, Append, Batch
 from shoal.testing.loop import STEPS_MAX, run
 from shoal.workflows.connection import threads_of

@@ -8,7 +8,7 @@ import pytest
 
 from shoal import Thread
 from shoal.client.parts import of_part
-from shoal.client.thread.branches import ThreadBranches
+from shoal.kinds.thread.handle.branches import ThreadBranches
 
 
 class Counting:

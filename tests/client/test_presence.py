@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from shoal.client.presence import Presence, PresenceChange, PresentMember
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, Overloaded, TooLarge
+from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
 from shoal.protocol.requests import Presence as PresenceReply
 from shoal.protocol.requests import Present, Push, Subscription
 from simulation.world.fleet import Fleet

@@ -11,11 +11,11 @@ import pytest
 import shoal
 from shoal.client.batch import Pending
 from shoal.client.store import Space
-from shoal.client.thread.step_log import Step
 from shoal.errors import InvalidInput
+from shoal.kinds.journal.flows.events import Event
+from shoal.kinds.step.handle.step_log import Step
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
 from shoal.protocol import requests
-from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.events import Event
 
 
 class Bill(TypedDict):

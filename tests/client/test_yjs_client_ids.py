@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from shoal.client.connection import StoreConnection
-from shoal.client.document.document import Document
 from shoal.client.store import Space, Store
 from shoal.client.yjs_client_ids import ClientIds, Ended, Place
 from shoal.config import Config
 from shoal.errors import Disconnected
+from shoal.kinds.document.handle.document import Document
 from shoal.node.node import Node
 from shoal.protocol.requests import Update
 from shoal.protocol.session import Wrapper

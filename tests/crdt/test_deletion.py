@@ -12,7 +12,7 @@ from shoal.crdt import deletion
 from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread.events import EVENT
+from shoal.kinds.journal.state.events import EVENT
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.client.thread.thread import Thread
 from shoal.client.waiting import lasting, waiting
 from shoal.crew.crew import AgentStatus
 from shoal.crew.declaration import CrewRecord, Declared, Outcome
@@ -16,6 +15,7 @@ from shoal.crew.driving import Driving, Stage
 from shoal.crew.record import Record
 from shoal.crew.seat import Seat
 from shoal.errors import HeadMoved, LeaseHeld, LeaseLost, Unavailable
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol.requests import AcquireLease, ReleaseLease, RenewLeases
 from tests.crew.machines import SPACE, TTL_S, Ground, Process, now, on_ground
 

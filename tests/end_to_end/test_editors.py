@@ -13,9 +13,9 @@ import pycrdt
 import pytest
 
 import shoal
-from shoal.client.document.document import Document
-from shoal.crdt.document.content import to_py
 from shoal.demo.nodes import Node, cluster
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.document.state.content import to_py
 from tests.end_to_end.editors import DOCUMENT, PATIENCE_S, SPACE, Editor, editor, needs_node
 
 pytestmark = needs_node

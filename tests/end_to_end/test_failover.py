@@ -15,19 +15,19 @@ import pytest
 
 import shoal
 from chaos.ports import free_ports
-from shoal.client.document.document import Document
-from shoal.client.items.items import Items
-from shoal.client.presence import Presence
 from shoal.client.store import Space, Store
-from shoal.client.thread.consumers import Consumer
-from shoal.client.thread.inbox import Inbox
-from shoal.client.thread.journal import Journal
-from shoal.client.thread.thread import Thread
-from shoal.client.thread.worklist import Worklist
 from shoal.client.watching import Change
 from shoal.config import Config
 from shoal.errors import Disconnected
 from shoal.integrations.langgraph import ShoalStore
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.items.handle.items import Items
+from shoal.kinds.journal.handle.consumers import Consumer
+from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.presence.handle import Presence
+from shoal.kinds.thread.handle.thread import Thread
+from shoal.kinds.worklist.handle.inbox import Inbox
+from shoal.kinds.worklist.handle.worklist import Worklist
 from tests.cli.conftest import PATIENCE_S, served
 
 Numbers = AsyncIterator[int]

@@ -10,7 +10,7 @@ import shoal
 from chaos.processes import running
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
-from shoal.crdt.thread import dag
+from shoal.kinds.thread.state import dag
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage

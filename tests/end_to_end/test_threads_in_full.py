@@ -11,9 +11,9 @@ import pytest
 
 from shoal import values
 from shoal.client.store import Store
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import HeadMoved, NotFound, Pruned, SpansPartitions, StepUnresolved, Taken
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.verification.verify import verify
 from shoal.schemas import Schema
 from simulation.world.fleet import Fleet

@@ -17,7 +17,7 @@ import pytest
 import shoal
 from benchmarks import traces
 from benchmarks.traces import Trace, Transaction
-from shoal.crdt.document.live import merged
+from shoal.kinds.document.state.live import merged
 from shoal.protocol.requests import DocumentJson, Follow, Push, ReadDocumentJson, Update
 from shoal.protocol.session import Session
 from simulation.world.fleet import Fleet

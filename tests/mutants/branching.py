@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shoal.crdt.rows import Rows
-from shoal.crdt.thread import dag
-from shoal.node.thread import shapes
+from shoal.kinds.thread.serving import shapes
+from shoal.kinds.thread.state import dag
 from tests.mutants.mutant import Mutant
 
 

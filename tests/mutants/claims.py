@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from shoal.cluster.leases.table import Group, HandedOut, HandOut, Table, Turn
-from shoal.crdt.thread import queue
-from shoal.crdt.thread.queue import RankedEntry
+from shoal.kinds.lease.state.table import Group, HandedOut, HandOut, Table, Turn
+from shoal.kinds.worklist import state as queue
+from shoal.kinds.worklist.serving import tries
+from shoal.kinds.worklist.serving.claims import Claims
+from shoal.kinds.worklist.state import RankedEntry
 from shoal.node.handler import WriteContext
-from shoal.node.leases import tries
-from shoal.node.leases.claims import Claims
 from shoal.protocol.requests import CompleteItem, Durability, FailItem, ObjectWrite, Term
 from tests.mutants.mutant import Mutant
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from shoal.crdt.document import compaction, document
-from shoal.crdt.document.compaction import CurrentCompaction, Cut
-from shoal.crdt.document.coverage import Coverage, End
-from shoal.crdt.document.document import Pace
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.floor import Floor
 from shoal.crdt.rows import Rows
+from shoal.kinds.document.state import compaction, document
+from shoal.kinds.document.state.compaction import CurrentCompaction, Cut
+from shoal.kinds.document.state.coverage import Coverage, End
+from shoal.kinds.document.state.document import Pace
 from shoal.node.collection.entries import GarbageEntry
 from shoal.node.collection.garbage import Collector, Piece
 from shoal.storage import keys

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.values import register
+from shoal.kinds.register import state as register
 from shoal.node.peers.quorum import Quorum
 from tests.mutants.mutant import Mutant, patch_applier
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from shoal.crdt.items import items
 from shoal.crdt.rows import Rows
+from shoal.kinds.budget.handler import Budgets
+from shoal.kinds.items.state import items
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations, rows_of
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
-from shoal.node.values.budgets import Budgets
 from shoal.storage.keys import Kind
 from shoal.workflows import spaces
 from tests.mutants.mutant import Mutant

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.crdt.thread import step_log
-from shoal.crdt.thread.step_log import StepEntry
+from shoal.kinds.step.serving.steps import Steps
+from shoal.kinds.step.state import step_log
+from shoal.kinds.step.state.step_log import StepEntry
 from shoal.node.handler import Contest
 from shoal.node.peers.quorum import Quorum
-from shoal.node.thread.steps import Steps
 from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Located
 from shoal.protocol.bookmark import Bookmark

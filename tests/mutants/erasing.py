@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.crdt.thread import claims, notes
+from shoal.kinds.document.serving.documents import Documents
+from shoal.kinds.document.serving.generations import DocumentGenerations
+from shoal.kinds.journal.state import claims
+from shoal.kinds.label.state import notes
 from shoal.node.collection.garbage import Collector
-from shoal.node.document.documents import Documents
-from shoal.node.document.generations import DocumentGenerations
 from shoal.node.watching.feed import Subscriber
 from tests.mutants.mutant import Mutant
 

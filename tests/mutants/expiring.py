@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from shoal.crdt import expiring
 from shoal.crdt.dot import VersionVector
+from shoal.crdt.expiring import Claim
 from shoal.crdt.rows import Rows
-from shoal.crdt.values import counter, expiring, ormap
-from shoal.crdt.values.expiring import Claim
+from shoal.kinds.counter import state as counter
+from shoal.kinds.map import state as ormap
 from shoal.node.collection.expiring import ClaimSweeper
 from tests.mutants.mutant import Mutant
 

@@ -13,16 +13,17 @@ from shoal.crdt import clock
 from shoal.crdt.clock import COUNTER_BITS, END_MS, HybridClock
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import queue
-from shoal.crdt.values import counter, register
-from shoal.crdt.values.register import Assign
+from shoal.kinds.counter import state as counter
+from shoal.kinds.register import state as register
+from shoal.kinds.register.state import Assign
+from shoal.kinds.scalars.handler import Counters
+from shoal.kinds.worklist import state as queue
 from shoal.node.database import Database
 from shoal.node.handler import Applied, View
 from shoal.node.peers.operations import incoming
 from shoal.node.peers.operations.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.target import Place, Target
-from shoal.node.values.scalars import Counters
 from shoal.node.watching import changelog, feed, resumable
 from shoal.node.watching.audience import Audience
 from shoal.node.watching.feed import Feed, Staged

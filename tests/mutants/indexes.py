@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.items.indexes import IndexedRows
-from shoal.node.items.ranking import Rankings
+from shoal.kinds.items.serving.indexes import IndexedRows
+from shoal.kinds.items.serving.ranking import Rankings
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
 from tests.mutants.mutant import Mutant

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.cluster.knowledge import Knowledge
-from shoal.crdt.document import repeats
+from shoal.kinds.document.state import repeats
 from shoal.node.database import Database
 from shoal.node.writes import issuing
 from tests.mutants.mutant import Mutant

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from shoal.client.tenure import Tenure
-from shoal.cluster.leases.table import Grant, LeaseName, Table, Turn
-from shoal.node.leases import leases
-from shoal.node.leases.requests import LeaseRequests
+from shoal.kinds.lease.handle.tenure import Tenure
+from shoal.kinds.lease.serving import leases
+from shoal.kinds.lease.serving.requests import LeaseRequests
+from shoal.kinds.lease.state.table import Grant, LeaseName, Table, Turn
 from shoal.node.writes.issuing import Located
 from shoal.protocol.requests import Term
 from tests.mutants.mutant import Mutant

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.values import budget, ormap, orset, shares
-from shoal.crdt.values.budget import Transfer
+from shoal.kinds.budget.handler import Budgets
+from shoal.kinds.budget.peers.rights import Rights
+from shoal.kinds.budget.state import budget, shares
+from shoal.kinds.budget.state.budget import Transfer
+from shoal.kinds.map import state as ormap
+from shoal.kinds.set import state as orset
 from shoal.node import service
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations, rows_of
 from shoal.node.handler import WriteContext
-from shoal.node.peers.rights import Rights
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
-from shoal.node.values.budgets import Budgets
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
 from tests.mutants.mutant import Mutant, patch_applier

@@ -7,21 +7,23 @@ from typing import Any
 
 import pytest
 
-from shoal.client.document.document import Document
-from shoal.crdt.document import editing
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import dag, journal
-from shoal.crdt.thread.dag import Head
-from shoal.crdt.thread.events import EVENT
-from shoal.crdt.thread.journal import Cursor
-from shoal.crdt.values import counter, register
-from shoal.crdt.values.register import Assign
+from shoal.kinds.counter import state as counter
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.document.serving.documents import Documents
+from shoal.kinds.document.state import editing
+from shoal.kinds.journal.state import journal
+from shoal.kinds.journal.state.events import EVENT
+from shoal.kinds.journal.state.journal import Cursor
+from shoal.kinds.register import state as register
+from shoal.kinds.register.state import Assign
+from shoal.kinds.thread.serving.saves import Saves
+from shoal.kinds.thread.state import dag
+from shoal.kinds.thread.state.dag import Head
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change
 from shoal.node.blobs import NOTHING, Blobs
-from shoal.node.document.documents import Documents
 from shoal.node.handler import Made, WriteContext
-from shoal.node.thread.saves import Saves
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.storage import keys

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.crdt.thread import queue
-from shoal.crdt.thread.queue import RankedEntry
+from shoal.kinds.worklist import state as queue
+from shoal.kinds.worklist.state import RankedEntry
 from tests.mutants.mutant import Mutant
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from shoal.client.document.beginnings import Beginnings
-from shoal.crdt.document import document, live, markup
 from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds.document.handle.beginnings import Beginnings
+from shoal.kinds.document.serving.documents import Documents
+from shoal.kinds.document.state import document, live, markup
 from shoal.node.blobs import Blobs
-from shoal.node.document.documents import Documents
 from shoal.node.target import Place
 from shoal.protocol.requests import Edit
 from shoal.values.work import Allowance

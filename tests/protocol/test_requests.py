@@ -9,10 +9,10 @@ from typing import get_args
 import pytest
 from msgspec import Struct
 
-from shoal.protocol import requests
-from shoal.protocol.requests import base, batches, fenced, multireads
-from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write
-from shoal.protocol.requests.declared import operation
+from shoal.protocol import base, requests
+from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write
+from shoal.protocol.declared import operation
+from shoal.protocol.requests import batches, fenced, multireads
 from shoal.protocol.requests.families import FAMILIES
 
 OF_SEVERAL = (base, batches, multireads, fenced)

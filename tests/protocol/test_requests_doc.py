@@ -13,9 +13,9 @@ import pytest
 from msgspec import Struct
 
 from shoal.protocol import requests
+from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write, reply_of
 from shoal.protocol.frames import PROTOCOL, Hello, encode_hello
 from shoal.protocol.requests import BatchWrite
-from shoal.protocol.requests.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write, reply_of
 
 TEXT = (Path(__file__).parents[2] / "docs" / "PROTOCOL.md").read_text()
 SCALARS = {str: "str", bytes: "bin", int: "int", float: "float", bool: "bool", type(None): "nil"}

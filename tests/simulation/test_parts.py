@@ -10,8 +10,8 @@ from typing import TypeVar, cast
 
 import pytest
 
-from shoal.client.document.document import Document
-from shoal.node.items import planning
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.items.serving import planning
 from shoal.protocol.requests import Durability
 from shoal.testing.loop import run
 from simulation.execution import execute

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from shoal.cluster.consensus import rebuilding as pure
-from shoal.cluster.leases.table import Table
+from shoal.kinds.lease.state.table import Table
 from shoal.node.consensus import foundations
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.membership import rebuilding

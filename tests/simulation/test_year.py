@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal.cluster.marks import Mark
-from shoal.crdt.thread import queue
+from shoal.kinds.worklist import state as queue
 from shoal.node.collection.truncating import Truncator
 from shoal.testing.loop import run
 from simulation import __main__ as command

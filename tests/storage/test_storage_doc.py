@@ -12,11 +12,16 @@ from typing import get_args
 import pytest
 
 import shoal.crdt.thread
-from shoal.crdt import schema
-from shoal.crdt.document import compaction, document, repeats
-from shoal.crdt.items import indexes, items
-from shoal.crdt.thread import queue
-from shoal.crdt.values import budget, counter, expiring, ormap, orset, register
+from shoal.crdt import expiring
+from shoal.kinds.budget.state import budget
+from shoal.kinds.counter import state as counter
+from shoal.kinds.document.state import compaction, document, repeats
+from shoal.kinds.items.state import indexes, items
+from shoal.kinds.map import state as ormap
+from shoal.kinds.register import state as register
+from shoal.kinds.schema import state as schema
+from shoal.kinds.set import state as orset
+from shoal.kinds.worklist import state as queue
 from shoal.node.appliers.mutation import Change
 from shoal.storage import keys
 from shoal.storage.keys import KINDS

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pycrdt
 
-from shoal.crdt.document.document import RootKind
+from shoal.kinds.document.state.document import RootKind
 
 AUTHORS = 3
 ACTIONS = 16

@@ -13,10 +13,10 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
-from shoal.crdt.document import yjs
-from shoal.crdt.document.document import RootKind
-from shoal.crdt.document.live import LiveDocument
 from shoal.errors import NotReady
+from shoal.kinds.document.state import yjs
+from shoal.kinds.document.state.document import RootKind
+from shoal.kinds.document.state.live import LiveDocument
 from tests.clients.js.conftest import NODE
 
 _PROGRAM = Path(__file__).with_suffix(".mjs")

@@ -12,14 +12,14 @@ import pytest
 import shoal
 from shoal import Space, Store
 from shoal.errors import HeadMoved, TooLarge
+from shoal.kinds.thread.flows import checkpoints, editing, merges, undo
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
+from shoal.kinds.thread.flows.differences import difference
+from shoal.kinds.thread.flows.export import export
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.workflows import checkpoints, editing, merges, undo
-from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection
-from shoal.workflows.differences import difference
-from shoal.workflows.export import export
 
 
 @pytest.fixture

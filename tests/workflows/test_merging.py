@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import MergeConflict
-from shoal.workflows.merging import ABSENT, merged
+from shoal.kinds.thread.flows.merging import ABSENT, merged
 
 states = st.dictionaries(st.sampled_from("abc"), st.integers(0, 2) | st.lists(st.integers(0, 2), max_size=3), max_size=3)
 

@@ -31,13 +31,13 @@ from shoal.api.http.problems import UnsupportedMediaType
 from shoal.api.http.written import Noting
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
+from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
+from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.names import check_key, check_name
 from shoal.protocol.bookmark_delta import SharedBookmark
 from shoal.protocol.conformance import nearest, too_many
 from shoal.protocol.requests import Durability, R, Read, Request
-from shoal.workflows.checkpoints import ThreadCheckpoints
 from shoal.workflows.connection import Connection, HeldLeases
-from shoal.workflows.provenance import Provenance
 
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer

@@ -20,8 +20,8 @@ from shoal import values
 from shoal.api.http.exchange import Exchange
 from shoal.api.http.problems import internal
 from shoal.errors import ShoalError
-from shoal.workflows import audit as workflow
-from shoal.workflows.export import export
+from shoal.kinds.thread.flows import audit as workflow
+from shoal.kinds.thread.flows.export import export
 from shoal.workflows.spaces import check_exists
 
 NDJSON = "application/x-ndjson"

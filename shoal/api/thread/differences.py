@@ -9,8 +9,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from shoal import values
 from shoal.api.http.exchange import Exchange, ReadQuery
+from shoal.kinds.thread.flows.differences import difference
 from shoal.values.difference import Change
-from shoal.workflows.differences import difference
 
 
 class DiffQuery(ReadQuery, forbid_unknown_fields=True, kw_only=True):

@@ -16,8 +16,8 @@ from shoal.api.derived import moment_ms, show, view_of
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.api.http.opaque import shown_opaque
 from shoal.errors import InvalidInput
+from shoal.kinds.journal.flows.replay import check_whole
 from shoal.protocol.requests import Event, ReadJournal, ReadSnapshot, Snapshot
-from shoal.workflows.replay import check_whole
 
 Version = Annotated[int, Meta(ge=0)]
 Limit = Annotated[int, Meta(ge=1)]

@@ -12,9 +12,9 @@ from shoal import values
 from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.errors import InvalidInput, NotFound
+from shoal.kinds.step.flows.resume import catch_up, drift
+from shoal.kinds.thread.flows.settings import setting_of
 from shoal.protocol.requests import Checkpoint, Event, ListSteps, Load, ReadJournal, Step
-from shoal.workflows.resume import catch_up, drift
-from shoal.workflows.settings import setting_of
 
 _LISTED_MAX = 1000
 if TYPE_CHECKING:

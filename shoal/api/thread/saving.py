@@ -11,9 +11,9 @@ from msgspec import Raw, Struct, field
 from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange
 from shoal.errors import InvalidInput
+from shoal.kinds.thread.flows.settings import setting_of
 from shoal.protocol.fields import ChannelNames, Channels, Merged, Secrets
 from shoal.protocol.requests import Save, Saved
-from shoal.workflows.settings import setting_of
 
 SavedView = view_of(Saved)
 

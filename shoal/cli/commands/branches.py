@@ -14,12 +14,12 @@ from shoal.cli.options import Branch as BranchName
 from shoal.cli.options import By, Limit, Reason, Reveal, ThreadName
 from shoal.cli.output import emit, line, note, pairs, to_text
 from shoal.cli.terminal import Listing
-from shoal.client.thread.branches import Branch
-from shoal.client.thread.inspect import Why
 from shoal.errors import NotFound
+from shoal.kinds.thread.flows.differences import Difference
+from shoal.kinds.thread.flows.export import event_record
+from shoal.kinds.thread.handle.branches import Branch
+from shoal.kinds.thread.handle.inspect import Why
 from shoal.values.difference import Change
-from shoal.workflows.differences import Difference
-from shoal.workflows.export import event_record
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

@@ -1,6 +1,6 @@
 """A thread as a whole: `shoal graph` draws its checkpoints, `shoal export` prints it as JSON lines.
 
-Law: a line of an export holds one record of `shoal.workflows.export`, and is written as soon as it is read. Values are in
+Law: a line of an export holds one record of `shoal.kinds.thread.flows.export`, and is written as soon as it is read. Values are in
 the tagged form of `shoal.values.to_json`, so that `from_json` returns the saved values with their types.
 """
 
@@ -24,9 +24,9 @@ from shoal.cli.options import PANEL, Limit, ThreadName
 from shoal.cli.output import emit, line, note, plain, to_text
 from shoal.cli.target import Data, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import ago, is_terminal, show_text
-from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.checkpoints import ThreadCheckpoints
-from shoal.workflows.export import export as exported
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
+from shoal.kinds.thread.flows.export import export as exported
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

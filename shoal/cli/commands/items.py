@@ -13,8 +13,8 @@ from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, DryRun, Expect, Limit, Yes
 from shoal.cli.output import emit, to_text
 from shoal.cli.terminal import Listing, ago, show_value
-from shoal.client.items.item import Item
 from shoal.errors import NotFound
+from shoal.kinds.items.handle.item import Item
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

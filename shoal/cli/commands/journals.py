@@ -18,9 +18,9 @@ from shoal.cli.ids import event_id
 from shoal.cli.options import PANEL, By, DryRun, Follow, KeepBytes, KeepLast, Key, LimitOrAll, OlderThan, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.terminal import Listing, ago, shown_bytes
-from shoal.client.thread.inbox import Message
+from shoal.kinds.thread.flows.export import event_record
+from shoal.kinds.worklist.handle.inbox import Message
 from shoal.records import NamedTuple
-from shoal.workflows.export import event_record
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

@@ -14,8 +14,8 @@ from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, Follow, Wait
 from shoal.cli.output import to_text
 from shoal.cli.terminal import Listing
-from shoal.client.leases import Leasing
 from shoal.client.store import Store
+from shoal.kinds.lease.handle.leases import Leasing
 from shoal.names import check_name
 from shoal.protocol.requests import LeaseState
 

@@ -16,10 +16,10 @@ from shoal.cli.options import PANEL, Branch, By, Key, Label, LimitOrAll, Reveal,
 from shoal.cli.output import to_text
 from shoal.cli.terminal import Listing, ago
 from shoal.client.store import Store
-from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, InvalidInput
-from shoal.workflows.checkpoint import Checkpoint
-from shoal.workflows.merging import UNRESOLVED
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.merging import UNRESOLVED
+from shoal.kinds.thread.handle.thread import Thread
 
 Count = Annotated[int, typer.Option("--count", min=1, metavar="N", help="How many of them.")]
 

@@ -13,9 +13,9 @@ import typer
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, Follow, LimitOrAll
 from shoal.cli.output import emit, line, note, to_text
-from shoal.client.presence import Presence, PresenceChange, PresentMember
 from shoal.client.store import Store
 from shoal.errors import InvalidInput
+from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
 from shoal.names import check_name
 
 _NOBODY = 0  # The command has no Yjs client id of its own.

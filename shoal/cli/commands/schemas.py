@@ -15,7 +15,7 @@ from shoal.cli.ids import SHORT
 from shoal.cli.options import PANEL, ThreadName
 from shoal.cli.output import emit, line
 from shoal.cli.terminal import Listing, show_value
-from shoal.client.schemas import SchemaVersion
+from shoal.kinds.schema.handle import SchemaVersion
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

@@ -13,10 +13,10 @@ from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, Branch, By, Reason, Result, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.terminal import Listing, ago, show_value
-from shoal.client.thread.status import Standing
-from shoal.client.thread.thread import Thread
-from shoal.workflows.export import event_record, step_record
-from shoal.workflows.steps import StepRecord
+from shoal.kinds.step.flows.steps import StepRecord
+from shoal.kinds.step.handle.status import Standing
+from shoal.kinds.thread.flows.export import event_record, step_record
+from shoal.kinds.thread.handle.thread import Thread
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

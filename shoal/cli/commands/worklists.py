@@ -14,10 +14,10 @@ from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, By, Reason, Result, ThreadName, Wait
 from shoal.cli.output import to_text
 from shoal.cli.terminal import Listing, ago
-from shoal.client.thread.worklist import WorklistItem
 from shoal.errors import InvalidInput
+from shoal.kinds.worklist.flows import item_id
+from shoal.kinds.worklist.handle.worklist import WorklistItem
 from shoal.protocol.requests import CompleteItem, FailItem
-from shoal.workflows.queues import item_id
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

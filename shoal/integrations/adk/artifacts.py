@@ -19,7 +19,6 @@ from google.adk.errors.input_validation_error import InputValidationError
 from google.adk.platform import time as platform_time
 from google.genai import types
 
-from shoal.client.items.item import Item, Namespace, delete_request, put_request
 from shoal.client.retrying import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged
@@ -29,6 +28,7 @@ from shoal.integrations.batches import pieces
 from shoal.integrations.bridge import Bridge, settled
 from shoal.integrations.escaping import text_of
 from shoal.integrations.opening import checked_store
+from shoal.kinds.items.handle.item import Item, Namespace, delete_request, put_request
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
 from shoal.records import NamedTuple

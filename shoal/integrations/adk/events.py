@@ -21,10 +21,10 @@ from google.adk.sessions.base_session_service import GetSessionConfig
 from google.adk.sessions.state import State
 
 from shoal import values
-from shoal.client.items.item import Item
 from shoal.errors import InvalidValue
 from shoal.integrations import opaque
 from shoal.integrations.adk.naming import FORM, NAME
+from shoal.kinds.items.handle.item import Item
 from shoal.records import NamedTuple
 
 _BESIDE_STATE = {"id", "invocation_id", "author", "timestamp", "branch", "node_info", "actions"}

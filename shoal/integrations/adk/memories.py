@@ -22,7 +22,6 @@ from google.adk.memory.memory_entry import MemoryEntry
 from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.session import Session
 
-from shoal.client.items.item import Namespace, put_request
 from shoal.client.retrying import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidValue, ItemChanged
@@ -32,6 +31,7 @@ from shoal.integrations.batches import pieces
 from shoal.integrations.bridge import Bridge, settled
 from shoal.integrations.escaping import text_of
 from shoal.integrations.opening import checked_store
+from shoal.kinds.items.handle.item import Namespace, put_request
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

@@ -9,8 +9,8 @@ Laws:
 
 from __future__ import annotations
 
-from shoal.client.items.item import Namespace
 from shoal.integrations.escaping import escaped, id_of, name_of, tag, text_of, unsafe
+from shoal.kinds.items.handle.item import Namespace
 from shoal.names import check_name
 from shoal.records import NamedTuple
 

@@ -27,7 +27,6 @@ from google.adk.sessions._session_util import extract_json_safe_state_delta
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
 
-from shoal.client.items.item import Namespace, delete_request, put_request
 from shoal.client.retrying import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidValue, ItemChanged, KeyReused
@@ -38,6 +37,7 @@ from shoal.integrations.batches import pieces, remember
 from shoal.integrations.bridge import Bridge, settled
 from shoal.integrations.escaping import key_of
 from shoal.integrations.opening import checked_store
+from shoal.kinds.items.handle.item import Namespace, delete_request, put_request
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

@@ -27,7 +27,6 @@ from claude_agent_sdk import (
 )
 
 from shoal import values
-from shoal.client.items.item import put_request
 from shoal.client.retrying import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidName, ItemChanged, KeyReused, OutcomeUnknown
@@ -37,6 +36,7 @@ from shoal.integrations.bridge import Bridge
 from shoal.integrations.claude.naming import INDEX, Transcript, item_key, transcript_of
 from shoal.integrations.escaping import key_of, tag, text_of
 from shoal.integrations.opening import OnStore, checked_store
+from shoal.kinds.items.handle.item import put_request
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

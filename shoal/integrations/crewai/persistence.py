@@ -19,11 +19,11 @@ from crewai.flow.persistence.base import FlowPersistence
 from pydantic import BaseModel, Field, PrivateAttr
 
 from shoal.client.store import Space, Store
-from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidValue, NotFound
 from shoal.integrations import escaping, opaque
 from shoal.integrations.bridge import Bridge
 from shoal.integrations.opening import OnStore, checked_store
+from shoal.kinds.thread.handle.thread import Thread
 
 NAME = "crewai"
 FORM = 1

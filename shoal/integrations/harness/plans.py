@@ -13,11 +13,11 @@ from typing import Any
 from pydantic_ai_harness.planning import PlanItem, TaskStatus
 
 from shoal.client.store import Store
-from shoal.client.thread.thread import Thread
 from shoal.errors import NotFound
 from shoal.integrations.escaping import name_of, unsafe
 from shoal.integrations.harness.forms import FORM, NAME, Form
 from shoal.integrations.in_space import InSpace
+from shoal.kinds.thread.handle.thread import Thread
 
 _PLAIN = unsafe()
 _ITEM = Form(PlanItem, "a step of a plan")

@@ -20,14 +20,14 @@ from pydantic_ai_harness.step_persistence import ContinuableSnapshot, RunRecord,
 
 from shoal.client.retrying import contended
 from shoal.client.store import Store
-from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, InvalidInput, ItemChanged, KeyReused, NotFound
 from shoal.integrations.escaping import escaped, name_of, unsafe
 from shoal.integrations.harness.forms import NAME, Form
 from shoal.integrations.in_space import InSpace
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.names import KEY_BYTES_MAX
 from shoal.protocol.requests import NO_HEAD, NO_ITEM
-from shoal.workflows.checkpoint import Checkpoint
 
 COMPLETE = "complete"
 """The label of the newest complete snapshot of a run."""

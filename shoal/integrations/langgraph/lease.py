@@ -14,9 +14,9 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from types import TracebackType
 
-from shoal.client.leases import Lease, Leasing
 from shoal.errors import InvalidInput, ShoalError, StoreClosed, Unavailable
 from shoal.integrations.bridge import Bridge
+from shoal.kinds.lease.handle.leases import Lease, Leasing
 
 _Left = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
 _LEFT: _Left = None, None, None

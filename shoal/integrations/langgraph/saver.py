@@ -26,7 +26,6 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal import opening
-from shoal.client.leases import Leasing
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import NotFound, StoreCorrupt
@@ -39,6 +38,7 @@ from shoal.integrations.langgraph.naming import name_of
 from shoal.integrations.langgraph.serialising import AllowedTypes, serialiser
 from shoal.integrations.langgraph.writes import Writes
 from shoal.integrations.opening import Opening, checked_store
+from shoal.kinds.lease.handle.leases import Leasing
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability

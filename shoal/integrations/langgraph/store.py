@@ -39,9 +39,6 @@ from langgraph.store.base import (
 )
 
 from shoal import opening
-from shoal.client.items import item as items
-from shoal.client.items.item import ItemChange
-from shoal.client.items.items import Items
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import (
@@ -56,6 +53,9 @@ from shoal.integrations.bridge import Bridge
 from shoal.integrations.langgraph.embedding import Embedding, Vectors
 from shoal.integrations.langgraph.naming import id_of, name_of
 from shoal.integrations.opening import Opening, checked_store
+from shoal.kinds.items.handle import item as items
+from shoal.kinds.items.handle.item import ItemChange
+from shoal.kinds.items.handle.items import Items
 from shoal.names import check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests

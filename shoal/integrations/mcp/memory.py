@@ -18,10 +18,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct, field
 
 from shoal.client.batch import Batch
-from shoal.client.values.maps import Entry, SharedMap
-from shoal.client.values.sets import SharedSet
 from shoal.errors import NotFound
 from shoal.integrations.mcp.tool import Answer, Arguments, Call, reads, writes
+from shoal.kinds.map.handle import Entry, SharedMap
+from shoal.kinds.set.handle import SharedSet
 from shoal.records import NamedTuple
 
 ENTITIES = "{memory}/entities"

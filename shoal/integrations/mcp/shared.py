@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, field
 
 from shoal import values
-from shoal.client.values.maps import Entry
-from shoal.client.values.sets import packed_elements
 from shoal.errors import InvalidInput
 from shoal.integrations.mcp.tool import Answer, Arguments, Call, Limit, Writing, reads, writes
+from shoal.kinds.map.handle import Entry
+from shoal.kinds.set.handle import packed_elements
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectWrite
 

@@ -15,10 +15,10 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from shoal import values
-from shoal.client.thread.journal import append_request
 from shoal.errors import InvalidInput, InvalidValue, NotFound
 from shoal.integrations.mcp.tool import Answer, Arguments, Call, Limit, Writing, reads, writes
-from shoal.workflows.checkpoint import Checkpoint
+from shoal.kinds.journal.handle.journal import append_request
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
 
 Name = Annotated[str, Meta(description="The thread's name.")]
 Branch = Annotated[str, Meta(description="The thread's branch.")]

@@ -18,11 +18,11 @@ from agent_framework import WorkflowCheckpoint
 from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
 from agent_framework.exceptions import WorkflowCheckpointException
 
-from shoal.client.items.item import delete_request, put_request
 from shoal.client.store import Store
 from shoal.integrations import escaping, opaque
 from shoal.integrations.bridge import Bridge, settled
 from shoal.integrations.opening import checked_store
+from shoal.kinds.items.handle.item import delete_request, put_request
 from shoal.protocol import requests
 
 NAME = "microsoft"

@@ -21,13 +21,13 @@ from typing import Any, TypeVar
 from shoal.client.connection import StoreConnection
 from shoal.client.retrying import contended
 from shoal.client.store import Space
-from shoal.client.thread.thread import Thread
 from shoal.errors import HeadMoved, MergeConflict, NotFound
 from shoal.integrations import escaping, opaque
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.outcomes import partly
 from shoal.protocol.requests import NO_HEAD
 from shoal.records import NamedTuple
-from shoal.workflows.checkpoint import Checkpoint
 
 FORM = 1
 """The version of the form in which conversations are stored."""

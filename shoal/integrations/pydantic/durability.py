@@ -43,8 +43,8 @@ from pydantic_core import PydanticSerializationError, to_json
 from shoal.errors import InvalidValue, TooLarge
 from shoal.integrations import opaque
 from shoal.integrations.pydantic.place import Place, at, here
+from shoal.kinds.step.flows.steps import StepRecord
 from shoal.records import NamedTuple
-from shoal.workflows.steps import StepRecord
 
 FORM = 1
 """The version of the form in which results are stored."""

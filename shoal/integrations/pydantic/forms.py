@@ -18,9 +18,9 @@ from pydantic_ai.conversation_store import ConversationEntry, ConversationRecord
 from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_core import PydanticSerializationError
 
-from shoal.client.items.item import Item
 from shoal.errors import InvalidValue, SchemaTooNew
 from shoal.integrations import opaque
+from shoal.kinds.items.handle.item import Item
 from shoal.records import NamedTuple
 
 FORM = 1

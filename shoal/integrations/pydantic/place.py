@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from hashlib import sha256
 from typing import Any
 
-from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput
 from shoal.integrations.escaping import escaped, unsafe
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.names import KEY_BYTES_MAX, check_key
 
 _UNSAFE = unsafe()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shoal.crdt.document.document import Pace
 from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds.document.state.document import Pace
 from shoal.node.appliers.effects import NO_EFFECTS, Effects
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.turns import Steps

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from shoal.crdt.document.coverage import Coverage
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread.dag import Record
+from shoal.kinds.document.state.coverage import Coverage
+from shoal.kinds.thread.state.dag import Record
 from shoal.node.blobs import Blobs
 from shoal.node.transaction import ObjectRows
 from shoal.records import NamedTuple

@@ -14,33 +14,36 @@ from typing import Any
 
 import msgspec
 
-from shoal.crdt import deletion, schema
-from shoal.crdt.document import compaction, document
-from shoal.crdt.document.document import Pace
-from shoal.crdt.items import indexes, items
+from shoal.crdt import deletion
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import (
-    consumers,
-    dag,
-    journal,
-    labels,
-    notes,
-    ownership,
-    progress,
-    pruning,
-    queue,
-    reductions,
-    retention,
-    status,
-    step_log,
-    trimming,
-)
-from shoal.crdt.values import budget, counter, ormap, orset, register
 from shoal.errors import StoreCorrupt
-from shoal.node.appliers import budgets, checkpoints, deletions, documents, journals, prunes, queues, scalars, schemas, steps
-from shoal.node.appliers import indexes as index_changes
-from shoal.node.appliers import items as item_changes
-from shoal.node.appliers import labels as label_changes
+from shoal.kinds.budget import changes as budgets
+from shoal.kinds.budget.state import budget
+from shoal.kinds.counter import state as counter
+from shoal.kinds.document import changes as documents
+from shoal.kinds.document.state import compaction, document
+from shoal.kinds.document.state.document import Pace
+from shoal.kinds.items import changes as item_changes
+from shoal.kinds.items import index_changes
+from shoal.kinds.items.state import indexes, items
+from shoal.kinds.journal import changes as journals
+from shoal.kinds.journal.state import consumers, journal, progress, reductions, retention, trimming
+from shoal.kinds.label import changes as label_changes
+from shoal.kinds.label.state import labels, notes
+from shoal.kinds.map import state as ormap
+from shoal.kinds.register import state as register
+from shoal.kinds.scalars import changes as scalars
+from shoal.kinds.schema import changes as schemas
+from shoal.kinds.schema import state as schema
+from shoal.kinds.set import state as orset
+from shoal.kinds.step import changes as steps
+from shoal.kinds.step.state import status, step_log
+from shoal.kinds.thread import changes as checkpoints
+from shoal.kinds.thread import prunes
+from shoal.kinds.thread.state import dag, ownership, pruning
+from shoal.kinds.worklist import changes as queues
+from shoal.kinds.worklist import state as queue
+from shoal.node.appliers import deletions
 from shoal.node.appliers.applier import Appliers
 from shoal.node.appliers.effects import NO_EFFECTS, Effects
 from shoal.node.blobs import NOTHING, Blobs

@@ -2,7 +2,7 @@
 
 Laws:
 - A claim is removed once its key is older than the window, with a margin for clocks that differ, and its operation is stable in
-  two steps (`shoal.cluster.stability`). Then no operation with this key can arrive (`shoal.crdt.values.expiring`). The window
+  two steps (`shoal.cluster.stability`). Then no operation with this key can arrive (`shoal.crdt.expiring`). The window
   alone protects against a directory that was set back: until its peers tell it so, it may take a request that it has forgotten.
 - A learner removes and folds nothing: it may have forgotten operations itself.
 - Removing is not replicated, and replicas do it at different times. So these rows are left out of comparisons with peers, and
@@ -10,7 +10,7 @@ Laws:
 - A key that a user chose says nothing of its age, so a counter keeps its claim. An add to a map is old once this opening has
   held it for as long, or once the last operation of its origin is as old.
 - An add to a key of a map carries its amount, so that a removal removes what it has seen. The adds of this directory are folded
-  under the same conditions, by an operation (`shoal.crdt.values.ormap`): a removal must find the same adds on every replica.
+  under the same conditions, by an operation (`shoal.kinds.map.state`): a removal must find the same adds on every replica.
 - An origin is retired after all its adds are folded. What is forgotten of it was stable by then.
 - Only partitions with keyed writes are looked at, a few times per window; the claims of an object are read in the order of
   their keys' times, so a look reads what it removes, and at most a slice more per object.
@@ -26,11 +26,13 @@ from itertools import islice
 
 from shoal.cluster.stability import Cut, Holding, advanced_cut
 from shoal.config import Config
+from shoal.crdt import expiring
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.crdt.rows import Rows, Within, successor
-from shoal.crdt.values import budget, expiring, ormap
 from shoal.errors import ShoalError
+from shoal.kinds.budget.state import budget
+from shoal.kinds.map import state as ormap
 from shoal.node.collection.generations import Generations, split
 from shoal.node.environment import Environment
 from shoal.node.partitions import Partitions

@@ -22,21 +22,23 @@ from itertools import islice
 from shoal.cluster import stability
 from shoal.cluster.stability import Holding, Waiting
 from shoal.config import Config
-from shoal.crdt.document import compaction, document, repeats
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
-from shoal.crdt.thread import dag, notes, pruning, trimming
-from shoal.crdt.thread.events import PLACE_BYTES
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.kinds.document.state import compaction, document, repeats
+from shoal.kinds.items.serving import indexes
+from shoal.kinds.journal.state import trimming
+from shoal.kinds.journal.state.events import PLACE_BYTES
+from shoal.kinds.label.state import notes
+from shoal.kinds.thread.serving import sweeping
+from shoal.kinds.thread.serving.sweeping import SLICE, Marking
+from shoal.kinds.thread.state import dag, pruning
 from shoal.node.appliers.effects import What
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.collection import sweeping
 from shoal.node.collection.entries import Garbage, GarbageEntry, Made, left_by, pack
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.generations import dead_range, rows_of
-from shoal.node.collection.sweeping import SLICE, Marking
 from shoal.node.environment import Environment
-from shoal.node.items import indexes
 from shoal.node.partitions import Partitions
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target

@@ -11,11 +11,11 @@ from msgspec import Struct
 from shoal.crdt import deletion
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import StoreCorrupt
+from shoal.kinds.items.serving.indexes import Indexes
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import ERASED, NOTHING, Blobs
-from shoal.node.items.indexes import Indexes
 from shoal.node.recent import Recent
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction

@@ -8,7 +8,7 @@ Laws:
   more of an origin than was said: an operation that only a member that is cut off has is waited for.
 - An origin is retired in the two steps of `shoal.cluster.stability`. So what one heir has retired, the next one knows.
 - Before that, it merges what these directories added to keys of maps with its own adds, as each directory does with its own
-  (`shoal.crdt.values.ormap`): what it knows then of their origins is all that there is, and what another heir merged before.
+  (`shoal.kinds.map.state`): what it knows then of their origins is all that there is, and what another heir merged before.
 - It moves their rights to budgets to one account, which nobody spends: only an operator knows whether what a lost disk
   alone knew has spent them.
 - While there is nothing to do, there is no task and no timer.
@@ -22,9 +22,9 @@ from contextlib import suppress
 
 from shoal.config import Config
 from shoal.crdt.dot import DIRECTORY_BYTES, Origin, belongs
-from shoal.crdt.values import ormap
-from shoal.crdt.values.budget import Account
 from shoal.errors import ShoalError
+from shoal.kinds.budget.state.budget import Account
+from shoal.kinds.map import state as ormap
 from shoal.node.collection.ripening import Ripening, look_again_ms
 from shoal.node.environment import Environment
 from shoal.node.partitions import Partition, Partitions

@@ -20,8 +20,8 @@ from contextlib import suppress
 from shoal.config import Config
 from shoal.crdt.dot import Origin
 from shoal.crdt.rows import successor
-from shoal.crdt.values.budget import Account
 from shoal.errors import ShoalError
+from shoal.kinds.budget.state.budget import Account
 from shoal.node.collection.ripening import Ripening, look_again_ms
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from shoal.cluster.consensus.ballots import Value
 from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD, Foundation, Remains, founded
-from shoal.cluster.leases import table
+from shoal.kinds.lease.state import table
 
 _BEAT_BYTES = 8
 _NOTHING: Mapping[str, Value] = {}

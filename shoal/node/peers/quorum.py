@@ -21,12 +21,12 @@ from shoal.cluster.stability import Holding
 from shoal.config import Config
 from shoal.crdt.dot import DIRECTORY_BYTES, NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
+from shoal.kinds.budget.peers.rights_requests import RightsRequests
 from shoal.node.database import Database
 from shoal.node.incarnation import Incarnation
 from shoal.node.peers.cluster_state import ClusterState
 from shoal.node.peers.members import Members
 from shoal.node.peers.read_repair import ObjectRepair, ReadRepairer
-from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.replicas import Estate, Repairs
 from shoal.node.target import Target
 from shoal.node.verification.majority import Owners

@@ -26,8 +26,8 @@ from shoal.cluster.operation import Tip
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.crdt.thread import dag
 from shoal.errors import ShoalError, StoreCorrupt, Unavailable
+from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.node.appliers import mutation
 from shoal.node.collection.generations import rows_of

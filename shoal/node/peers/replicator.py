@@ -52,6 +52,8 @@ from shoal.cluster.replication import Replication
 from shoal.cluster.snapshots.roots import Roots, RootsRequest
 from shoal.config import Config
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError
+from shoal.kinds.budget.peers.rights_requests import RightsRequests
+from shoal.kinds.presence.handler import Presences
 from shoal.node.consensus.quorum_register import Links, QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -73,12 +75,10 @@ from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.replica import NodeReplica, limits_of
 from shoal.node.peers.resets import Resets
-from shoal.node.peers.rights_requests import RightsRequests
 from shoal.node.snapshots.exchange import SnapshotExchange
 from shoal.node.snapshots.witnessing import Owners
 from shoal.node.spaces.sharing import Sharing
 from shoal.node.verification.scrubbing import Scrubber
-from shoal.node.watching.awareness import Presences
 from shoal.node.writes.issuing import Logged
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage

@@ -14,7 +14,8 @@ from collections.abc import Iterable
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.rows import Rows
-from shoal.crdt.thread import dag, status
+from shoal.kinds.step.state import status
+from shoal.kinds.thread.state import dag
 from shoal.names import check_name, is_colocated
 from shoal.node.database import Database
 from shoal.node.handler import Answers

@@ -11,11 +11,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 from shoal.config import Config
+from shoal.kinds.presence.handler import Presences
 from shoal.names import check_name
 from shoal.node.database import Database
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
-from shoal.node.watching.awareness import Presences
 from shoal.node.watching.feed import Feed, Subscriber
 from shoal.node.watching.resumable import ResumableWatch
 from shoal.protocol.bookmark import Bookmark

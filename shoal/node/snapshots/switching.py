@@ -16,8 +16,8 @@ from contextlib import suppress
 import msgspec
 
 from shoal.crdt.rows import successor
-from shoal.crdt.thread import status
 from shoal.errors import StoreCorrupt
+from shoal.kinds.step.state import status
 from shoal.node.catalog import STATUS_CODES
 from shoal.node.collection.generations import current_of
 from shoal.node.target import Target

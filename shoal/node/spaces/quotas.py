@@ -31,8 +31,8 @@ from shoal.node.spaces.usage import Usage
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import QUOTAS, Follow, ObjectWrite, Push, Quota, QuotaView, ReadQuota, Subscription
-from shoal.protocol.requests.declared import declaration_of
 from shoal.protocol.requests.families import operations
 from shoal.records import NamedTuple
 from shoal.storage.keys import Kind

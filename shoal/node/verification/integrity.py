@@ -13,10 +13,10 @@ from contextlib import suppress
 from hashlib import sha256
 
 from shoal.config import Config
-from shoal.crdt.document import compaction, document
-from shoal.crdt.document.live import LiveDocument
-from shoal.crdt.thread import channel, dag, tree
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.kinds.document.state import compaction, document
+from shoal.kinds.document.state.live import LiveDocument
+from shoal.kinds.thread.state import channel, dag, tree
 from shoal.node.collection.generations import split
 from shoal.node.transaction import ObjectRows
 from shoal.node.verification.report import Object, ObjectPlace, Report, reason, text_of

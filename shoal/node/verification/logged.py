@@ -14,7 +14,7 @@ from shoal.cluster.operation import TIP_BYTES, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
-from shoal.crdt.values import counter
+from shoal.kinds.counter import state as counter
 from shoal.node.appliers import mutation
 from shoal.protocol.bookmark import Bookmark
 from shoal.records import NamedTuple

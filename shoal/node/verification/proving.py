@@ -14,10 +14,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from shoal.config import Config
-from shoal.crdt.document import compaction, document
-from shoal.crdt.document.live import Building, LiveDocument
-from shoal.crdt.document.pieces import parts
 from shoal.errors import ShoalError
+from shoal.kinds.document.state import compaction, document
+from shoal.kinds.document.state.live import Building, LiveDocument
+from shoal.kinds.document.state.pieces import parts
 from shoal.node.database import Database
 from shoal.node.target import Target
 from shoal.node.turns import Steps, document_pace, in_turns

@@ -18,13 +18,21 @@ from contextlib import suppress
 from shoal.audit.chains import RootClaim
 from shoal.audit.verification import SWEPT, WRITTEN, RowsOf
 from shoal.cluster.operation import LogEntry, Tip
-from shoal.crdt import deletion, schema
+from shoal.crdt import deletion
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.items import items
 from shoal.crdt.rows import Rows, successor
-from shoal.crdt.thread import dag, events, queue, status, step_log
-from shoal.crdt.values import budget, counter, ormap, orset, register
 from shoal.errors import StoreCorrupt
+from shoal.kinds.budget.state import budget
+from shoal.kinds.counter import state as counter
+from shoal.kinds.items.state import items
+from shoal.kinds.journal.state import events
+from shoal.kinds.map import state as ormap
+from shoal.kinds.register import state as register
+from shoal.kinds.schema import state as schema
+from shoal.kinds.set import state as orset
+from shoal.kinds.step.state import status, step_log
+from shoal.kinds.thread.state import dag
+from shoal.kinds.worklist import state as queue
 from shoal.node.appliers import mutation
 from shoal.node.collection import answers
 from shoal.node.collection.entries import of_partition

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from shoal.crdt import deletion
-from shoal.crdt.document import repeats
-from shoal.crdt.document.coverage import Coverage
 from shoal.crdt.dot import DOT_BYTES, Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp
-from shoal.crdt.thread import dag, notes
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.kinds.document.state import repeats
+from shoal.kinds.document.state.coverage import Coverage
+from shoal.kinds.label.state import notes
+from shoal.kinds.thread.state import dag
 from shoal.node.appliers import mutation
 from shoal.node.appliers.effects import Erased
 from shoal.node.blobs import Blobs, is_gone

@@ -36,13 +36,14 @@ from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import successor
-from shoal.crdt.thread import events, status
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.kinds.items.serving import indexes
+from shoal.kinds.journal.state import events
+from shoal.kinds.step.state import status
 from shoal.names import RESERVED
 from shoal.node.appliers import mutation
 from shoal.node.catalog import status_flaws
 from shoal.node.collection.generations import split
-from shoal.node.items import indexes
 from shoal.node.retired import RetiredOrigins
 from shoal.node.snapshots.provenance import taken
 from shoal.node.verification import remains

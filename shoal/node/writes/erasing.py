@@ -15,8 +15,11 @@ from typing import cast
 
 from shoal.crdt import deletion
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import ownership, pruning, status
 from shoal.errors import BadOperation, StoreCorrupt
+from shoal.kinds.step.state import status
+from shoal.kinds.thread.serving.fencing import UnderLease
+from shoal.kinds.thread.serving.shapes import ShapeCache, Spot
+from shoal.kinds.thread.state import ownership, pruning
 from shoal.names import check_label, check_name
 from shoal.node.appliers import mutation
 from shoal.node.appliers.effects import Effects, Sweep, What
@@ -30,8 +33,6 @@ from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.partitions import Partitions
 from shoal.node.recent import Recent
 from shoal.node.target import Target, named_by
-from shoal.node.thread.fencing import UnderLease
-from shoal.node.thread.shapes import ShapeCache, Spot
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import (
     DeleteBudget,

@@ -28,8 +28,8 @@ from shoal.node.collection import answers
 from shoal.node.collection.answers import Changed, Kept
 from shoal.outcomes import why
 from shoal.protocol import requests
+from shoal.protocol.declared import declaration_of
 from shoal.protocol.keys import is_made_before
-from shoal.protocol.requests.declared import declaration_of
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 

@@ -24,6 +24,7 @@ from shoal.crdt.clock import END_MS, HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import SpansPartitions, TooLarge, Unavailable, Unsupported
+from shoal.kinds.thread.serving.fencing import DRIVING
 from shoal.names import check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation, retirement
@@ -36,7 +37,6 @@ from shoal.node.handler import Handler, Made, WriteContext
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition, Partitions
 from shoal.node.target import Target, target_of
-from shoal.node.thread.fencing import DRIVING
 from shoal.node.transaction import Transaction
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Feed, Staged

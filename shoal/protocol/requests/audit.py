@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from shoal.protocol.base import Read, Reply
+from shoal.protocol.declared import operation
 from shoal.protocol.fields import Elements, Parts
-from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.declared import operation
 
 __all__ = ["LeftOut", "LogHead", "LogPage", "LoggedOperation", "ReadLog", "SignHeads", "StateRoot", "Statement"]
 

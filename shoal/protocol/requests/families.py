@@ -7,12 +7,26 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from shoal.protocol.requests import audit, leases, listings, membership, presence, quotas, schemas, status, subscriptions
-from shoal.protocol.requests.base import Reply, Request, reply_of
-from shoal.protocol.requests.document import documents
-from shoal.protocol.requests.items import indexes, items
-from shoal.protocol.requests.thread import claims, journal, labels, queues, retention, scrutiny, steps, threads
-from shoal.protocol.requests.values import budgets, deletions, maps, scalars, sets
+from shoal.kinds.budget import requests as budgets
+from shoal.kinds.document import requests as documents
+from shoal.kinds.items import index_requests as indexes
+from shoal.kinds.items import requests as items
+from shoal.kinds.journal import requests as journal
+from shoal.kinds.journal import retention_requests as retention
+from shoal.kinds.label import requests as labels
+from shoal.kinds.lease import requests as leases
+from shoal.kinds.map import requests as maps
+from shoal.kinds.presence import requests as presence
+from shoal.kinds.scalars import requests as scalars
+from shoal.kinds.schema import requests as schemas
+from shoal.kinds.set import requests as sets
+from shoal.kinds.step import requests as steps
+from shoal.kinds.thread import requests as threads
+from shoal.kinds.thread import scrutiny
+from shoal.kinds.worklist import claim_requests as claims
+from shoal.kinds.worklist import requests as queues
+from shoal.protocol.base import Reply, Request, reply_of
+from shoal.protocol.requests import audit, deletions, listings, membership, quotas, status, subscriptions
 
 FAMILIES = (
     audit,
@@ -45,7 +59,7 @@ FAMILIES = (
 
 def operations(base: type[Request[Any]] = Request, /) -> list[type[Request[Any]]]:
     """All request classes below a base class, in the order of their tags."""
-    ours = [child for child in base.__subclasses__() if child.__module__.startswith(__package__)]
+    ours = [child for child in base.__subclasses__() if child.__module__.startswith("shoal.")]
     found = [kind for child in ours for kind in (operations(child) if child.__subclasses__() else [child])]
     return sorted(found, key=lambda kind: str(kind.__struct_config__.tag))
 

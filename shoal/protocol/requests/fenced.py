@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, final
 
+from shoal.kinds.lease.requests import Term
+from shoal.protocol.base import ObjectWrite, Reply, Write
 from shoal.protocol.fields import Elements
-from shoal.protocol.requests.base import ObjectWrite, Reply, Write
 from shoal.protocol.requests.batches import Batch
 from shoal.protocol.requests.families import operations, replies, union
-from shoal.protocol.requests.leases import Term
 
 __all__ = ["Fenced", "FencedReply"]
 

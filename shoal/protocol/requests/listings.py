@@ -6,9 +6,9 @@ from typing import Literal, get_args
 
 from msgspec import field
 
+from shoal.protocol.base import Read, Reply
+from shoal.protocol.declared import Http, operation
 from shoal.protocol.fields import Filtered, Positive
-from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.declared import Http, operation
 
 __all__ = ["ListObjects", "ListSpaces", "ListThreads", "Names", "ObjectKind", "ThreadNames"]
 

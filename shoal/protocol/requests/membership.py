@@ -10,8 +10,8 @@ from typing import Literal
 from msgspec import Struct, field
 
 from shoal.errors import ChangeUnderWay, NoQuorum, NotAMember, OutcomeUnknown
-from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.declared import Http, operation
+from shoal.protocol.base import Read, Reply
+from shoal.protocol.declared import Http, operation
 
 __all__ = [
     "ChangeMembers",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
-from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.declared import Http, operation
+from shoal.protocol.base import Read, Reply
+from shoal.protocol.declared import Http, operation
 
 __all__ = ["QUOTAS", "Quota", "QuotaView", "ReadQuota"]
 

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct, field, structs
 
+from shoal.protocol.base import Read, Reply
+from shoal.protocol.declared import operation
 from shoal.protocol.fields import Shape
-from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.declared import operation
 
 __all__ = ["Cluster", "ClusterView", "Member", "NodeStatus", "Status"]
 

@@ -6,11 +6,11 @@ from typing import Never
 
 from msgspec import field
 
+from shoal.kinds.document.requests import ANY, Beginning, DocumentState, RootKind
+from shoal.kinds.presence.requests import FollowPresence, Presence
+from shoal.protocol.base import Read, Reply
 from shoal.protocol.fields import Few
-from shoal.protocol.requests.base import Read, Reply
-from shoal.protocol.requests.document.documents import ANY, Beginning, DocumentState, RootKind
 from shoal.protocol.requests.listings import ObjectKind
-from shoal.protocol.requests.presence import FollowPresence, Presence
 
 __all__ = ["Change", "Edit", "Follow", "Push", "Reset", "Subscription", "Watch", "Watching"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, get_args
 
-from shoal.protocol.requests.base import ObjectWrite, Read, Reply, Request
+from shoal.protocol.base import ObjectWrite, Read, Reply, Request
 from shoal.protocol.requests.batches import Batch
 from shoal.protocol.requests.families import operations, replies, union
 from shoal.protocol.requests.fenced import Fenced, FencedWrite

@@ -17,9 +17,9 @@ from msgspec import Struct
 from shoal.errors import Forbidden, ShoalError
 from shoal.names import STREAMS
 from shoal.protocol import requests
+from shoal.protocol.declared import Http
 from shoal.protocol.fields import Cursor
 from shoal.protocol.requests import Durability
-from shoal.protocol.requests.declared import Http
 from shoal.workflows.connection import Connection, Flow
 from shoal.workflows.spaces import DELETIONS
 from shoal.workflows.subjects import tags

@@ -23,9 +23,9 @@ from shoal import values
 from shoal.errors import InvalidInput, ShoalError
 from shoal.names import check_label, check_name
 from shoal.protocol import requests
+from shoal.protocol.declared import Http
 from shoal.protocol.fields import Cursor
 from shoal.protocol.requests import Durability
-from shoal.protocol.requests.declared import Http
 from shoal.workflows.connection import Connection, Flow
 
 SubjectKind = Literal["thread", "document", "items", "map", "set", "counter", "register", "budget", "event"]

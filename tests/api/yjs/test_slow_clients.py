@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from shoal.crdt.document.yjs import parse_state
+from shoal.kinds.document.state.yjs import parse_state
 from tests.api.yjs.conftest import Serve, map_of, seen
 
 

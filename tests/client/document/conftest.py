@@ -10,13 +10,13 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.client.document.document import Document
 from shoal.config import Config
-from shoal.crdt.document.live import LiveDocument
 from shoal.errors import (
     Disconnected,
     ShoalError,
 )
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.document.state.live import LiveDocument
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     DocumentState,

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from shoal import values
-from shoal.client.document.beginnings import Beginnings
-from shoal.client.document.document import Document
 from shoal.cluster import messages
 from shoal.cluster.messages import Push as PeerPush
 from shoal.cluster.messages import Supply
 from shoal.config import Config
-from shoal.crdt.document import genesis
 from shoal.errors import NotFound, ReadOnly
+from shoal.kinds.document.handle.beginnings import Beginnings
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.document.state import genesis
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Beginning, DocumentState, Durability, Push, Request, Subscription

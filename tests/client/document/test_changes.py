@@ -7,13 +7,13 @@ import asyncio
 import pycrdt
 import pytest
 
-from shoal.client.document.changes import DocumentChange, Feed
-from shoal.client.document.content import Content
 from shoal.client.home import Home
 from shoal.config import Config
 from shoal.errors import (
     SlowConsumer,
 )
+from shoal.kinds.document.handle.changes import DocumentChange, Feed
+from shoal.kinds.document.handle.content import Content
 from shoal.protocol.requests import (
     Edit,
 )

@@ -12,14 +12,14 @@ import msgspec
 import pycrdt
 import pytest
 
-from shoal.client.document.changes import DocumentChange
-from shoal.client.document.document import Document
 from shoal.config import Config
 from shoal.errors import (
     InvalidInput,
     InvalidValue,
     Overloaded,
 )
+from shoal.kinds.document.handle.changes import DocumentChange
+from shoal.kinds.document.handle.document import Document
 from tests.client.document.conftest import CONFIG, FakeSession, Mirror, settled, until
 
 pytestmark = pytest.mark.virtual_time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.errors import (
     BY_CODE,
     BookmarkLost,
@@ -22,6 +21,7 @@ from shoal.errors import (
     SlowConsumer,
     TooLarge,
 )
+from shoal.kinds.document.state.live import EMPTY, LiveDocument
 from shoal.protocol.requests import (
     Edit,
 )

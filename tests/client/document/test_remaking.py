@@ -9,10 +9,10 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.client.document.content import Content, Transacted
-from shoal.client.document.document import Document
-from shoal.crdt.document.live import LiveDocument
 from shoal.errors import InvalidInput
+from shoal.kinds.document.handle.content import Content, Transacted
+from shoal.kinds.document.handle.document import Document
+from shoal.kinds.document.state.live import LiveDocument
 from shoal.protocol.requests import Edit
 from tests.client.document.conftest import FakeSession, Mirror, until
 from tests.clients.js.conftest import needs_node

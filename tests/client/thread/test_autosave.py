@@ -14,10 +14,10 @@ import pytest
 
 import shoal
 from shoal.client.store import Store
-from shoal.client.thread.autosave import SIGTERM_EXIT, Autosave
-from shoal.client.thread.thread import Thread
 from shoal.errors import Disconnected, HeadMoved, InvalidInput, InvalidValue, ShoalError
-from shoal.workflows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.handle.autosave import SIGTERM_EXIT, Autosave
+from shoal.kinds.thread.handle.thread import Thread
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ import pytest
 
 import shoal
 from shoal.client.store import Space, Store
-from shoal.client.thread.inbox import Inbox, Message
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import HeadMoved, KeyReused, NotFound, Overloaded, Taken
+from shoal.kinds.thread.handle.thread import Thread
+from shoal.kinds.worklist.handle.inbox import Inbox, Message
 from tests.client.test_store import subscribers
 
 

@@ -14,12 +14,12 @@ import pytest
 import shoal
 from shoal import workflows
 from shoal.client.store import Space, Store
-from shoal.client.thread.consumers import Consumer
-from shoal.client.thread.journal import Journal
 from shoal.config import Config
 from shoal.errors import ConsumerReset, InvalidInput, InvalidValue, NotFound, TooLarge
-from shoal.workflows import replay
-from shoal.workflows.events import Event
+from shoal.kinds.journal.flows import replay
+from shoal.kinds.journal.flows.events import Event
+from shoal.kinds.journal.handle.consumers import Consumer
+from shoal.kinds.journal.handle.journal import Journal
 from tests.client.test_store import subscribers
 
 

@@ -11,9 +11,9 @@ import pytest
 
 import shoal
 from shoal.client.store import Store
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import InvalidInput, TooLarge
+from shoal.kinds.thread.handle.thread import Thread
 
 
 @pytest.fixture

@@ -14,11 +14,11 @@ import pytest
 
 import shoal
 from shoal import Schema
-from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, NotFound, UndoConflict
+from shoal.kinds.thread.flows.mutations import Mutation
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.session import ServiceSession
 from shoal.values import codec, difference
-from shoal.workflows.mutations import Mutation
 
 
 @pytest.fixture

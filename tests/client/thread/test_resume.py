@@ -11,10 +11,10 @@ import pytest
 
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space, Store
-from shoal.client.thread.resume import Resumption
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import Conflict, DriftRefused, InvalidInput, InvalidName, NotFound, TooLarge
+from shoal.kinds.step.handle.resume import Resumption
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment

@@ -12,8 +12,8 @@ import pytest
 import shoal
 from shoal import Schema, values
 from shoal.client.store import Space
-from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, MigrationFailed, NotFound, SchemaMismatch, SchemaTooNew, SchemaViolation
+from shoal.kinds.thread.handle.thread import Thread
 
 
 class Task(msgspec.Struct):

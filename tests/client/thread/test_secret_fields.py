@@ -11,8 +11,8 @@ import pytest
 import shoal
 from shoal import Schema, values
 from shoal.client.store import Space
-from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol.requests import Save
 
 LOGIN = Schema("login", secret={"token", "/plan/key"})

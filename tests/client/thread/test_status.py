@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shoal.client.connection import StoreConnection
-from shoal.client.thread.status import Standing
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import InvalidInput
+from shoal.kinds.step.handle.status import Standing
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.protocol.requests import NodeStatus, Status
 from shoal.storage.memory import MemoryStorage

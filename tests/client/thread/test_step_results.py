@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import ResultNotKept
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment

@@ -12,8 +12,6 @@ from msgspec.structs import replace
 
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
-from shoal.client.thread.step_log import Step
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import (
     HeadMoved,
@@ -28,6 +26,8 @@ from shoal.errors import (
     StepUnresolved,
     StorageFull,
 )
+from shoal.kinds.step.handle.step_log import Step
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.protocol.requests import BeginStep, EndStep
 from shoal.protocol.session import Session

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from shoal.client.connection import StoreConnection
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
 from shoal.errors import HeadMoved, OutcomeUnknown, ShoalError, StorageFull
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (

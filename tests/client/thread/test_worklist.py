@@ -12,9 +12,9 @@ import pytest
 
 import shoal
 from shoal.client.store import Space, Store
-from shoal.client.thread.worklist import Worklist, WorklistProgress
 from shoal.config import Config
 from shoal.errors import InvalidName, KeyReused, NotFound, TooLarge
+from shoal.kinds.worklist.handle.worklist import Worklist, WorklistProgress
 from tests.client.test_store import subscribers
 
 

@@ -10,8 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shoal.cluster.leases import timing
-from shoal.cluster.leases.table import (
+from shoal.kinds.lease.state import timing
+from shoal.kinds.lease.state.table import (
     HELD,
     OFFERED,
     OVER,
@@ -32,7 +32,7 @@ from shoal.cluster.leases.table import (
     shard_key,
     worklist_mark,
 )
-from shoal.cluster.leases.timing import Sightings, holds_s, waits_s
+from shoal.kinds.lease.state.timing import Sightings, holds_s, waits_s
 
 NAME = LeaseName("s", "t", True)
 TTL_MS = 10_000

@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.cluster import messages
-from shoal.cluster.leases.table import ITEM_BYTES, Claim, Group, Handed, HandOut, Table, Turn, item_name, worklist_mark
-from shoal.cluster.leases.wishes import CLAIMS_MAX, ITEMS_MAX, Choice, Ended, Granted, Wishes
 from shoal.errors import InvalidValue
+from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Group, Handed, HandOut, Table, Turn, item_name, worklist_mark
+from shoal.kinds.lease.state.wishes import CLAIMS_MAX, ITEMS_MAX, Choice, Ended, Granted, Wishes
 
 MARK = worklist_mark("t", "w")
 ITEMS = [bytes([number]) * 32 for number in range(4)]

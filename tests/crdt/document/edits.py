@@ -8,10 +8,10 @@ from typing import Any
 import pycrdt
 from hypothesis import strategies as st
 
-from shoal.crdt.document.document import RootKind, Update
-from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
+from shoal.kinds.document.state.document import RootKind, Update
+from shoal.kinds.document.state.live import LiveDocument
 from tests.support.edits import ACTIONS, AUTHORS, Step
 
 STEPS = st.lists(st.builds(Step, st.integers(0, AUTHORS - 1), st.integers(0, ACTIONS - 1), st.integers(0, 23)), max_size=20)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document.awareness import GONE, Awareness, ClientState, Topic
+from shoal.kinds.presence.state import GONE, Awareness, ClientState, Topic
 
 HERE = Topic("crew", "plan")
 A, B = b"a", b"b"  # States.

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import compaction, document, genesis
-from shoal.crdt.document.compaction import Compact, Cut
-from shoal.crdt.document.coverage import Coverage, End, coverage_of
-from shoal.crdt.document.document import Pace, RootKind, Update
-from shoal.crdt.document.live import EMPTY, Building, LiveDocument
 from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
 from shoal.crdt.floor import Floor
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import NotReady, ShoalError, StoreCorrupt
+from shoal.kinds.document.state import compaction, document, genesis
+from shoal.kinds.document.state.compaction import Compact, Cut
+from shoal.kinds.document.state.coverage import Coverage, End, coverage_of
+from shoal.kinds.document.state.document import Pace, RootKind, Update
+from shoal.kinds.document.state.live import EMPTY, Building, LiveDocument
 from tests.support import edits
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.edits import ACTIONS, ROOTS

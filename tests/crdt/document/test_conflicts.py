@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import conflicts
-from shoal.crdt.document.conflicts import Conflicts, Overwritten
-from shoal.crdt.document.content import to_py
-from shoal.crdt.document.live import LiveDocument
+from shoal.kinds.document.state import conflicts
+from shoal.kinds.document.state.conflicts import Conflicts, Overwritten
+from shoal.kinds.document.state.content import to_py
+from shoal.kinds.document.state.live import LiveDocument
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
 from tests.support.examples import examples
 

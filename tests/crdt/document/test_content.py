@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document.content import open_root, to_py
-from shoal.crdt.document.editing import Editor
-from shoal.crdt.document.shared.doc import Doc
+from shoal.kinds.document.shared.doc import Doc
+from shoal.kinds.document.state.content import open_root, to_py
+from shoal.kinds.document.state.editing import Editor
 from tests.support.edits import ACTIONS, AUTHORS, Step, play
 from tests.support.examples import examples
 

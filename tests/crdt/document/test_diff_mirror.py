@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import diff_mirror
-from shoal.crdt.document.content import open_root, to_py
-from shoal.crdt.document.diff_mirror import Difference, DiffMirror
-from shoal.crdt.document.shared.doc import observe_deep
+from shoal.kinds.document.shared.doc import observe_deep
+from shoal.kinds.document.state import diff_mirror
+from shoal.kinds.document.state.content import open_root, to_py
+from shoal.kinds.document.state.diff_mirror import Difference, DiffMirror
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 from tests.support.examples import examples
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import document, yjs
-from shoal.crdt.document.content import to_py
-from shoal.crdt.document.document import RootKind, Update
-from shoal.crdt.document.live import EMPTY, Building
 from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.kinds.document.state import document, yjs
+from shoal.kinds.document.state.content import to_py
+from shoal.kinds.document.state.document import RootKind, Update
+from shoal.kinds.document.state.live import EMPTY, Building
 from tests.crdt.document.edits import STEPS, edited, live, map_update, mutation, stamp
 from tests.support.edits import ROOTS, Step, causal_order, play
 from tests.support.examples import examples

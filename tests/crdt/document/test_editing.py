@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import matching
-from shoal.crdt.document.editing import PUT_AT_ONCE, VALUES_MAX, Editor, Transactions, Turn, on_copy, read_content
-from shoal.crdt.document.live import LiveDocument
-from shoal.crdt.document.shared.doc import Doc
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
+from shoal.kinds.document.shared.doc import Doc
+from shoal.kinds.document.state import matching
+from shoal.kinds.document.state.editing import PUT_AT_ONCE, VALUES_MAX, Editor, Transactions, Turn, on_copy, read_content
+from shoal.kinds.document.state.live import LiveDocument
 from tests.support.examples import examples
 
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.text("aéb😀", max_size=6), st.just(1.5))

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import document, genesis
-from shoal.crdt.document.document import Update
-from shoal.crdt.document.live import EMPTY, LiveDocument
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, InvalidValue
+from shoal.kinds.document.state import document, genesis
+from shoal.kinds.document.state.document import Update
+from shoal.kinds.document.state.live import EMPTY, LiveDocument
 from tests.support.examples import examples
 from tests.support.rows import DictRows
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import yjs
-from shoal.crdt.document.inference import infer
+from shoal.kinds.document.state import yjs
+from shoal.kinds.document.state.inference import infer
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 from tests.support.examples import examples
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document.content import open_root, to_py
-from shoal.crdt.document.editing import VALUES_MAX, Editor, on_copy
-from shoal.crdt.document.live import EMPTY, LiveDocument
-from shoal.crdt.document.markup import normal
 from shoal.errors import InvalidValue, RootConflict, TooLarge
+from shoal.kinds.document.state.content import open_root, to_py
+from shoal.kinds.document.state.editing import VALUES_MAX, Editor, on_copy
+from shoal.kinds.document.state.live import EMPTY, LiveDocument
+from shoal.kinds.document.state.markup import normal
 from tests.support.examples import examples
 
 WORDS = st.text("abé😀", max_size=5)

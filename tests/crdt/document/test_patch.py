@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document.editing import VALUES_MAX
-from shoal.crdt.document.live import EMPTY, LiveDocument
-from shoal.crdt.document.patch import OPERATIONS_MAX, patch
 from shoal.errors import Conflict, InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
+from shoal.kinds.document.state.editing import VALUES_MAX
+from shoal.kinds.document.state.live import EMPTY, LiveDocument
+from shoal.kinds.document.state.patch import OPERATIONS_MAX, patch
 from tests.support.examples import examples
 
 START: dict[str, Any] = {"m": {"a": 1, "b": [1, 2, {"c": "x"}], "d/e": None}, "l": ["x", "y"], "t": "hé😀b"}

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import compaction, readiness, yjs
-from shoal.crdt.document.live import Building
-from shoal.crdt.document.pieces import pieces
 from shoal.errors import InvalidValue, NotReady
+from shoal.kinds.document.state import compaction, readiness, yjs
+from shoal.kinds.document.state.live import Building
+from shoal.kinds.document.state.pieces import pieces
 from tests.crdt.document.edits import STEPS, map_update
 from tests.support.edits import Step, play
 from tests.support.examples import examples

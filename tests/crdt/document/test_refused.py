@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
-from shoal.crdt.document import readiness, yjs
-from shoal.crdt.document.conflicts import Conflicts
-from shoal.crdt.document.content import open_root
-from shoal.crdt.document.diff_mirror import DiffMirror
-from shoal.crdt.document.editing import Editor, on_copy
-from shoal.crdt.document.live import EMPTY, NESTING_MAX, Building
 from shoal.errors import InvalidName, InvalidValue, NotReady, RootConflict, ShoalError, TooLarge
+from shoal.kinds.document.state import readiness, yjs
+from shoal.kinds.document.state.conflicts import Conflicts
+from shoal.kinds.document.state.content import open_root
+from shoal.kinds.document.state.diff_mirror import DiffMirror
+from shoal.kinds.document.state.editing import Editor, on_copy
+from shoal.kinds.document.state.live import EMPTY, NESTING_MAX, Building
 from tests.crdt.document.edits import STEPS, edited, live, map_update
 from tests.support.edits import ROOTS, Step, play
 from tests.support.examples import examples

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from shoal.crdt.document import patch, repeats
-from shoal.crdt.document.live import LiveDocument
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation
+from shoal.kinds.document.state import patch, repeats
+from shoal.kinds.document.state.live import LiveDocument
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage.memory import MemoryStorage
 

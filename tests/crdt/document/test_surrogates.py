@@ -12,11 +12,11 @@ import pycrdt
 import pytest
 
 import shoal
-from shoal.crdt.document import surrogates, yjs
-from shoal.crdt.document.compaction import _Proof
-from shoal.crdt.document.live import Building, LiveDocument
-from shoal.crdt.document.structs import walk
-from shoal.crdt.document.surrogates import Pairs
+from shoal.kinds.document.state import surrogates, yjs
+from shoal.kinds.document.state.compaction import _Proof
+from shoal.kinds.document.state.live import Building, LiveDocument
+from shoal.kinds.document.state.structs import walk
+from shoal.kinds.document.state.surrogates import Pairs
 from tests.clients.js.conftest import needs_node
 from tests.support.histories import (
     A,

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import document, yjs
-from shoal.crdt.document.document import RootKind, Update
-from shoal.crdt.document.live import EMPTY
 from shoal.errors import RootConflict, ShoalError, TooLarge
+from shoal.kinds.document.state import document, yjs
+from shoal.kinds.document.state.document import RootKind, Update
+from shoal.kinds.document.state.live import EMPTY
 from tests.crdt.document.edits import STEPS, edited, live, map_update, mutation, stamp
 from tests.support.edits import Step, causal_order, play
 from tests.support.examples import examples

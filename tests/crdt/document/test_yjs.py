@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document import readiness, yjs
 from shoal.errors import InvalidValue, NotReady
+from shoal.kinds.document.state import readiness, yjs
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 from tests.support.examples import examples
 

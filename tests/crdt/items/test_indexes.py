@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot
-from shoal.crdt.items import indexes
-from shoal.crdt.items.indexes import Declare, Drop
 from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds.items.state import indexes
+from shoal.kinds.items.state.indexes import Declare, Drop
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges
 from tests.support.examples import examples
 from tests.support.samples import chooser, fails_for_some_seed

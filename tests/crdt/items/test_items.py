@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.crdt.items import items
-from shoal.crdt.items.items import NEVER, Delete, Expire, Put, Refresh, Refreshed, StoredItem
 from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds.items.state import items
+from shoal.kinds.items.state.items import NEVER, Delete, Expire, Put, Refresh, Refreshed, StoredItem
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

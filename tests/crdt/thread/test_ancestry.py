@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import ancestry, dag, pruning
-from shoal.crdt.thread.dag import Record, Save
 from shoal.errors import NotFound, TooLarge
+from shoal.kinds.thread.state import ancestry, dag, pruning
+from shoal.kinds.thread.state.dag import Record, Save
 from tests.support.causal import origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import ancestry, dag
+from shoal.kinds.thread.state import ancestry, dag
 from tests.crdt.thread.test_moves import apply, moved, saved
 from tests.support.causal import origin
 from tests.support.examples import examples

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.crdt.thread import channel, tree
-from shoal.crdt.thread.channel import (
+from shoal.kinds.thread.state import channel, tree
+from shoal.kinds.thread.state.channel import (
     DEPTH_MAX,
     TINY_BYTES_MAX,
     Draft,
@@ -20,7 +20,7 @@ from shoal.crdt.thread.channel import (
     header_bytes,
     outline_of,
 )
-from shoal.crdt.thread.chunking import CHUNK_BYTES_MAX, cuts
+from shoal.kinds.thread.state.chunking import CHUNK_BYTES_MAX, cuts
 from tests.support.examples import examples
 
 RANDOM = Random(3)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.thread import chunking
-from shoal.crdt.thread.chunking import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, cuts
+from shoal.kinds.thread.state import chunking
+from shoal.kinds.thread.state.chunking import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, cuts
 from tests.support.examples import examples
 
 DATA = {

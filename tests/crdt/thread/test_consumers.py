@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import consumers, journal
-from shoal.crdt.thread.consumers import Ack
-from shoal.crdt.thread.events import EVENT
-from shoal.crdt.thread.journal import Append, Cursor, Sweep
+from shoal.kinds.journal.state import consumers, journal
+from shoal.kinds.journal.state.consumers import Ack
+from shoal.kinds.journal.state.events import EVENT
+from shoal.kinds.journal.state.journal import Append, Cursor, Sweep
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

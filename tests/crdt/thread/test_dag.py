@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import channel, dag
-from shoal.crdt.thread.dag import Record, Save
+from shoal.kinds.thread.state import channel, dag
+from shoal.kinds.thread.state.dag import Record, Save
 from tests.support.examples import examples
 from tests.support.rows import DictRows
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import claims, events, journal, trimming
-from shoal.crdt.thread.events import ERASED, EVENT, Event
-from shoal.crdt.thread.journal import Append, Erase
-from shoal.crdt.thread.retention import Retain
-from shoal.crdt.thread.trimming import Trim
+from shoal.kinds.journal.state import claims, events, journal, trimming
+from shoal.kinds.journal.state.events import ERASED, EVENT, Event
+from shoal.kinds.journal.state.journal import Append, Erase
+from shoal.kinds.journal.state.retention import Retain
+from shoal.kinds.journal.state.trimming import Trim
 from tests.crdt.thread import test_trimming
 from tests.crdt.thread.test_trimming import appends, everything, trimmed
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin

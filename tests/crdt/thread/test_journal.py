@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import claims, journal
-from shoal.crdt.thread.claims import Claim
-from shoal.crdt.thread.events import EVENT, Event
-from shoal.crdt.thread.journal import Append, Conflict, Cursor
 from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.kinds.journal.state import claims, journal
+from shoal.kinds.journal.state.claims import Claim
+from shoal.kinds.journal.state.events import EVENT, Event
+from shoal.kinds.journal.state.journal import Append, Conflict, Cursor
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, history, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

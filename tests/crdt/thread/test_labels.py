@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import labels
-from shoal.crdt.thread.dag import Record, Save, apply, encode_record, identify
-from shoal.crdt.thread.labels import LabelEntry, Release
+from shoal.kinds.label.state import labels
+from shoal.kinds.label.state.labels import LabelEntry, Release
+from shoal.kinds.thread.state.dag import Record, Save, apply, encode_record, identify
 from tests.support.examples import examples
 from tests.support.rows import DictRows
 

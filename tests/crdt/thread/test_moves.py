@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import dag
-from shoal.crdt.thread.dag import Drop, Head, Move, Record, Save
+from shoal.kinds.thread.state import dag
+from shoal.kinds.thread.state.dag import Drop, Head, Move, Record, Save
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import notes
-from shoal.crdt.thread.notes import Annotate, Cut, Note
 from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.kinds.label.state import notes
+from shoal.kinds.label.state.notes import Annotate, Cut, Note
 from tests.support.examples import examples
 from tests.support.rows import DictRows
 

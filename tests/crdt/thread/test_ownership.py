@@ -4,8 +4,8 @@ from itertools import permutations
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import ownership
-from shoal.crdt.thread.ownership import Claim, LeaseMark
+from shoal.kinds.thread.state import ownership
+from shoal.kinds.thread.state.ownership import Claim, LeaseMark
 from tests.support.rows import DictRows
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.thread import progress
-from shoal.crdt.thread.progress import LoopProgress, Reach
+from shoal.kinds.journal.state import progress
+from shoal.kinds.journal.state.progress import LoopProgress, Reach
 from tests.support.causal import Choose, Replica, check_converges
 from tests.support.examples import examples
 from tests.support.samples import chooser, fails_for_some_seed

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import dag, pruning
-from shoal.crdt.thread.dag import Move
-from shoal.crdt.thread.pruning import Prune
+from shoal.kinds.thread.state import dag, pruning
+from shoal.kinds.thread.state.dag import Move
+from shoal.kinds.thread.state.pruning import Prune
 from tests.support.causal import Choose, Decide, Replica, check_converges
 from tests.support.examples import examples
 from tests.support.samples import chooser, fails_for_some_seed

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import queue
-from shoal.crdt.thread.queue import INBOX, Attempt, Counts, Dequeue, Enqueue, Item, Plan, Purge, RankedEntry
+from shoal.kinds.worklist import state as queue
+from shoal.kinds.worklist.state import INBOX, Attempt, Counts, Dequeue, Enqueue, Item, Plan, Purge, RankedEntry
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

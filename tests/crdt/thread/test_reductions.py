@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import claims, events, journal, reductions, trimming
-from shoal.crdt.thread.events import EVENT, PLACE_BYTES
-from shoal.crdt.thread.journal import Append, Cursor
-from shoal.crdt.thread.reductions import Reduce, Snapshot
-from shoal.crdt.thread.trimming import Trim
+from shoal.kinds.journal.state import claims, events, journal, reductions, trimming
+from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES
+from shoal.kinds.journal.state.journal import Append, Cursor
+from shoal.kinds.journal.state.reductions import Reduce, Snapshot
+from shoal.kinds.journal.state.trimming import Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import status
-from shoal.crdt.thread.status import Move
 from shoal.errors import StoreCorrupt
+from shoal.kinds.step.state import status
+from shoal.kinds.step.state.status import Move
 from tests.support.causal import Choose, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import step_log
-from shoal.crdt.thread.step_log import Decide, End, Intend, Progress, Result
 from shoal.errors import StoreCorrupt
+from shoal.kinds.step.state import step_log
+from shoal.kinds.step.state.step_log import Decide, End, Intend, Progress, Result
 from tests.support.causal import Choose, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

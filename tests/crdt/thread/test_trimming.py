@@ -14,11 +14,11 @@ from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import HORIZON, Dot, VersionVector
 from shoal.crdt.floor import NO_FLOOR, Floor
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.thread import claims, events, journal, retention, trimming
-from shoal.crdt.thread.events import EVENT, Event, Issue
-from shoal.crdt.thread.journal import Append, Conflict, Cursor
-from shoal.crdt.thread.retention import Retain
-from shoal.crdt.thread.trimming import Trim
+from shoal.kinds.journal.state import claims, events, journal, retention, trimming
+from shoal.kinds.journal.state.events import EVENT, Event, Issue
+from shoal.kinds.journal.state.journal import Append, Conflict, Cursor
+from shoal.kinds.journal.state.retention import Retain
+from shoal.kinds.journal.state.trimming import Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.retired import Past

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shoal.crdt import expiring
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.values import counter, expiring
-from shoal.crdt.values.counter import Add
+from shoal.kinds.counter import state as counter
+from shoal.kinds.counter.state import Add
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

@@ -14,8 +14,10 @@ from msgspec.structs import replace
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.values import ormap, orset, register
-from shoal.crdt.values.ormap import Add, Alter, Change, Put, Remove
+from shoal.kinds.map import state as ormap
+from shoal.kinds.map.state import Add, Alter, Change, Put, Remove
+from shoal.kinds.register import state as register
+from shoal.kinds.set import state as orset
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.values import orset
-from shoal.crdt.values.orset import Alter, Named
+from shoal.kinds.set import state as orset
+from shoal.kinds.set.state import Alter, Named
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

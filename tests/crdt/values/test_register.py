@@ -9,9 +9,9 @@ from msgspec.structs import replace
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.crdt.values import register
-from shoal.crdt.values.register import Assign, AssignedValue, Swap
 from shoal.errors import InvalidValue
+from shoal.kinds.register import state as register
+from shoal.kinds.register.state import Assign, AssignedValue, Swap
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
-from shoal.crdt.values import budget, shares
-from shoal.crdt.values.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
-from shoal.crdt.values.shares import Spread
+from shoal.kinds.budget.state import budget, shares
+from shoal.kinds.budget.state.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
+from shoal.kinds.budget.state.shares import Spread
 from tests.support.examples import examples
 from tests.support.rows import DictRows
 

@@ -23,12 +23,12 @@ from google.adk.tools.tool_confirmation import ToolConfirmation
 from google.genai import types
 
 import shoal
-from shoal.client.items.item import Item
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidInput, InvalidName, InvalidValue, SchemaTooNew, TooLarge
 from shoal.integrations.adk import ShoalServices, ShoalSessionService
 from shoal.integrations.adk.events import head_of, head_record
+from shoal.kinds.items.handle.item import Item
 from shoal.values import encode
 from tests.cli.conftest import served
 from tests.integrations.adk.events import WHO, read, said, setting, texts

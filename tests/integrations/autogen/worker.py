@@ -12,8 +12,8 @@ from autogen_agentchat.teams import RoundRobinGroupChat
 from autogen_ext.models.replay import ReplayChatCompletionClient
 
 import shoal
-from shoal.client.thread.thread import Thread
 from shoal.errors import NotFound
+from shoal.kinds.thread.handle.thread import Thread
 
 SPACE, THREAD = "autogen", "trial"
 

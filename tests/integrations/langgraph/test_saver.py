@@ -21,9 +21,9 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, OwnerSuperseded, StoreClosed
 from shoal.integrations.langgraph import ShoalSaver
 from shoal.integrations.langgraph.naming import Place
+from shoal.kinds.thread.flows.checkpoint import shown_checkpoint
 from shoal.protocol.requests import Save
 from shoal.storage.memory import MemoryStorage
-from shoal.workflows.checkpoint import shown_checkpoint
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
 

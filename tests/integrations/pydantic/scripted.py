@@ -9,9 +9,9 @@ from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
-from shoal.client.thread.thread import Thread
 from shoal.integrations.pydantic import ShoalDurability, durable
-from shoal.workflows.steps import StepRecord
+from shoal.kinds.step.flows.steps import StepRecord
+from shoal.kinds.thread.handle.thread import Thread
 
 Call = Callable[..., Awaitable[Any]]
 PROMPT = "refund order 17"

@@ -19,7 +19,6 @@ from pydantic_ai.toolsets import FunctionToolset
 
 import shoal
 from shoal.client.store import Store
-from shoal.client.thread.thread import Thread
 from shoal.errors import (
     InvalidInput,
     InvalidName,
@@ -31,6 +30,7 @@ from shoal.errors import (
     StepUnresolved,
 )
 from shoal.integrations.pydantic import ShoalDurability, durable
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.testing import Report, crash_everywhere
 from tests.integrations.pydantic import scripted
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shoal.cluster.operation import Body
 from shoal.crdt.dot import Dot, Origin
-from shoal.crdt.values import counter
+from shoal.kinds.counter import state as counter
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.collection import answers

@@ -9,12 +9,12 @@ from random import Random
 
 import pytest
 
-from shoal.client.thread.thread import Thread
 from shoal.errors import InvalidInput, NotFound, OutcomeUnknown, Overloaded, Pruned
+from shoal.kinds.thread.handle.thread import Thread
+from shoal.kinds.thread.serving import pruning as pruning_module
+from shoal.kinds.thread.serving import sweeping
+from shoal.kinds.thread.serving.sweeping import Marking
 from shoal.node.collection import garbage as garbage_module
-from shoal.node.collection import pruning as pruning_module
-from shoal.node.collection import sweeping
-from shoal.node.collection.sweeping import Marking
 from shoal.node.target import Target
 from shoal.node.writes.issuing import Issued, Issuer, Located
 from shoal.protocol.requests import Discard

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shoal.crdt.thread import channel, dag
-from shoal.node.collection.sweeping import Marking
+from shoal.kinds.thread.serving.sweeping import Marking
+from shoal.kinds.thread.state import channel, dag
 
 PRUNED, CHUNK = b"p" * 16, b"c" * 32
 NAMING = dag.Record([], "main", "", 0, b"", b"", {"x": channel.Recipe(b"h", 1, b"", added=(CHUNK,))})

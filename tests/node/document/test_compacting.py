@@ -11,10 +11,10 @@ import pycrdt
 import pytest
 
 from shoal.client.store import Store
-from shoal.crdt.document import compaction, document
-from shoal.crdt.document.coverage import Coverage
 from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, HistoryCompacted, InvalidInput, NotFound, TooLarge
+from shoal.kinds.document.state import compaction, document
+from shoal.kinds.document.state.coverage import Coverage
 from shoal.node.collection.generations import rows_of
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction

@@ -9,8 +9,8 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.client.document.document import Document
 from shoal.errors import GenerationEnded, InvalidValue, NotFound, SessionBehind, TooLarge
+from shoal.kinds.document.handle.document import Document
 from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import ADMITTED, Fleet

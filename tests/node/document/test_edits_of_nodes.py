@@ -8,7 +8,7 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.crdt.document.yjs import StateVector, parse_state
+from shoal.kinds.document.state.yjs import StateVector, parse_state
 from shoal.protocol import requests
 from tests.node.conftest import Bench, Opener
 

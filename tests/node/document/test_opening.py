@@ -10,8 +10,8 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.crdt.document import compaction, yjs
-from shoal.crdt.document.live import Building
+from shoal.kinds.document.state import compaction, yjs
+from shoal.kinds.document.state.live import Building
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import Compact

@@ -25,7 +25,7 @@ async def test_a_document_whose_engine_failed_is_built_again(open_bench: Opener,
     session = open_bench().node.session()
     await session.call(requests.Update("s", "d", typed("one", 1), {"t": "text"}))
     with monkeypatch.context() as patch:
-        patch.setattr("shoal.crdt.document.live.to_py", panic)
+        patch.setattr("shoal.kinds.document.state.live.to_py", panic)
         with pytest.raises(EngineFailed):
             await session.call(requests.ReadDocumentJson("s", "d"))
     await session.call(requests.Update("s", "d", typed("two", 2), {"t": "text"}))

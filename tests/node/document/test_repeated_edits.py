@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from shoal.config import Config
-from shoal.crdt.document import document
-from shoal.crdt.document.live import EMPTY
+from shoal.kinds.document.state import document
+from shoal.kinds.document.state.live import EMPTY
 from shoal.node.collection.generations import rows_of
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction

@@ -9,9 +9,6 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.crdt.document import genesis, yjs
-from shoal.crdt.document.genesis import Genesis
-from shoal.crdt.document.live import EMPTY
 from shoal.errors import (
     GenerationEnded,
     InvalidInput,
@@ -22,6 +19,9 @@ from shoal.errors import (
     SessionBehind,
     TooLarge,
 )
+from shoal.kinds.document.state import genesis, yjs
+from shoal.kinds.document.state.genesis import Genesis
+from shoal.kinds.document.state.live import EMPTY
 from shoal.protocol import requests
 from shoal.protocol.requests import Begin, Begun, RestoreBeginning, Update
 from simulation.world.fleet import Fleet

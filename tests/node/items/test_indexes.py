@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
-from shoal.client.items.items import Items
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, StoreCorrupt, TooLarge
-from shoal.node.items import indexing
-from shoal.node.items.planning import Span, span_of
+from shoal.kinds.items.handle.items import Items
+from shoal.kinds.items.serving import indexing
+from shoal.kinds.items.serving.planning import Span, span_of
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -324,8 +324,8 @@ async def test_rows_of_an_older_form_are_built_anew(bench: Bench, monkeypatch: p
     await fill(bench.space.items, 10)
     await bench.space.items.index(NOTES, "n")
     await built(bench.space.items)
-    monkeypatch.setattr("shoal.node.items.indexes.FORM", 2)
-    monkeypatch.setattr("shoal.node.items.indexing.FORM", 2)
+    monkeypatch.setattr("shoal.kinds.items.serving.indexes.FORM", 2)
+    monkeypatch.setattr("shoal.kinds.items.serving.indexing.FORM", 2)
     after = bench.crashed(None)
     await after.space.items.search(NOTES, filter={"n": 3})
     async with asyncio.timeout(30):

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from shoal.client.items.items import Items
 from shoal.config import Config
 from shoal.errors import InvalidInput
+from shoal.kinds.items.handle.items import Items
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from simulation.world.fleet import Fleet

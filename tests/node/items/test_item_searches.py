@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal import values
-from shoal.client.items.item import Item
+from shoal.kinds.items.handle.item import Item
 from shoal.protocol import requests
 from tests.node.conftest import Bench, Opener
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from shoal import values
-from shoal.client.items.item import Item
 from shoal.config import Config
-from shoal.crdt.items import items as rows_of_items
 from shoal.errors import InvalidInput, InvalidName, InvalidValue, ItemChanged, KeyReused, ShoalError, TooLarge
+from shoal.kinds.items.handle.item import Item
+from shoal.kinds.items.state import items as rows_of_items
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from shoal.client.items.items import Items
 from shoal.errors import ItemChanged
+from shoal.kinds.items.handle.items import Items
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import NO_ITEM
 from simulation.world.fleet import Fleet

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from shoal import values
-from shoal.client.values.scalars import Register
 from shoal.cluster import messages
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.errors import (
@@ -24,6 +23,7 @@ from shoal.errors import (
     Unavailable,
     Unsupported,
 )
+from shoal.kinds.scalars.handle import Register
 from shoal.protocol import requests
 from shoal.protocol.requests import CompareAndSet, Fenced, ReadRegister, Swap, Term
 from shoal.testing.loop import run

@@ -10,11 +10,11 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.consensus.motions import Accept
-from shoal.cluster.leases.table import Claim, Group, worklist_mark
-from shoal.cluster.leases.wishes import Granted, Wishes
 from shoal.cluster.messages import Message, Push, Supply
 from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown
-from shoal.node.leases.handouts import Worklist
+from shoal.kinds.lease.state.table import Claim, Group, worklist_mark
+from shoal.kinds.lease.state.wishes import Granted, Wishes
+from shoal.kinds.worklist.serving.handouts import Worklist
 from shoal.protocol.requests import (
     Batch,
     ClaimItem,

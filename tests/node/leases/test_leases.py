@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from shoal.cluster.leases.table import LeaseName
-from shoal.crdt.thread import ownership
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Overloaded
+from shoal.kinds.lease.state.table import LeaseName
+from shoal.kinds.thread.state import ownership
 from shoal.node.node import Node
 from shoal.node.target import Target
 from shoal.protocol import requests

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from shoal.client.values.budgets import Budget
-from shoal.client.values.maps import SharedMap
-from shoal.crdt.values import budget, ormap
 from shoal.errors import RightsElsewhere, StoreCorrupt
+from shoal.kinds.budget.handle import Budget
+from shoal.kinds.budget.state import budget
+from shoal.kinds.map import state as ormap
+from shoal.kinds.map.handle import SharedMap
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.storage.keys import Kind

@@ -17,10 +17,10 @@ from shoal.cluster.operation import CHAIN_START, Body
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS, END_MS
-from shoal.crdt.document import document
 from shoal.crdt.dot import Dot, Origin
-from shoal.crdt.items import items
-from shoal.crdt.values import counter
+from shoal.kinds.counter import state as counter
+from shoal.kinds.document.state import document
+from shoal.kinds.items.state import items
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from benchmarks.rights import Case, Outcome, one
-from shoal.client.values.budgets import Budget
 from shoal.errors import ClockWrong, RightsElsewhere
+from shoal.kinds.budget.handle import Budget
 from shoal.node.target import Target
 from shoal.protocol.requests import ReleaseRights
 from shoal.storage.keys import Kind

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from shoal.config import Config
-from shoal.crdt.thread import status
 from shoal.errors import StorageFull, StoreCorrupt
+from shoal.kinds.step.state import status
 from shoal.node.snapshots import switching
 from shoal.node.verification.verify import verify
 from shoal.storage import keys

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from shoal import values
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import dag
 from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, Pruned, TooLarge, Unavailable
-from shoal.node.thread.presence import head_ids
+from shoal.kinds.thread.serving.presence import head_ids
+from shoal.kinds.thread.state import dag
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener

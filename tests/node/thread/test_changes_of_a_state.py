@@ -11,10 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from shoal.client.thread.thread import Thread
 from shoal.config import Config
-from shoal.crdt.thread import tree
 from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, KeyReused, NotFound, StoreCorrupt, TooLarge
+from shoal.kinds.thread.handle.thread import Thread
+from shoal.kinds.thread.state import tree
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys

@@ -9,10 +9,10 @@ from contextlib import aclosing
 import pytest
 
 from shoal import values
-from shoal.client.thread.journal import Journal
 from shoal.client.watching import Change
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.errors import InvalidInput, KeyReused, NotFound, Unavailable
+from shoal.kinds.journal.handle.journal import Journal
 from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from shoal.cluster.partition import partition_of
-from shoal.crdt.thread import dag
 from shoal.errors import NotFound
+from shoal.kinds.thread.state import dag
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from shoal.config import Config
-from shoal.crdt.thread import notes
-from shoal.crdt.thread.notes import NOTES, Note
 from shoal.errors import InvalidInput, InvalidName, NotFound, OwnerSuperseded, TooLarge
+from shoal.kinds.label.state import notes
+from shoal.kinds.label.state.notes import NOTES, Note
 from shoal.node.collection.generations import rows_of
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction

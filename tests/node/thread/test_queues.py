@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from shoal.client.thread.thread import Thread
 from shoal.errors import Taken
+from shoal.kinds.thread.handle.thread import Thread
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Opener
 

@@ -11,7 +11,7 @@ import pytest
 from shoal import values
 from shoal.config import Config
 from shoal.errors import InvalidInput, KeyReused, NoQuorum, NotFound, OutcomeUnknown, StepSettled, ThreadHeld, TooLarge
-from shoal.node.leases.handouts import Handouts
+from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.requests import (

@@ -9,7 +9,6 @@ import shoal
 from shoal.cluster import operation
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import Dot
-from shoal.crdt.thread import dag
 from shoal.errors import (
     HeadMoved,
     InvalidInput,
@@ -21,6 +20,7 @@ from shoal.errors import (
     StoreCorrupt,
     TooLarge,
 )
+from shoal.kinds.thread.state import dag
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage

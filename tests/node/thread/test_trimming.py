@@ -7,9 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.client.thread.journal import Journal
 from shoal.errors import InvalidInput, JournalTrimmed, KeyReused
-from shoal.node.thread import retention
+from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.journal.serving import retention
 from shoal.node.transaction import ObjectRows
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from shoal.client.values.maps import SharedMap
 from shoal.errors import InvalidName, RegisterChanged, TooLarge
+from shoal.kinds.map.handle import SharedMap
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener

@@ -9,7 +9,7 @@ import pytest
 from shoal import values
 from shoal.crdt.rows import successor
 from shoal.errors import RegisterChanged
-from shoal.node.values import scalars
+from shoal.kinds.scalars import handler as scalars
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.values.work import NODES_MAX

@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
-from shoal.crdt.values import ormap
+from shoal.kinds.map import state as ormap
+from shoal.kinds.map.serving import sums
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.node.values import sums
 from shoal.protocol.requests import AddEntry, ReadMap, RemoveEntry
 from shoal.protocol.session import Session
 from shoal.storage import keys

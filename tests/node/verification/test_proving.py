@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shoal.config import Config
-from shoal.crdt.document import live, surrogates
-from shoal.crdt.document.surrogates import Fitted
+from shoal.kinds.document.state import live, surrogates
+from shoal.kinds.document.state.surrogates import Fitted
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import Compact, ReadDocumentJson, Updates
 from simulation.world.fleet import Fleet

@@ -14,7 +14,7 @@ from shoal.cluster.partition import partition_of
 from shoal.cluster.scrub import Piece
 from shoal.config import Config
 from shoal.crdt.rows import successor
-from shoal.crdt.thread import dag
+from shoal.kinds.thread.state import dag
 from shoal.node.verification import rebuilding
 from shoal.node.verification.evidence import bounds
 from shoal.node.verification.majority import Majority, _Poll

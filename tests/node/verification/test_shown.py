@@ -13,7 +13,7 @@ from shoal.cluster.operation import Body, Tip
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import HORIZON, Dot, Origin
-from shoal.crdt.values import counter
+from shoal.kinds.counter import state as counter
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.retired import Summary

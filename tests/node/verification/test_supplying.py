@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
-from shoal.client.thread.thread import Thread
 from shoal.cluster.scrub import UNSURE
 from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.verification import rebuilding
 from shoal.node.verification.rebuilding import Supplied
 from shoal.node.verification.report import ObjectPlace

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt import deletion
-from shoal.crdt.document import document
-from shoal.crdt.document.live import EMPTY
 from shoal.crdt.rows import POSITION_BYTES
 from shoal.errors import KeyReused, NotFound
+from shoal.kinds.document.state import document
+from shoal.kinds.document.state.live import EMPTY
 from shoal.node.verification.replay import Folded, differing
 from shoal.node.verification.report import PROBLEMS_LISTED_MAX, ObjectPlace, Report
 from shoal.node.verification.verify import verify

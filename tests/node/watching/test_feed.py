@@ -8,11 +8,11 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 import pytest
 
-from shoal.crdt.document.awareness import ClientState
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShuttingDown
-from shoal.node.watching.awareness import PresenceFollower
+from shoal.kinds.presence.handler import PresenceFollower
+from shoal.kinds.presence.state import ClientState
 from shoal.node.watching.feed import TOLD_PER_TURN, Feed, Staged, Subscriber
 from shoal.protocol import requests
 from shoal.protocol.requests import Change, Push

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shoal import values
-from shoal.client.thread.thread import Thread
 from shoal.cluster import messages
 from shoal.cluster.messages import Digest, Have, Push
 from shoal.errors import DeletedMeanwhile, NotFound
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.target import target_of
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability

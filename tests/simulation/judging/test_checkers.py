@@ -12,8 +12,8 @@ from shoal.cluster.operation import Tip
 from shoal.cluster.partition import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.thread.journal import Cursor
 from shoal.errors import StoreCorrupt
+from shoal.kinds.journal.state.journal import Cursor
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.judging import checkers

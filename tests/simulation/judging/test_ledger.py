@@ -10,7 +10,8 @@ from shoal.cluster import operation
 from shoal.cluster.operation import CHAIN_START, Body, LogEntry, Tip
 from shoal.cluster.partition import partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.crdt.thread import dag, journal
+from shoal.kinds.journal.state import journal
+from shoal.kinds.thread.state import dag
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.protocol.position import Position

@@ -7,8 +7,8 @@ import itertools
 import pytest
 
 from shoal.client.store import Store
-from shoal.crdt.thread import journal
-from shoal.crdt.thread.events import EVENT
+from shoal.kinds.journal.state import journal
+from shoal.kinds.journal.state.events import EVENT
 from simulation.workload.following import Follower
 from simulation.workload.random_agents import SPACE, content_of
 from simulation.world.fleet import Fleet

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from shoal.cluster import operation
 from shoal.config import Config, MiB
 from shoal.crdt.dot import Dot, Origin
-from shoal.crdt.values import counter
 from shoal.errors import StoreCorrupt, TooLarge
+from shoal.kinds.counter import state as counter
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.storage import keys

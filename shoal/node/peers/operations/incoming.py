@@ -19,8 +19,8 @@ from shoal.cluster.operation import Readiness, Tip, readiness
 from shoal.crdt.clock import END_MS, HybridClock, is_plausible
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
-from shoal.crdt.thread import dag
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
+from shoal.kinds.thread.state import dag
 from shoal.names import check_key, check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation, retirement

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
-from shoal.crdt.document.document import Pace
+from shoal.kinds.document.state.document import Pace
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.blobs import is_gone

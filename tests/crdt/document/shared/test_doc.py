@@ -8,10 +8,10 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.crdt.document.content import open_root
-from shoal.crdt.document.live import LiveDocument
-from shoal.crdt.document.shared.doc import Doc
 from shoal.errors import EngineFailed
+from shoal.kinds.document.shared.doc import Doc
+from shoal.kinds.document.state.content import open_root
+from shoal.kinds.document.state.live import LiveDocument
 
 
 def panic(root: Any) -> None:

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document.content import open_root, to_py
-from shoal.crdt.document.live import LiveDocument
-from shoal.crdt.document.shared.doc import Doc
 from shoal.errors import InvalidValue
+from shoal.kinds.document.shared.doc import Doc
+from shoal.kinds.document.state.content import open_root, to_py
+from shoal.kinds.document.state.live import LiveDocument
 from tests.support.examples import examples
 
 KINDS: dict[str, Any] = {"m": "map", "a": "array", "t": "text", "x": "xml"}

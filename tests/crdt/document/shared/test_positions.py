@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.document.content import open_root
-from shoal.crdt.document.shared.doc import Doc
+from shoal.kinds.document.shared.doc import Doc
+from shoal.kinds.document.state.content import open_root
 from tests.support.examples import examples
 
 KINDS = ("text", "text in a map", "text in an array", "XML")

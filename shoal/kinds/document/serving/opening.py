@@ -1,0 +1,97 @@
+"""A stored document becomes a live one, some updates at a time.
+
+Law: between two steps the document may move. What was built is used only if it holds what storage
+holds: updates that came above what was read are read too; anything else that came makes it void.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from shoal.config import Config
+from shoal.kinds.document.serving.compacting import check_whole
+from shoal.kinds.document.state import compaction, document
+from shoal.kinds.document.state.live import EMPTY, Building, LiveDocument
+from shoal.kinds.document.state.pieces import parts
+from shoal.node.target import Place
+from shoal.node.turns import Steps, document_pace
+
+
+class OpenDocument:
+    """A live document, and how far its snapshot is behind."""
+
+    __slots__ = ("counted", "live", "snapshot_bytes", "updates_since")
+
+    def __init__(self, live: LiveDocument, *, snapshot_bytes: int, updates_since: int) -> None:
+        self.live = live
+        self.counted = 0  # Bytes, in the cache's sum.
+        self.snapshot_bytes = snapshot_bytes
+        self.updates_since = updates_since
+
+
+class Opening:
+    """A live document in the making. `place` gives its rows as they are now."""
+
+    def __init__(self, place: Callable[[], Place], config: Config) -> None:
+        self.is_void = False
+        self._place = place
+        self._config = config
+        self._pace = document_pace(config)
+        self._read_to = b""  # A position: what comes at or below it is missed.
+
+    def meet(self, position: bytes) -> None:
+        """Take note of an update that comes meanwhile."""
+        self.is_void = self.is_void or position <= self._read_to
+
+    def steps(self) -> Steps[OpenDocument | None]:
+        """Returns None if the document moved meanwhile. What a single step can read is read in one.
+
+        Raises:
+            CatchingUp: a part of it is still on its way here.
+            StoreCorrupt: it cannot be built.
+        """
+        begun = self._place()
+        check_whole(begun.rows, begun.target)
+        stored = begun.transaction.get(begun.snapshot_key)
+        covered = compaction.covered(begun.rows)
+        snapshot = document.Snapshot.unpack(stored)
+        building, count = Building(), 0
+        step_bytes = min(self._pace.bytes, self._pace.whole)
+        if snapshot is None:
+            for each in compaction.standing(begun.rows):
+                count += 1
+                for part in parts(each.merged, self._pace, whole_max=self._pace.whole):
+                    building.add([part])
+                    if len(each.merged) > step_bytes:
+                        yield
+        else:
+            for part in parts(snapshot.update, self._pace, whole_max=self._pace.whole):
+                building.add([part])
+                if len(snapshot.update) > step_bytes:
+                    yield
+            self._read_to = snapshot.position
+        for page in document.pages(lambda: self._place().rows, self._pace, after=self._read_to or None):
+            building.add([update for _, update in page])
+            count += len(page)
+            self._read_to = page[-1][0]
+            if self._pace.is_full(page):
+                yield
+        place = self._place()
+        # A sweep takes a snapshot before the updates that it lacks, and no update that no compaction covers.
+        if (
+            self.is_void
+            or place.rows.key(b"") != begun.rows.key(b"")
+            or place.transaction.get(place.snapshot_key) != stored
+            or compaction.covered(place.rows) != covered
+            or compaction.has_gap(place.rows)
+        ):
+            return None
+        live = LiveDocument(
+            bytes_max=self._config.document_bytes_max,
+            roots_max=self._config.roots_max,
+            built=building,
+            updates=[document.withdrawn(place.rows)],
+            roots=document.roots(place.rows),
+            declared=document.declared_roots(place.rows),
+        )
+        return OpenDocument(live, snapshot_bytes=len(EMPTY if snapshot is None else snapshot.update), updates_since=count)

@@ -1,0 +1,87 @@
+"""Restore a beginning of a document that a client has seen on a node whose disk is lost.
+
+Laws:
+- It is restored as a beginning. So all nodes know it, and they all let the same one of several beginnings count.
+- The client may have seen parts of it deleted; the same operation deletes these.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+from shoal.config import Config
+from shoal.errors import BadOperation, InvalidInput, TooLarge
+from shoal.kinds.document.serving.documents import Documents, check_beginning, place_of
+from shoal.kinds.document.serving.generations import DocumentGenerations
+from shoal.kinds.document.state import document, genesis, yjs
+from shoal.kinds.document.state.live import LiveDocument
+from shoal.names import check_name
+from shoal.node.blobs import Blobs
+from shoal.node.checks import check_size
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
+from shoal.protocol.requests import Begun, RestoreBeginning
+
+
+class Restoring:
+    """The handler of `RestoreBeginning`."""
+
+    def __init__(self, config: Config, documents: Documents, generations: DocumentGenerations) -> None:
+        self._config = config
+        self._documents = documents
+        self._generations = generations
+        self.checks: Checks = {RestoreBeginning: self._check}
+        self.writers: Writers = {RestoreBeginning: self._restore}
+        self.readers: Readers = {}
+
+    def _check(self, request: RestoreBeginning) -> None:
+        check_name("document", request.document)
+        check_size(self._config, len(request.update) + len(request.deletions), "an update")
+        check_beginning(request.digest)
+        if request.author:
+            check_name("author", request.author)
+        try:
+            genesis.check(request.digest, request.update)
+        except BadOperation:
+            raise InvalidInput("the update is not the initial content with this hash. Nothing was written.") from None
+        deletions = yjs.parse(request.deletions)
+        client = genesis.client_of(request.digest)
+        if deletions.structs or any(deleted != client for deleted, _, _ in deletions.deletes):
+            raise InvalidInput("the deletions contain more than the deletions of the initial content. Nothing was written.")
+
+    def _restore(self, context: WriteContext, request: RestoreBeginning) -> Begun:
+        """Store the beginning, unless this node has it.
+
+        Raises:
+            GenerationEnded, SessionBehind: it belongs to another generation of the document.
+            NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: no document can begin with it, or this one has
+                no room for it. Nothing was written.
+        """
+        self._generations.check(context.transaction, context.target, request.generation, [request.update])
+        known = document.begun_with(context.rows)
+        if request.digest in known:
+            return Begun(created=False)
+        most = self._config.document_beginnings_max
+        if len(known) >= most:
+            raise TooLarge(f"a document has at most {most} initial contents (document_beginnings_max). Nothing was written.")
+        place = place_of(context)
+        self._check_content(self._documents.live(place), request)
+        client = genesis.client_of(request.digest)
+        change = document.Update(
+            sha256(request.update).digest(),
+            request.roots,
+            {client: request.author} if request.author else {},
+            genesis=request.digest,
+        )
+        context.apply(change, Blobs(request.update))
+        context.tell(self._documents.told_update(place, change, request.update))
+        if yjs.parse(request.deletions).deletes:
+            context.apply(document.Update(sha256(request.deletions).digest()), Blobs(request.deletions))
+        self._documents.lose(place)  # Another beginning may count now.
+        return Begun(created=True)
+
+    def _check_content(self, live: LiveDocument, request: RestoreBeginning) -> None:
+        """Check the beginning as a document of its own, because the kinds of its roots may differ from those here."""
+        alone = LiveDocument(bytes_max=self._config.document_bytes_max, roots_max=self._config.roots_max)
+        alone.integrate(request.update, request.roots)
+        alone.integrate(request.deletions, {})
+        live.check_room(len(request.update) + len(request.deletions), request.roots)

@@ -1,0 +1,86 @@
+"""Shared maps and arrays: pycrdt's, with Python's indices, and with values that are checked before the engine sees them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pycrdt
+
+from shoal.kinds.document.shared.doc import check_put, shared
+from shoal.kinds.document.shared.plain import check_key
+from shoal.kinds.document.shared.positions import item, place, span, sticky
+
+_ARRAY = "array"
+
+
+@shared
+class Map(pycrdt.Map[Any]):
+    """A shared map."""
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._set(key, value)
+
+    def _set(self, key: str, value: Any) -> None:
+        check_key(key)
+        super()._set(key, check_put(value, "map"))
+
+
+@shared
+class Array(pycrdt.Array[Any]):
+    """A shared array."""
+
+    def _set(self, index: int, value: Any) -> None:
+        super()._set(index, check_put(value, "array"))
+
+    def _check_index(self, idx: Any) -> int:
+        return item(idx, len(self), _ARRAY)
+
+    def elements(self) -> list[Any]:
+        """All elements, read in one transaction: reading each by its index takes two, and asks for the length."""
+        with self.doc.transaction() as transaction:
+            get, inner = self.integrated.get, transaction._txn
+            return [self._maybe_as_type_or_doc(get(inner, index)) for index in range(len(self))]
+
+    def __getitem__(self, key: Any) -> Any:
+        with self.doc.transaction():
+            if isinstance(key, slice):
+                return [super(Array, self).__getitem__(index) for index in range(*key.indices(len(self)))]
+            return super().__getitem__(self._check_index(key))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        with self.doc.transaction():
+            if isinstance(key, slice):
+                start, stop = span(key, len(self), _ARRAY)
+                wanted = [check_put(each, "array") for each in value]
+            else:
+                start = self._check_index(key)
+                stop, wanted = start + 1, [check_put(value, "array")]
+            self._remove(start, stop)
+            for index, each in enumerate(wanted, start):
+                self._set(index, each)
+
+    def __delitem__(self, key: Any) -> None:
+        with self.doc.transaction():
+            start, stop = span(key, len(self), _ARRAY) if isinstance(key, slice) else (self._check_index(key), None)
+            self._remove(start, start + 1 if stop is None else stop)
+
+    def _remove(self, start: int, stop: int) -> None:
+        if start < stop:
+            super().__delitem__(slice(start, stop))
+
+    def insert(self, index: int, object: Any) -> None:
+        """Insert an element before the one at `index`, or at the end.
+
+        Raises:
+            IndexError, TypeError: there is no such place.
+            InvalidValue: a document cannot hold the value.
+        """
+        with self.doc.transaction():
+            self._set(place(index, len(self), _ARRAY), object)
+
+    def sticky_index(self, index: int, assoc: pycrdt.Assoc = pycrdt.Assoc.AFTER) -> pycrdt.StickyIndex:
+        """A sticky index, as pycrdt makes it. The end of an array has nothing after it: use `Assoc.BEFORE` there. Raises as
+        `insert`.
+        """
+        with self.doc.transaction():
+            return super().sticky_index(sticky(index, len(self), assoc, _ARRAY), assoc)

@@ -1,0 +1,173 @@
+"""Whether an update of a document is ready, and how deep shared types nest after it.
+
+Law: `advance` follows the engine's own rule: a struct is integrated once its
+origins, its parent and its client's previous clock are known; an update is
+ready if all its structs are, and everything that it deletes is known by then. An
+update that is not ready names one clock that it needs; it cannot become ready
+before the client has reached that clock.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from shoal.errors import NotReady
+from shoal.kinds.document.state.yjs import Parsed, StateVector, Struct
+from shoal.records import NamedTuple
+
+
+class Advanced(NamedTuple):
+    """The state of a document after an update is applied."""
+
+    state: StateVector
+    deepest: int  # An upper bound of how deep shared types nest, roots not counted.
+    shared: dict[tuple[int, int], int]  # The update's shared types: id → an upper bound of how many are around it.
+
+
+class Early(NamedTuple):
+    """An update that is not ready, and one clock that it needs: `client` must reach `clock`."""
+
+    which: int  # Its index among the given updates.
+    client: int
+    clock: int
+
+
+NO_TYPES: Mapping[tuple[int, int], int] = {}
+
+
+class Lacking(NamedTuple):
+    """Why an update is not ready: `client` must reach `clock` first."""
+
+    client: int
+    clock: int
+    deletes: bool  # True if the update deletes up to that clock, False if it builds on it.
+
+
+def early(parts: Sequence[Parsed], state: StateVector) -> list[Early]:
+    """The updates that are not ready, even once the others are applied to a document at `state`.
+
+    An update counts as a whole: two that each need a part of the other are both early.
+    """
+    waiting: dict[int, list[Early]] = {}
+    runnable = deque(range(len(parts)))
+    while runnable:
+        index = runnable.popleft()
+        found = attempt(parts[index], state)
+        if isinstance(found, Lacking):
+            waiting.setdefault(found.client, []).append(Early(index, found.client, found.clock))
+            continue
+        state = found.state
+        for client in parts[index].structs.keys() & waiting.keys():
+            reached = state.get(client, 0)
+            runnable.extend(each.which for each in waiting[client] if each.clock <= reached)
+            waiting[client] = [each for each in waiting[client] if each.clock > reached]
+    return sorted(each for found in waiting.values() for each in found)
+
+
+def advance(
+    parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Mapping[tuple[int, int], int] = NO_TYPES
+) -> Advanced:
+    """Apply an update to a document at `state`, whose types nest `deepest` deep, some of them known as `shared`.
+
+    Raises:
+        NotReady: the update depends on another that the document lacks.
+    """
+    found = attempt(parsed, state, deepest=deepest, shared=shared)
+    if isinstance(found, Lacking):
+        what = "deletes content" if found.deletes else "depends on an update"
+        raise NotReady(
+            f"the update {what} that has not arrived yet. Nothing was written. Send the updates that it builds on first."
+        )
+    return found
+
+
+def attempt(
+    parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Mapping[tuple[int, int], int] = NO_TYPES
+) -> Advanced | Lacking:
+    """As `advance`, but returns `Lacking` if the update is not ready."""
+    after = dict(state)
+    depths = _Depths(deepest, shared)
+    left = {client: iter(structs) for client, structs in parsed.structs.items()}
+    heads = {client: next(structs, None) for client, structs in left.items()}
+    waiting: dict[int, list[int]] = {}
+    runnable = list(heads)
+    while runnable:
+        client = runnable.pop()
+        moved = False
+        while (struct := heads[client]) is not None:
+            missing = _missing(client, struct, after)
+            if missing is not None:
+                if missing[0] != client:  # Else a clock is skipped, and no other client can help.
+                    waiting.setdefault(missing[0], []).append(client)
+                break
+            depths.note(client, struct)
+            after[client] = max(after.get(client, 0), struct.clock + struct.length)
+            heads[client] = next(left[client], None)
+            moved = True
+        if moved:  # Else two clients that wait for each other would wake each other forever.
+            runnable.extend(waiting.pop(client, ()))
+    for client, head in heads.items():
+        if head is not None:
+            return _lacking(client, heads, parsed, after)
+    for client, clock, length in parsed.deletes:
+        if clock + length > after.get(client, 0):
+            return Lacking(client, clock + length, deletes=True)
+    return Advanced({client: clock for client, clock in after.items() if clock}, depths.deepest, depths.found)
+
+
+def _lacking(client: int, heads: Mapping[int, Struct | None], parsed: Parsed, state: StateVector) -> Lacking:
+    """The clock for which the stuck `client` waits in the end: not one that the update itself would bring."""
+    followed: set[int] = set()
+    while True:
+        followed.add(client)
+        head = heads[client]
+        assert head is not None
+        missing = _missing(client, head, state)
+        assert missing is not None
+        needed, clock = missing
+        brought = parsed.structs.get(needed)
+        if needed in followed or heads.get(needed) is None or brought is None or brought[-1].clock + brought[-1].length < clock:
+            return Lacking(needed, clock, deletes=False)
+        client = needed
+
+
+def _missing(client: int, struct: Struct, state: StateVector) -> tuple[int, int] | None:
+    """The client and the clock that this struct waits for; its own client, forever, if a clock is skipped."""
+    known, end = state.get(client, 0), struct.clock + struct.length
+    if end <= known:
+        return None  # Applied before; the engine skips it.
+    if struct.clock > known or struct.gap:
+        return client, end if struct.gap else struct.clock
+    for needed, clock in struct.needs:
+        if clock >= (struct.clock if needed == client else state.get(needed, 0)):
+            return needed, clock + 1
+    return None
+
+
+class _Depths:
+    """How many shared types are around each item of an update: an upper bound, exact if enough is known."""
+
+    def __init__(self, deepest: int, shared: Mapping[tuple[int, int], int]) -> None:
+        self.deepest = deepest
+        self.found: dict[tuple[int, int], int] = {}
+        self._known, self._unknown = shared, deepest
+        self._runs: dict[int, tuple[list[int], list[int]]] = {}
+
+    def note(self, client: int, struct: Struct) -> None:
+        # Siblings are equally deep, so the least of their bounds holds.
+        depth = min((self._at(need, inside=struct.inside) for need in struct.needs), default=0)
+        clocks, depths = self._runs.setdefault(client, ([], []))
+        if not depths or depths[-1] != depth:
+            clocks.append(struct.clock)
+            depths.append(depth)
+        if struct.shared:
+            self.found[client, struct.clock] = depth
+            self.deepest = max(self.deepest, depth + 1)
+
+    def _at(self, item: tuple[int, int], *, inside: bool) -> int:
+        clocks, depths = self._runs.get(item[0], ((), ()))
+        run = bisect_right(clocks, item[1])
+        known = depths[run - 1] if run else self._known.get(item)
+        return self._unknown if known is None else known + inside

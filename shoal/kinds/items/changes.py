@@ -1,0 +1,72 @@
+"""Changes of memory items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from shoal import values
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation, InvalidInput
+from shoal.kinds.items.state import items
+from shoal.names import check_label, check_name
+from shoal.node.appliers.applier import Applier, Appliers, bare
+from shoal.node.appliers.effects import Effects
+from shoal.protocol.requests import always
+from shoal.storage.keys import Kind
+from shoal.values import vectors
+
+_TIME_END_MS = 1 << 62  # 8 bytes hold it.
+
+
+def _applier(apply: Callable[[Rows, Stamp, Any], None], check: Callable[[Any], None]) -> Applier:
+    def checked(_stamp: Stamp, change: Any) -> None:
+        try:
+            check(change)
+        except InvalidInput as error:
+            raise BadOperation(error.message, reason="content") from None
+
+    return bare(Kind.ITEMS, apply, checked)
+
+
+def _check_put(put: items.Put) -> None:
+    _check_path(put)
+    values.check(put.value)
+    for vector in put.vectors:
+        vectors.check(vector)
+    _check_time(put.created_ms)
+    _check_time(put.expires_ms)
+
+
+def _check_refresh(refresh: items.Refresh) -> None:
+    for refreshed in refresh.items:
+        _check_path(refreshed)
+        _check_time(refreshed.expires_ms)
+
+
+def _check_expire(expire: items.Expire) -> None:
+    for erased in expire.items:
+        _check_path(erased)
+
+
+def _check_path(change: items.Put | items.Delete | items.Refreshed) -> None:
+    for label in change.rest:
+        check_label(label)
+    check_name("key", change.key)
+
+
+def _check_time(ms: int) -> None:
+    if not 0 <= ms < _TIME_END_MS:
+        raise InvalidInput(f"{ms} is not a valid time of an item.")
+
+
+def _address(first: str, _stamp: Stamp, change: items.Put | items.Delete) -> str:
+    return items.address(first, change.rest, change.key)
+
+
+APPLIERS: Appliers = {
+    items.Put: _applier(items.apply_put, _check_put)._replace(id_of=_address),
+    items.Delete: _applier(items.apply_delete, _check_path)._replace(id_of=_address, effects=Effects(frees=always)),
+    items.Refresh: _applier(items.apply_refresh, _check_refresh),
+    items.Expire: _applier(items.apply_expire, _check_expire)._replace(effects=Effects(frees=always)),
+}

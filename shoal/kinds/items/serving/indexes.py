@@ -1,0 +1,260 @@
+"""Index rows, which find the items whose field has some value. Each node keeps its own.
+
+Laws:
+- An item's row and its index rows are written in the same batch, because only `IndexedRows`
+  writes an item's row. So the rows of a built index are a function of the items' rows. A
+  search compares the items themselves, so an index changes no answer.
+- A field has index rows here while it has an `IndexState`, whether or not it is still declared:
+  declaring and dropping take effect in pieces (`shoal.kinds.items.serving.indexing`).
+- Index rows are derived: they are never sent, and may be deleted while no node has the store open.
+- Each generation has index rows of its own. Those of an ended one are swept with its rows.
+
+Rows (below the prefix of a generation's rows, but in the table of indexes; a path is that of `shoal.kinds.items.state.items`, a
+value is in the form of `shoal.values.order`):
+    S field                      msgpack [form, built, path]: the index of a field, built up to a path
+    V field₂₊ₙ value path        nothing: this item's field has this value
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from shoal.crdt import deletion
+from shoal.crdt.rows import successor
+from shoal.errors import StoreCorrupt
+from shoal.kinds.items.state import indexes, items
+from shoal.kinds.items.state.items import ITEM
+from shoal.node.handler import Memory
+from shoal.node.target import Target
+from shoal.node.transaction import ObjectRows, Readable, Transaction
+from shoal.storage import keys
+from shoal.values.filtering import field_of
+from shoal.values.order import ordered
+
+STANDING, VALUE = b"S", b"V"
+FORM = 1  # The version of the rows' format. Rows of another form are erased and built again.
+
+_OBJECTS_MAX = 65536  # Whose standings are remembered.
+
+
+class IndexState(msgspec.Struct, array_like=True, frozen=True):
+    """How far the index of a field is built: for all items (`built`), or for those up to `path`."""
+
+    form: int
+    built: bool
+    path: bytes = b""
+
+
+Standings = Mapping[str, IndexState]
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(IndexState)
+_NONE: Standings = {}
+
+
+class Indexes(Memory):
+    """The states of all indexes on this node.
+
+    `on_due` is called with an object whose index rows are not as declared. `on_moved` is called with each written item of
+    the objects in `watched`, after the write: those whose vectors are in memory.
+    """
+
+    def __init__(self, storage: Readable) -> None:
+        self._storage = storage
+        self._standings: OrderedDict[Target, Standings] = OrderedDict()
+        self.on_due: Callable[[Target], None] = lambda _: None
+        self.watched: set[Target] = set()
+        self.on_moved: Callable[[Target, bytes], None] = lambda *_: None
+
+    def rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
+        """The rows of an object of items, which keep its indexes."""
+        return IndexedRows(transaction, prefix, self, target)
+
+    def of(self, target: Target) -> Standings:
+        """The states of an object's indexes by field; the first call for an object reads them and may call `on_due`.
+
+        Raises:
+            StoreCorrupt: a state cannot be decoded.
+        """
+        found = self._standings.get(target)
+        if found is None:
+            transaction = Transaction(self._storage)
+            prefix = prefix_of(transaction, target)
+            found = self._standings[target] = standings(transaction, prefix) or _NONE
+            if len(self._standings) > _OBJECTS_MAX:
+                self._standings.popitem(last=False)
+            if is_due(found, declared(transaction, prefix)):
+                self.on_due(target)
+        return found
+
+    def forget_partition(self, number: int) -> None:
+        """Forget what is known of the objects of a partition, because its rows were replaced."""
+        for target in [target for target in self._standings if target.partition == number]:
+            del self._standings[target]
+
+    def ended(self, transaction: Transaction, target: Target) -> None:
+        """Forget the states of the indexes of an object whose generation ends."""
+        self.moved(target)
+        self.replaced(transaction, target)
+
+    def replaced(self, transaction: Transaction, target: Target) -> None:
+        """Forget the states of an object's indexes once its rows are replaced."""
+        transaction.when_written(lambda: self.moved(target))
+
+    def moved(self, target: Target) -> None:
+        """Forget the states of an object's indexes, because new ones were written or its generation ended."""
+        self._standings.pop(target, None)
+
+
+class IndexedRows(ObjectRows):
+    """The rows of an object of items; a write of one also writes its index rows."""
+
+    __slots__ = ("_indexes", "_target")
+
+    def __init__(self, transaction: Transaction, prefix: bytes, indexes: Indexes, target: Target) -> None:
+        super().__init__(transaction, prefix)
+        self._indexes = indexes
+        self._target = target
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        """Write a row, in place of any that has this key (`Rows.put`)."""
+        self._follow(key, value)
+        super().put(key, value)
+
+    def delete(self, key: bytes, /) -> None:
+        """Remove a row, if it exists (`Rows.delete`)."""
+        self._follow(key, None)
+        super().delete(key)
+
+    def _follow(self, key: bytes, stored: bytes | None) -> None:
+        if key.startswith(ITEM):
+            if self._target in self._indexes.watched:
+                self._transaction.when_written(lambda: self._indexes.on_moved(self._target, key[1:]))
+            if fields := self._indexes.of(self._target):
+                self._move(key, stored, fields)
+        elif key.startswith(indexes.INDEX):
+            self._transaction.when_written(lambda: self._indexes.on_due(self._target))
+
+    def _move(self, key: bytes, stored: bytes | None, fields: Standings) -> None:
+        path, before, prefix = key[1:], self.get(key), self.key(b"")
+        for field in fields:
+            old = None if before is None else value_row(prefix, field, path, before)
+            new = None if stored is None else value_row(prefix, field, path, stored)
+            if old != new:
+                if old is not None:
+                    self._transaction.delete(old)
+                if new is not None:
+                    self._transaction.put(new, b"")
+
+
+def prefix_of(transaction: Transaction, target: Target) -> bytes:
+    """The prefix of the rows of an object's current generation."""
+    prefix = keys.object_rows(target.partition, *target)
+    packed = transaction.get(prefix + deletion.ROW)
+    return prefix if packed is None else prefix + deletion.prefix(deletion.unpack(packed).generation)
+
+
+def declared(transaction: Transaction, prefix: bytes) -> set[str]:
+    """The fields that are declared as indexed, as far as this node knows. `prefix` is that of a generation's rows."""
+    return set(indexes.fields(ObjectRows(transaction, prefix)))
+
+
+def standings(transaction: Transaction, prefix: bytes) -> Standings:
+    """The stored states of a generation's indexes by field.
+
+    Raises:
+        StoreCorrupt: one cannot be decoded.
+    """
+    start = _below(prefix) + STANDING
+    found = {key[len(start) :]: packed for key, packed in transaction.scan(start, successor(start))}
+    try:
+        return {field.decode(): _decoder.decode(packed) for field, packed in found.items()}
+    except ValueError as error:  # msgspec's errors are ValueErrors, and so are those of text that is not UTF-8.
+        name = keys.split_object(prefix)[3]
+        raise StoreCorrupt(f"an index of items {name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
+
+
+def is_due(found: Standings, wanted: set[str]) -> bool:
+    """Whether indexes must be built or erased; `wanted` are the declared fields."""
+    return found.keys() != wanted or not all(standing.built and standing.form == FORM for standing in found.values())
+
+
+def standing_row(prefix: bytes, field: str) -> bytes:
+    """The key of the state of an index."""
+    return _below(prefix) + STANDING + field.encode()
+
+
+def packed(standing: IndexState) -> bytes:
+    """The value of the row of an index's state."""
+    return _encoder.encode(standing)
+
+
+def values_of(prefix: bytes, field: str) -> bytes:
+    """The prefix of an index's rows."""
+    name = field.encode()
+    return _below(prefix) + VALUE + len(name).to_bytes(2, "big") + name
+
+
+def value_row(prefix: bytes, field: str, path: bytes, stored: bytes) -> bytes | None:
+    """The key of an item's index row, given its path and its stored `I` row; None if the item has no such field.
+
+    Raises:
+        StoreCorrupt: the item cannot be decoded.
+    """
+    try:
+        found = field_of(items.latest_of(stored), field)
+    except ValueError as error:
+        name = keys.split_object(prefix)[3]
+        raise StoreCorrupt(f"an item of {name!r} cannot be decoded ({error}). Run `shoal verify`.") from None
+    value = None if found is None else ordered(found)
+    return None if value is None else values_of(prefix, field) + value + path
+
+
+def range_of(start: bytes, stop: bytes) -> tuple[bytes, bytes]:
+    """The key range of the index rows of an object's rows from `start` to `stop`."""
+    return _below(start), _below(stop)
+
+
+def _below(prefix: bytes) -> bytes:
+    """The same key in the table of indexes."""
+    return keys.INDEX + prefix[len(keys.OBJECT) :]
+
+
+def flaws(prefix: bytes, stored: Mapping[bytes, bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
+    """The flaws of a generation's index rows, `stored` by their keys, compared with its own `rows`."""
+    beginning = _below(prefix) + STANDING
+    left = {key for key in stored if not key.startswith(beginning)}
+    for key in sorted(stored.keys() - left):
+        field = key[len(beginning) :].decode(errors="replace")
+        standing = _standing(stored[key])
+        if standing is None or standing.form > FORM:
+            yield f"its index of {field!r} cannot be decoded"
+            continue
+        found = {row for row in left if row.startswith(values_of(prefix, field))}
+        left -= found
+        if standing.form == FORM:
+            yield from _flaws_of(prefix, field, standing, found, rows)
+    if left:
+        yield f"{len(left)} index rows belong to no index"
+
+
+def _flaws_of(prefix: bytes, field: str, standing: IndexState, found: set[bytes], rows: Mapping[bytes, bytes]) -> Iterator[str]:
+    wanted = {
+        row: key[1:]
+        for key, stored in rows.items()
+        if key.startswith(ITEM) and (row := value_row(prefix, field, key[1:], stored)) is not None
+    }
+    if strays := found - wanted.keys():
+        yield f"{len(strays)} rows of its index of {field!r} are of no item"
+    if missing := [row for row, path in wanted.items() if row not in found and (standing.built or path <= standing.path)]:
+        yield f"{len(missing)} items are not in its index of {field!r}"
+
+
+def _standing(packed: bytes) -> IndexState | None:
+    try:
+        return _decoder.decode(packed)
+    except ValueError:
+        return None

@@ -1,0 +1,279 @@
+"""A thread's journal: events, consumers, snapshots of reducers, places of loops."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Struct
+
+from shoal.errors import ConsumerReset, JournalTrimmed, NotFound, SchemaViolation
+from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Http, Waits, operation
+from shoal.protocol.fields import Cursor, Named, Natural, Positive, Value
+
+__all__ = [
+    "Ack",
+    "Append",
+    "Appended",
+    "ConsumerState",
+    "Consumers",
+    "EraseEvent",
+    "Event",
+    "EventErased",
+    "Events",
+    "Place",
+    "PutSnapshot",
+    "ReachPlace",
+    "ReadConsumer",
+    "ReadConsumers",
+    "ReadJournal",
+    "ReadPlace",
+    "ReadSnapshot",
+    "Snapshot",
+    "SnapshotKept",
+]
+
+
+@operation(
+    action="append",
+    batch=True,
+    http=Http(
+        "POST",
+        "/threads/{thread}/events",
+        "Append an event to the journal (200 if its key was appended before)",
+        ops=("append",),
+        created="appended",
+        errors=(SchemaViolation,),
+        example={"event": {"kind": "asked", "text": "hello"}, "key": "event-1"},
+    ),
+)
+class Append(ObjectWrite["Appended"], array_like=True, frozen=True, tag="append"):
+    """Append an event to a thread's journal."""
+
+    thread: str
+    event: Value
+    key: str | None = None  # While the event exists, appending the same key again appends nothing.
+
+
+class Appended(Reply, array_like=True, frozen=True, tag="appended"):
+    """The event's id, and whether it is new."""
+
+    id: str  # 68 hex digits: the event's position.
+    appended: bool  # False if the key was appended before; `id` is then the first event's.
+
+
+@operation(
+    frees=True,
+    batch=True,
+    http=Http(
+        "DELETE",
+        "/threads/{thread}/events/{event}",
+        "Erase an event's value; its place, id, key and time stay",
+        ops=("erase-event",),
+        errors=(NotFound,),
+    ),
+    cli=(
+        Cli(
+            "event erase",
+            "Erase the value of an event of a thread's journal, on every node; its place, id, key and time stay.",
+            "shoal event erase researcher-1 019b…01 --yes --data ./state --space crew",
+            "erased",
+            arguments=("event",),
+            destroys="the value of event {event} of thread {name}",
+        ),
+    ),
+)
+class EraseEvent(ObjectWrite["EventErased"], array_like=True, frozen=True, tag="erase-event"):
+    """Erase the value of an event of a thread's journal. Its place, id, key and time stay."""
+
+    thread: str
+    event: str  # Its id.
+
+
+class EventErased(Reply, array_like=True, frozen=True, tag="event-erased"):
+    """An event's value was erased."""
+
+    erased: bool  # False if there was none: it was erased before, or its event was trimmed.
+
+
+@operation(
+    multi_read=True,
+    http=Http(
+        "GET",
+        "/threads/{thread}/events",
+        "Events after the cursor `after`; with `wait`, once there are some",
+        ops=("events",),
+        errors=(JournalTrimmed,),
+        waits=Waits("append", "events"),
+    ),
+)
+class ReadJournal(ObjectRead["Events"], array_like=True, frozen=True, tag="read-journal"):
+    """Read events that `after`, a cursor of an earlier reply, does not cover; if it is empty, from the first."""
+
+    thread: str
+    after: Cursor = b""
+    limit: Positive = 1000
+    since_ms: Natural = 0  # Leave out events that were ordered before this time.
+    skip_trimmed: bool = False  # Continue after trimmed events that `after` does not cover, instead of an error.
+
+
+class Event(Struct, array_like=True, frozen=True):
+    """One event of a journal."""
+
+    id: str
+    key: str | None
+    wall_ms: int
+    event: Value
+    late: bool  # It sorts before events that the cursor had already passed.
+    cursor: Cursor  # The cursor right after this event.
+    erased: bool = False  # Its value was erased, so `event` is nil.
+
+
+class Events(Reply, array_like=True, frozen=True, tag="events"):
+    """A page of a journal."""
+
+    events: list[Event]
+    cursor: Cursor
+    more: bool
+
+
+@operation(
+    frees=True,
+    batch=True,
+    http=Http(
+        "POST",
+        "/threads/{thread}/consumers/{consumer}/ack",
+        "Acknowledge an event and all events before it",
+        ops=("ack",),
+        errors=(NotFound, ConsumerReset),
+        example={"cursor": ""},
+    ),
+)
+class Ack(ObjectWrite["ConsumerState"], array_like=True, frozen=True, tag="ack"):
+    """Move a consumer's cursor forward, so that it covers `cursor` too.
+
+    With `reset` the cursor is set to `cursor`, even if that moves it backwards, and a new generation begins.
+    `generation` is the one that the caller read; if it has ended, the request is rejected. None: any generation.
+    """
+
+    thread: str
+    consumer: str
+    cursor: Cursor
+    generation: int | None = None
+    reset: bool = False  # Set the cursor even if that moves it backwards.
+
+
+class ConsumerState(Reply, array_like=True, frozen=True, tag="consumer-state"):
+    """A consumer's cursor, and how far it is behind."""
+
+    name: str
+    generation: int
+    acked_ms: int  # When it acknowledged last; 0 if it never did.
+    cursor: Cursor
+    behind: int = 0  # Events that it has not acknowledged.
+    counted: bool = True  # False if there are more than `behind`.
+
+
+@operation(
+    multi_read=True,
+    http=Http(
+        "GET",
+        "/threads/{thread}/consumers/{consumer}",
+        "A consumer's cursor",
+        ops=("consumer",),
+        errors=(NotFound,),
+    ),
+)
+class ReadConsumer(ObjectRead[ConsumerState], array_like=True, frozen=True, tag="read-consumer"):
+    """Read one consumer's cursor, which is at the start if it never acknowledged an event."""
+
+    thread: str
+    consumer: str
+
+
+@operation(http=Http("GET", "/threads/{thread}/consumers", "The journal's consumers, and how far behind they are"))
+class ReadConsumers(ObjectRead["Consumers"], array_like=True, frozen=True, tag="read-consumers"):
+    """List a thread's consumers by name."""
+
+    thread: str
+    after: str | None = None
+    limit: Positive = 100
+
+
+class Consumers(Reply, array_like=True, frozen=True, tag="consumers"):
+    """A page of a journal's consumers."""
+
+    items: Annotated[list[ConsumerState], Named("consumers")]
+    more: bool  # Ask again with after=items[-1].name.
+
+
+@operation(
+    http=Http(
+        "PUT",
+        "/threads/{thread}/snapshots/{reducer}",
+        "Store a snapshot of a reducer",
+        example={"value": {"total": 12}, "cursor": "", "version": 1},
+    )
+)
+class PutSnapshot(ObjectWrite["SnapshotKept"], array_like=True, frozen=True, tag="put-snapshot"):
+    """Store the result of a reducer after all events up to the one with the cursor `cursor`."""
+
+    thread: str
+    reducer: str
+    cursor: Cursor  # The cursor of the last event in the snapshot.
+    value: Value
+    version: Natural = 0
+
+
+class SnapshotKept(Reply, array_like=True, frozen=True, tag="snapshot-kept"):
+    """A snapshot was stored."""
+
+    event: Annotated[str, Named("at")]  # The id of the last event in the snapshot.
+
+
+class ReadSnapshot(ObjectRead["Snapshot"], array_like=True, frozen=True, tag="read-snapshot"):
+    """Read the latest snapshot of a reducer that includes no event after an event or a time."""
+
+    thread: str
+    reducer: str
+    version: int
+    until: str | None = None  # An event's id.
+    until_ms: int | None = None
+
+
+class Snapshot(Reply, array_like=True, frozen=True, tag="snapshot"):
+    """A snapshot of a reducer; without a value there is none."""
+
+    value: bytes | None  # None if there is no usable snapshot.
+    event: str  # The id of the last event in the snapshot; empty without one.
+    cursor: Cursor  # The cursor after the snapshot.
+
+
+@operation(
+    drives=True,
+    batch=True,
+    http=Http(
+        "PUT", "/threads/{thread}/places/{loop}", "Store the place of a loop", ops=("reach-place",), example={"place": 12}
+    ),
+)
+class ReachPlace(ObjectWrite["Place"], array_like=True, frozen=True, tag="reach-place"):
+    """Store how many rows of a loop are finished. It only grows, unless `restart` is set."""
+
+    thread: str
+    key: Annotated[str, Named("loop")]
+    place: Natural  # How many rows are finished.
+    restart: bool = False  # Begin again from this place.
+
+
+@operation(multi_read=True, http=Http("GET", "/threads/{thread}/places/{loop}", "The place of a loop", ops=("place",)))
+class ReadPlace(ObjectRead["Place"], array_like=True, frozen=True, tag="read-place"):
+    """Read how many rows of a loop are finished."""
+
+    thread: str
+    key: Annotated[str, Named("loop")]
+
+
+class Place(Reply, array_like=True, frozen=True, tag="place"):
+    """How many rows of a loop are finished."""
+
+    place: int  # 0 at the start.

@@ -1,0 +1,133 @@
+"""Results of reducers over a journal's events up to some place, so that a replay need not begin at the first.
+
+Laws:
+- A snapshot holds exactly the events up to its position that its vector covers. It
+  stands for all events up to there under three conditions: no operation that its vector does
+  not cover put an event there (`holds` checks this); no such operation took over a key that was
+  claimed before (`claims.contested`); and no event was trimmed that it does not hold. `usable`
+  checks the last two.
+- Only the greatest version of a reducer is kept: its `SNAPSHOTS_KEPT` greatest
+  positions, and at each position the snapshot whose vector covers most.
+
+Rows (within the thread's):
+    K 0x01 len₂ reducer version₈ position₃₄      msgpack [vector, rank₂₆, value]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.kinds.journal.state import claims, trimming
+from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES, dot_of, hlc_of
+from shoal.records import NamedTuple
+
+REDUCTION = b"K\x01"
+SNAPSHOTS_KEPT = 8
+VERSION_MAX = 2**63 - 1
+
+_decode = msgspec.msgpack.Decoder(tuple[bytes, bytes, bytes]).decode
+
+
+class Reduce(msgspec.Struct, array_like=True, frozen=True, tag="snapshot"):
+    """The mutation: stores a snapshot."""
+
+    reducer: str
+    version: int
+    position: bytes
+    vector: bytes  # Packed. The value holds the events up to `position` that it covers.
+    value: bytes
+
+
+class Snapshot(NamedTuple):
+    """A reducer's result for the events up to `position` that `vector` covers."""
+
+    position: bytes
+    vector: VersionVector
+    value: bytes
+
+
+def apply(rows: Rows, stamp: Stamp, change: Reduce) -> None:
+    """Store the snapshot, and remove those that the laws no longer keep."""
+    prefix = _prefix(change.reducer)
+    version = change.version.to_bytes(8, "big")
+    stored = [row for row, _ in rows.scan(prefix)]
+    if any(row[len(prefix) : len(prefix) + 8] > version for row in stored):
+        return
+    for row in [row for row in stored if row[len(prefix) : len(prefix) + 8] < version]:
+        rows.delete(row)
+    mine = prefix + version + change.position
+    packed = msgspec.msgpack.encode((change.vector, stamp.pack_position()[8:], change.value))
+    earlier = rows.get(mine)
+    if earlier is None or _rank(earlier) < _rank(packed):
+        rows.put(mine, packed)
+    kept = [row for row, _ in rows.scan(prefix + version, reverse=True)]
+    for row in kept[SNAPSHOTS_KEPT:]:
+        rows.delete(row)
+
+
+def usable(rows: Rows, reducer: str, version: int, here: VersionVector, *, until: bytes | None = None) -> Iterator[Snapshot]:
+    """The snapshots up to position `until` in which no event has changed its place since, the latest first.
+
+    `here` is the replica's vector.
+    """
+    prefix = _prefix(reducer) + version.to_bytes(8, "big")
+    contested, (floor, ends), last = claims.contested(rows), trimming.ends(rows), trimming.last(rows)
+    for row, stored in rows.scan(prefix, reverse=True):
+        position = row[len(prefix) :]
+        if until is None or position <= until:
+            packed, _, value = _decode(stored)
+            vector = VersionVector.unpack(packed)
+            moved = all(vector.reaches(Dot(*entry), None, here) for entry in contested.items())
+            got = (not floor.hlc or floor.is_reached(vector)) and all(vector.reaches(dot_of(e), hlc_of(e), here) for e in ends)
+            if moved and last <= position[:PLACE_BYTES] and got:
+                yield Snapshot(position, vector, value)
+
+
+def holds(rows: Rows, snapshot: Snapshot, vector: VersionVector, *, floor_hlc: int | None, scan_rows_max: int) -> bool:
+    """Whether the snapshot lacks no event up to its position, at a replica at `vector`.
+
+    `floor_hlc` is the least HLC of the operations that `vector` covers and the snapshot's does not; None: not known.
+    Also False if that would take a look at more than `scan_rows_max` rows.
+    """
+    start = EVENT + (b"" if floor_hlc is None else floor_hlc.to_bytes(8, "big"))
+    for scanned, (row, _) in enumerate(rows.scan(EVENT, after=start)):
+        if row[1:] > snapshot.position:
+            return True
+        dot, hlc = dot_of(row[1:]), hlc_of(row[1:])
+        if scanned == scan_rows_max or (vector.reaches(dot, hlc, vector) and not snapshot.vector.reaches(dot, hlc, vector)):
+            return False
+    return True
+
+
+def reducers(rows: Rows) -> set[str]:
+    """The names of the reducers that have snapshots."""
+    found = set()
+    for row, _ in rows.scan(REDUCTION):
+        start = len(REDUCTION) + 2
+        found.add(row[start : start + int.from_bytes(row[start - 2 : start], "big")].decode())
+    return found
+
+
+def _prefix(reducer: str) -> bytes:
+    name = reducer.encode()
+    return REDUCTION + len(name).to_bytes(2, "big") + name
+
+
+def _rank(stored: bytes) -> tuple[int, bytes, bytes]:
+    packed, rank, _ = _decode(stored)
+    return sum(VersionVector.unpack(packed).values()), packed, rank
+
+
+def check(change: Reduce) -> None:
+    """Check a change from a peer.
+
+    Raises:
+        ValueError: no node would have made it.
+    """
+    if len(change.position) != POSITION_BYTES or not 0 <= change.version <= VERSION_MAX:
+        raise ValueError("the position or the version is malformed")
+    VersionVector.unpack(change.vector)

@@ -1,0 +1,78 @@
+"""Changes of a thread's labels, notes and owner."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import sha256
+
+from shoal.crdt.dot import NOTHING_SEEN, VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
+from shoal.kinds.label.state import labels, notes
+from shoal.kinds.thread.state import ownership
+from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
+from shoal.node.appliers.effects import Effects, Erased, Sweep, What
+from shoal.node.blobs import ERASED, Blobs, is_gone
+from shoal.storage.keys import Kind
+
+
+def _apply(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Blobs) -> None:
+    if not is_gone(attached):  # If they are gone, a cut that will arrive later has taken them elsewhere.
+        notes.apply(rows, stamp, change, attached.content)
+
+
+def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Blobs) -> Blobs:
+    if is_gone(attached):
+        return attached
+    if sha256(attached.content).digest() != change.digest:
+        raise BadOperation("its notes do not match their hash", reason="content")
+    try:
+        notes.unpack(attached.content)
+    except InvalidValue as error:
+        raise BadOperation(error.message, reason="content") from None
+    return attached
+
+
+def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Blobs:
+    content = notes.content_of(rows, stamp, change)
+    if content is None:
+        return ERASED
+    if sha256(content).digest() != change.digest:
+        raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are damaged. Run `shoal verify`.")
+    return Blobs(content)
+
+
+def _check_cut(_stamp: Stamp, change: notes.Cut) -> None:
+    try:
+        VersionVector.unpack(change.known)
+    except ValueError:
+        raise BadOperation("its cut has no valid vector", reason="content") from None
+
+
+def _check_mark(_stamp: Stamp, change: ownership.LeaseMark) -> None:
+    if not 0 < change.fence <= ownership.FENCE_MAX:
+        raise BadOperation("its fencing number is out of range", reason="content")
+
+
+def _is_cut(_rows: Rows, stamp: Stamp, change: notes.Annotate, erased: Erased) -> bool:
+    return erased.notes.get(change.label, NOTHING_SEEN).covers(stamp.dot)
+
+
+def _erases(change: notes.Cut, erased: Erased) -> None:
+    with suppress(ValueError):
+        known = VersionVector.unpack(change.known)
+        erased.notes[change.label] = erased.notes.get(change.label, NOTHING_SEEN).join(known)
+
+
+APPLIERS: Appliers = {
+    labels.Release: bare(Kind.THREAD, labels.apply),
+    notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of, id_of=position_of, effects=Effects(erased_by=_is_cut)),
+    notes.Cut: bare(
+        Kind.THREAD,
+        notes.cut,
+        _check_cut,
+        effects=Effects(sweeps=Sweep(What.NOTES, lambda _stamp, cut: notes.pack_cut(cut)), erases=_erases),
+    ),
+    ownership.Claim: bare(Kind.THREAD, ownership.apply),
+    ownership.LeaseMark: bare(Kind.THREAD, ownership.apply_mark, _check_mark, effects=Effects(marks_lease=True)),
+}

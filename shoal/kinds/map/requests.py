@@ -1,0 +1,188 @@
+"""Maps: registers, counters and sets by key. All of a key are parts of its entry."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Struct, field
+
+from shoal.errors import RegisterChanged, TooManySiblings
+from shoal.kinds.scalars.requests import Sibling
+from shoal.kinds.set.requests import SetAltered
+from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Http, Part, always, operation
+from shoal.protocol.fields import Elements, Keys, Named, Positive, Value
+
+__all__ = [
+    "AddEntry",
+    "AlterEntry",
+    "EntryAdded",
+    "EntryFolded",
+    "EntryPut",
+    "EntryRemoved",
+    "FoldEntry",
+    "MapEntries",
+    "MapEntry",
+    "PutEntry",
+    "ReadMap",
+    "RemoveEntry",
+]
+
+
+@operation(
+    batch=True,
+    http=Http(
+        "PUT",
+        "/maps/{map}/{key}",
+        "Set the register of a key",
+        ops=("put-entry",),
+        errors=(RegisterChanged, TooManySiblings),
+        example={"value": "dark"},
+    ),
+    cli=[
+        Cli(
+            "map set",
+            "Set a key of a map, and print its version.",
+            """shoal map set plan goal '{"reach": "Mars"}' --data ./state""",
+            shows="version",
+            arguments=("key", "value"),
+            options=("expect",),
+        )
+    ],
+)
+class PutEntry(ObjectWrite["EntryPut"], array_like=True, frozen=True, tag="put-entry"):
+    """Set a key's register, replacing all values that the serving node shows of it."""
+
+    map: str
+    key: str
+    value: Value
+    expect: str | None = None  # The version that its register must have; "" if it must have no value.
+
+
+class EntryPut(Reply, array_like=True, frozen=True, tag="entry-put"):
+    """The register's new version."""
+
+    version: str
+
+
+@operation(
+    action="append",
+    batch=True,
+    http=Http("POST", "/maps/{map}/{key}/counter", "Add to the counter of a key", ops=("add-entry",), example={"add": 1}),
+)
+class AddEntry(ObjectWrite["EntryAdded"], array_like=True, frozen=True, tag="add-entry"):
+    """Add to a key's counter."""
+
+    map: str
+    key: str
+    amount: Annotated[int, Named("add")]
+
+
+class EntryAdded(Reply, array_like=True, frozen=True, tag="entry-added"):
+    """The amount was added."""
+
+
+class FoldEntry(ObjectWrite["EntryFolded"], array_like=True, frozen=True, tag="fold-entry"):
+    """Merge adds to a key's counter that nothing can contest any more. The value stays."""
+
+    map: str
+    key: str
+    least: int = 0  # Merge nothing if there are fewer; 0: `adds_folded_min`.
+    inherited: bool = False  # Also those of removed directories whose heir this node is, if it may now.
+
+
+class EntryFolded(Reply, array_like=True, frozen=True, tag="entry-folded"):
+    """How many adds were merged, and how many of this node are left; of each kind at most as many as are merged at once."""
+
+    folded: int
+    left: int
+
+
+@operation(
+    discloses=True,
+    batch=True,
+    removes=lambda request: bool(request.remove),
+    http=Http(
+        "POST",
+        "/maps/{map}/{key}/set",
+        "Remove elements of the set of a key, and add others",
+        ops=("alter-entry",),
+        example={"add": ["tea"]},
+    ),
+)
+class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alter-entry"):
+    """Remove elements from a key's set, and add others."""
+
+    map: str
+    key: str
+    add: Elements[Value] = field(default_factory=list)
+    remove: Elements[Value] = field(default_factory=list)
+
+
+@operation(
+    frees=True,
+    removes=always,
+    batch=True,
+    http=Http("DELETE", "/maps/{map}/{key}", "Remove a key of a map", ops=("remove-entry",)),
+    cli=[
+        Cli(
+            "map remove",
+            "Remove a key of a map, and print whether it was there.",
+            "shoal map remove plan goal --data ./state",
+            shows="removed",
+            arguments=("key",),
+        )
+    ],
+)
+class RemoveEntry(ObjectWrite["EntryRemoved"], array_like=True, frozen=True, tag="remove-entry"):
+    """Remove all that the serving node shows of a key."""
+
+    map: str
+    key: str
+
+
+class EntryRemoved(Reply, array_like=True, frozen=True, tag="entry-removed"):
+    """Whether the key held anything."""
+
+    removed: bool
+
+
+@operation(
+    multi_read=True,
+    http=(
+        Http("GET", "/maps/{map}", "Entries of a map", ops=("map",)),
+        Http(
+            "GET",
+            "/maps/{map}/{key}",
+            "An entry of a map",
+            parts=(Part({"key": str}, ("keys",), lambda key: ([key],)),),
+            one="entries",
+        ),
+    ),
+)
+class ReadMap(ObjectRead["MapEntries"], array_like=True, frozen=True, tag="read-map"):
+    """Read entries in the order of their keys."""
+
+    map: str
+    keys: Keys | None = None  # Only these keys; None: all, page by page.
+    prefix: str = ""
+    after: str | None = None
+    limit: Positive = 1000
+
+
+class MapEntry(Struct, array_like=True, frozen=True):
+    """All that a key holds."""
+
+    key: str
+    siblings: list[Sibling]  # The values of its register, the latest first.
+    version: str  # The version of its register; empty if it has no value.
+    count: int | None  # The value of its counter; nil if nothing was added.
+    members: list[Value]  # The members of its set.
+
+
+class MapEntries(Reply, array_like=True, frozen=True, tag="map-entries"):
+    """A page of a map."""
+
+    entries: list[MapEntry]
+    size: int  # The number of keys in the whole map.
+    more: bool  # Ask again with after=entries[-1].key.

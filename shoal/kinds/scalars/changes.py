@@ -1,0 +1,54 @@
+"""Changes of counters, registers, sets and maps."""
+
+from __future__ import annotations
+
+from shoal.crdt.dot import ORIGIN_BYTES
+from shoal.crdt.rows import Stamp
+from shoal.errors import BadOperation
+from shoal.kinds.counter import state as counter
+from shoal.kinds.map import state as ormap
+from shoal.kinds.register import state as register
+from shoal.kinds.set import state as orset
+from shoal.kinds.thread.state.ownership import FENCE_MAX
+from shoal.node.appliers.applier import Appliers, bare
+from shoal.node.appliers.effects import NO_EFFECTS, Effects
+from shoal.node.implied_keys import check as check_implied
+from shoal.protocol.requests import always
+from shoal.storage.keys import Kind
+
+
+def _check_add(_stamp: Stamp, change: counter.Add) -> None:
+    check_implied(change.key)
+
+
+def _check_entry(_stamp: Stamp, change: ormap.Change) -> None:
+    if isinstance(change, ormap.Add):
+        check_implied(change.request)
+    elif isinstance(change, ormap.Fold):
+        if any(len(row) != ormap.ADD_BYTES for row in (*change.over, *change.lost)):
+            raise BadOperation("a fold names impossible adds. Nothing of it was written.", reason="content")
+        if len(change.directory) not in (0, ORIGIN_BYTES):
+            raise BadOperation("a fold names an impossible directory. Nothing of it was written.", reason="content")
+
+
+def _check_swap(_stamp: Stamp, change: register.Swap) -> None:
+    if not 0 < change.fence <= FENCE_MAX:
+        raise BadOperation(f"a swap has the fencing number {change.fence}. Nothing of it was written.", reason="content")
+
+
+APPLIERS: Appliers = {
+    counter.Add: bare(Kind.COUNTER, counter.apply, _check_add),
+    register.Assign: bare(Kind.REGISTER, register.apply),
+    register.Swap: bare(Kind.REGISTER, register.apply_swap, _check_swap, since=lambda _: 7),
+    orset.Alter: bare(Kind.SET, orset.apply, effects=Effects(frees=lambda alter: bool(alter.remove))),
+    **{
+        kind: bare(Kind.MAP, ormap.apply, _check_entry, id_of=lambda _name, _stamp, change: change.key, effects=effects)
+        for kind, effects in (
+            (ormap.Put, NO_EFFECTS),
+            (ormap.Add, NO_EFFECTS),
+            (ormap.Fold, NO_EFFECTS),
+            (ormap.Alter, NO_EFFECTS),
+            (ormap.Remove, Effects(frees=always)),
+        )
+    },
+}

@@ -1,0 +1,171 @@
+"""The handles of counters and registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
+
+from shoal import values
+from shoal.client.arguments import named
+from shoal.client.connection import StoreConnection
+from shoal.client.deletion import Deletable
+from shoal.names import check_name
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability
+
+
+def add_request(space: str, name: str, amount: int = 1, *, key: str | None = None) -> requests.Add:
+    """The request that adds to a counter."""
+    return requests.Add(space, name, amount, key)
+
+
+@named
+class Counter(Deletable):
+    """A counter that all nodes can add to."""
+
+    _deletion = requests.DeleteCounter
+
+    def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self.name = check_name("counter", name)
+
+    def __repr__(self) -> str:
+        return f"Counter({self.space!r}, {self.name!r})"
+
+    async def add(self, amount: int = 1, *, key: str | None = None, durability: Durability | None = None) -> int:
+        """Add `amount` (negative subtracts), once for each `key` as long as the counter exists, and return the value.
+
+        Without a `key`, the client makes one for the request, so that a retry counts once. Nodes remember it for
+        `key_window_s`; a later retry raises `KeyExpired`.
+
+        Raises:
+            KeyReused: `key` was used with another amount.
+        """
+        request = add_request(self.space, self.name, amount, key=key)
+        reply = await self._connection.write(request, key=None, durability=durability)
+        return reply.value
+
+    async def value(self, *, stale: bool = False) -> int:
+        """The value; 0 for a counter that was never added to. `stale`: see `Store`."""
+        reply = await self._connection.read(requests.ReadCounter(self.space, self.name), stale=stale)
+        return reply.value
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterState:
+    """The result of a read. Pass `version` back as `expect`."""
+
+    siblings: tuple[Any, ...]  # The values, the latest first; several if they were set concurrently.
+    version: str  # It changes with the values; empty if it was never set.
+
+    @property
+    def value(self) -> Any:
+        """The latest value; None if it was never set."""
+        return self.siblings[0] if self.siblings else None
+
+
+def set_request(space: str, name: str, value: Any, *, expect: RegisterState | str | None = None) -> requests.Assign:
+    """The request that sets a register without a read before it, replacing all values on the serving node."""
+    expected = expect.version if isinstance(expect, RegisterState) else expect
+    return requests.Assign(space, name, values.encode(value, where="value"), None, expected)
+
+
+@named
+class Register(Deletable):
+    """One value, replaced as a whole. Concurrent values are kept, as siblings, until a write that has seen them.
+
+    The handle remembers the values that its last `get`, `siblings` or `read` returned, and a later `set`
+    replaces only those. A `set` without a read before it replaces all values on the node. So does a `set` that
+    begins while another one of the same handle is in progress, because the result of that one is not known yet.
+    """
+
+    _deletion = requests.DeleteRegister
+
+    def __init__(self, connection: StoreConnection, space: str, name: str) -> None:
+        self._connection = connection
+        self.space = check_name("space", space)
+        self.name = check_name("register", name)
+        self._context: bytes | None = None
+        self._begun = self._told = self._under_way = 0  # Sets: begun, the last whose context is known, without an answer.
+
+    def __repr__(self) -> str:
+        return f"Register({self.space!r}, {self.name!r})"
+
+    async def get(self, default: Any = None, *, stale: bool = False) -> Any:
+        """The latest value; of concurrent values, the one with the greatest HLC."""
+        found = await self.siblings(stale=stale)
+        return found[0] if found else default
+
+    async def siblings(self, *, stale: bool = False) -> list[Any]:
+        """All concurrent values, the latest first; empty if it was never set. `stale`: see `Store`."""
+        return list((await self.read(stale=stale)).siblings)
+
+    async def read(self, *, stale: bool = False) -> RegisterState:
+        """All concurrent values, and the version that a `set` may expect."""
+        reply = await self._connection.read(requests.ReadRegister(self.space, self.name), stale=stale)
+        self._context = reply.context
+        return RegisterState(tuple(values.decode(sibling.value) for sibling in reply.siblings), reply.version)
+
+    async def set(
+        self,
+        value: Any,
+        *,
+        expect: RegisterState | str | None = None,
+        key: str | None = None,
+        durability: Durability | None = None,
+    ) -> str:
+        """Replace the values that this handle has seen, and return the register's new version.
+
+        `expect` is the result of a `read`, its version, or "" for none; the register must have that version on the serving
+        node. Of two such sets on one node, one is rejected. Nodes that cannot reach each other may accept both; their
+        values are then siblings.
+
+        Raises:
+            InvalidValue: `value` cannot be serialised.
+            RegisterChanged: it has another version than `expect`.
+            TooManySiblings: too many concurrent values; read first.
+        """
+        request = set_request(self.space, self.name, value, expect=expect)
+        if expect is None and not self._under_way:
+            request = replace(request, context=self._context)
+        self._begun += 1
+        number, self._under_way = self._begun, self._under_way + 1
+        try:
+            reply = await self._connection.write(request, key=key, durability=durability)
+        finally:
+            self._under_way -= 1
+        # We have now seen our own value; values that arrived meanwhile stay as siblings.
+        if reply.siblings == 1 and number > self._told:
+            self._context, self._told = reply.context, number
+        return reply.version
+
+    async def compare_and_set(
+        self, expected: Any, value: Any, *, key: str | None = None, durability: Durability | None = None
+    ) -> RegisterState:
+        """Set the register if its latest value is `expected`, and return it. None is also a register that was never set.
+
+        All such calls for one register are carried out one at a time, on all nodes: each finds the value of the one before.
+        So of several that expect the same value, one succeeds. The durability is at least `quorum`. A `set` beside it does
+        not take part: it may appear as another sibling, after this value.
+
+        Raises:
+            RegisterChanged: it has another value, which the message names. It was not changed.
+            NoQuorum: too few nodes can be reached. Nothing was written.
+            OutcomeUnknown: it may be set. Read it, or call again with the same `key`.
+            InvalidValue: `expected` or `value` cannot be serialised.
+        """
+        request = requests.CompareAndSet(
+            self.space, self.name, values.encode(expected, where="expected"), values.encode(value, where="value")
+        )
+        self._begun += 1
+        number, self._under_way = self._begun, self._under_way + 1
+        try:
+            reply = await self._connection.write(request, key=key, durability=durability)
+        finally:
+            self._under_way -= 1
+        if number > self._told:
+            self._context, self._told = reply.context, number
+        return RegisterState((values.decode(request.value),), reply.version)

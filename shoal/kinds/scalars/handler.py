@@ -1,0 +1,204 @@
+"""Counters and registers over storage: adds and assignments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shoal import values
+from shoal.config import Config
+from shoal.errors import InvalidInput, KeyReused, LeaseLost, RegisterChanged, TooLarge, TooManySiblings, Unsupported
+from shoal.kinds.counter import state as counter
+from shoal.kinds.register import state as register
+from shoal.names import check_key, check_name
+from shoal.node.checks import check_size
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import expires
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    NIL,
+    Add,
+    Added,
+    Assign,
+    Assigned,
+    CompareAndSet,
+    CounterValue,
+    ReadCounter,
+    ReadRegister,
+    Siblings,
+    Swap,
+    Swapped,
+    WasSet,
+)
+from shoal.values.canonical import canonical
+from shoal.values.work import Allowance
+
+AMOUNT_MAX = 2**63 - 1
+
+
+class Counters:
+    """The handler of counters."""
+
+    def __init__(self) -> None:
+        self.checks: Checks = {Add: self._check}
+        self.writers: Writers = {Add: self._add}
+        self.readers: Readers = {ReadCounter: self._read}
+
+    def _check(self, request: Add) -> None:
+        check_name("counter", request.counter)
+        if request.key is not None:
+            check_key("counter key", request.key)
+        if not -AMOUNT_MAX <= request.amount <= AMOUNT_MAX:
+            raise InvalidInput(f"an amount must fit 64 bits; got {request.amount}. Nothing was written.")
+
+    def _add(self, context: WriteContext, request: Add) -> Added:
+        """Add an amount; a repeated key adds once.
+
+        Raises:
+            KeyReused: the key was used with another amount.
+        """
+        rows, key = context.rows, request.key or context.implied_key
+        # The table of answers may have forgotten a request's key that a user chose.
+        if key is not None and not expires(key) and (amount := counter.find(rows, key)) is not None:
+            if amount != request.amount:
+                raise KeyReused(
+                    f"key {request.key or context.key!r} has added {amount} to counter {request.counter!r}, not "
+                    f"{request.amount}. Nothing was written. Use a new key for a new add."
+                )
+            return Added(value=counter.value(rows), added=False)
+        context.apply(counter.Add(request.amount, key))
+        return Added(value=counter.value(rows), added=True)
+
+    def _read(self, view: View, _request: ReadCounter) -> CounterValue:
+        return CounterValue(counter.value(view.rows))
+
+
+class Registers:
+    """The handler of registers."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Assign: self._check, CompareAndSet: self._check_compared, Swap: self._check_compared}
+        self.writers: Writers = {Assign: self._assign, CompareAndSet: _refuse, Swap: self._swap}
+        self.readers: Readers = {ReadRegister: self._read}
+
+    def _check(self, request: Assign | CompareAndSet | Swap) -> None:
+        check_name("register", request.register)
+        values.check(request.value)
+        check_size(self._config, len(request.value), "a register's value")
+
+    def _check_compared(self, request: CompareAndSet | Swap) -> None:
+        self._check(request)
+        values.check(request.expected)
+        is_same(NIL, request.expected)
+        check_size(self._config, len(request.expected), "an expected value")
+
+    def _assign(self, context: WriteContext, request: Assign) -> Assigned:
+        """Assign a value, which replaces the siblings that its context covers.
+
+        Raises:
+            RegisterChanged: `expect` is not its version here.
+            TooManySiblings: the register would hold more than `siblings_max` concurrent values.
+            InvalidValue: `context` is not a context from an earlier read.
+        """
+        rows, stamp = context.rows, context.stamp
+        if request.expect is not None:
+            check_expected(f"register {request.register!r}", request.expect, register.siblings(rows))
+        # The context always travels in the change, so that applying it needs nothing else.
+        seen = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
+        seen = register.clipped(seen, stamp.context, register.entries(rows))
+        change = register.Assign(request.value, register.context_entries(seen), context.implied_key)
+        context.apply(change)
+        live = register.entries(rows)
+        siblings = register.siblings_of(live)
+        if len(siblings) > self._config.siblings_max:
+            raise TooManySiblings(
+                f"register {request.register!r} would hold {len(siblings)} concurrent values; {self._config.siblings_max} are "
+                "allowed. Nothing was written. Read it, then set it with the context of that read."
+            )
+        context_after = register.pack_context(register.context_in(live))
+        version = register.version_of(siblings)
+        return Assigned(siblings=len(siblings), context=context_after, version=version)
+
+    def _swap(self, context: WriteContext, request: Swap) -> Swapped:
+        """Assign a value if the latest one is the expected one. If not, and `settles`, assign the latest one again.
+
+        So what is told of the register has the greatest number, and no swap of a smaller one that arrives later
+        replaces it.
+
+        Raises:
+            LeaseLost: a swap of a greater number is known here.
+        """
+        rows, known = context.rows, register.fence(context.rows)
+        if known.number > request.fence:
+            raise LeaseLost(
+                f"a later compare_and_set of register {request.register!r} has begun. Nothing was written. Try again.",
+                fence=request.fence,
+                holder="",
+            )
+        live = register.entries(rows)
+        latest = next(iter(register.siblings_of(live, known.position)), None)
+        if request.made:
+            swapped = latest is not None and latest.name == _swap_key(request.made).encode()
+        else:
+            swapped = is_same(NIL if latest is None else latest.value, request.expected)
+        value: bytes | None = request.value
+        key = _swap_key(request.fence)
+        if request.settles:
+            value = None if latest is None else latest.value
+            key = latest.name.decode() if latest is not None and latest.is_swap else key
+        if request.settles or swapped:
+            seen = register.clipped(register.context_in(live), context.stamp.context, live)
+            context.apply(register.Swap(value, register.context_entries(seen), request.fence, key))
+            live = register.entries(rows)
+        packed = register.pack_context(register.context_in(live))
+        shown = register.siblings_of(live)
+        return Swapped(swapped, request.fence, shown[0].value if shown else NIL, packed, register.version_of(shown))
+
+    def _read(self, view: View, _request: ReadRegister) -> Siblings:
+        siblings = register.siblings(view.rows)
+        found = [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in siblings]
+        return Siblings(found, register.pack_context(register.context_of(view.rows)), register.version_of(siblings))
+
+
+def _refuse(context: WriteContext, request: CompareAndSet) -> WasSet:
+    raise Unsupported(
+        f"compare_and_set of register {request.register!r} takes a lease of its own, so it cannot be made under one. "
+        "Nothing was written. Send it alone."
+    )
+
+
+def is_same(held: bytes, expected: bytes) -> bool:
+    """Whether two packed values are equal. Those of more values than one request may compare are, if their bytes are.
+
+    Raises:
+        InvalidValue: one has no canonical form.
+    """
+    if held == expected:
+        return True
+    allowance = Allowance()
+    try:
+        allowance.charge_packed(held)
+        allowance.charge_packed(expected)
+    except TooLarge:
+        return False
+    return canonical(held) == canonical(expected)
+
+
+def _swap_key(fence: int) -> str:
+    """The key of a value that was set under this number; it stays when the value is written again."""
+    return f"swap/{fence}"
+
+
+def check_expected(what: str, expected: str, siblings: Sequence[register.Sibling]) -> None:
+    """Check the version of a register, which the error names as `what`; an empty `expected` means no value.
+
+    Raises:
+        RegisterChanged: these siblings have another version.
+    """
+    version = register.version_of(siblings)
+    if expected != version:
+        raise RegisterChanged(
+            f"{what} {f'has version {version}' if version else 'has no value'} here, but "
+            f"{f'version {expected}' if expected else 'no value'} was expected. Nothing was written. Read it again.",
+            version=version,
+        )

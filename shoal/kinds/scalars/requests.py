@@ -1,0 +1,208 @@
+"""Counters and registers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Struct
+
+from shoal.errors import NoQuorum, RegisterChanged, TooManySiblings
+from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Http, operation
+from shoal.protocol.fields import Cursor, Named, Natural, Value
+
+__all__ = [
+    "Add",
+    "Added",
+    "Assign",
+    "Assigned",
+    "CompareAndSet",
+    "CounterValue",
+    "ReadCounter",
+    "ReadRegister",
+    "Sibling",
+    "Siblings",
+    "Swap",
+    "Swapped",
+    "WasSet",
+]
+
+
+@operation(
+    discloses=True,
+    action="append",
+    batch=True,
+    http=Http("POST", "/counters/{counter}", "Add to a counter", ops=("add",), example={"add": 250, "key": "call-17"}),
+    cli=[
+        Cli(
+            "counter add",
+            "Add to a counter, and print its value.",
+            "shoal counter add tokens 512 --data ./state",
+            shows="value",
+            arguments=("amount",),
+            options=("key",),
+            defaults={"amount": 1},
+        )
+    ],
+)
+class Add(ObjectWrite["Added"], array_like=True, frozen=True, tag="add"):
+    """Add to a counter. Of all adds with one `key`, one counts."""
+
+    counter: str
+    amount: Annotated[int, Named("add")]
+    key: str | None = None
+
+
+class Added(Reply, array_like=True, frozen=True, tag="added"):
+    """The counter's value, and whether the amount was added."""
+
+    value: int
+    added: bool
+
+
+@operation(multi_read=True, http=Http("GET", "/counters/{counter}", "A counter's value", ops=("counter",)))
+class ReadCounter(ObjectRead["CounterValue"], array_like=True, frozen=True, tag="read-counter"):
+    """Read a counter. If it does not exist, it is 0."""
+
+    counter: str
+
+
+class CounterValue(Reply, array_like=True, frozen=True, tag="counter-value"):
+    """A counter's value."""
+
+    value: int
+
+
+@operation(
+    batch=True,
+    http=Http(
+        "PUT",
+        "/registers/{register}",
+        "Set a register",
+        ops=("set", "assign"),
+        errors=(RegisterChanged, TooManySiblings),
+        example={"value": {"goal": "survey the library"}},
+    ),
+    cli=[
+        Cli(
+            "register set",
+            "Set a register, and print its version.",
+            """shoal register set goal '{"reach": "Mars"}' --data ./state""",
+            shows="version",
+            arguments=("value",),
+            options=("expect",),
+        )
+    ],
+)
+class Assign(ObjectWrite["Assigned"], array_like=True, frozen=True, tag="assign"):
+    """Set a register.
+
+    `context` is the one of the read that this write is based on: values that the read has not
+    seen stay as siblings. None replaces all values that the serving node shows. `expect` is the
+    version that the register must have on the serving node.
+    """
+
+    register: str
+    value: Value
+    context: Cursor | None = None
+    expect: str | None = None  # "" if it must have no value.
+
+
+class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
+    """The register after a write."""
+
+    siblings: int
+    context: Cursor
+    version: str = ""
+
+
+@operation(
+    http=Http(
+        "POST",
+        "/registers/{register}/compare-and-set",
+        "Set a register if it has this value",
+        errors=(RegisterChanged, NoQuorum),
+        example={"expected": "worker-1", "value": "worker-2"},
+    ),
+    cli=[
+        Cli(
+            "register compare-and-set",
+            "Set a register if its value is the expected one on all nodes, and print its version.",
+            """shoal register compare-and-set leader null '"worker-1"' --data ./state""",
+            shows="version",
+            arguments=("expected", "value"),
+        )
+    ],
+)
+class CompareAndSet(ObjectWrite["WasSet"], array_like=True, frozen=True, tag="compare-and-set"):
+    """Set a register if its latest value is the expected one; a register that was never set has the value nil.
+
+    All these requests for one register are carried out in one order, on all nodes. Durability is at least `quorum`.
+
+    Raises RegisterChanged if it has another value.
+    """
+
+    register: str
+    expected: Value
+    value: Value
+
+
+class WasSet(Reply, array_like=True, frozen=True, tag="was-set"):
+    """The register after a write that replaced all its values."""
+
+    context: Cursor
+    version: str
+
+
+@operation(discloses=True, not_of_key=("fence", "token"))
+class Swap(ObjectWrite["Swapped"], array_like=True, frozen=True, tag="swap-register"):
+    """Carry out a `CompareAndSet` under a lease: nodes do this.
+
+    If `settles`, a value is written in any case: the one that is there, under this number. With `made` the value is the
+    expected one if the swap of that number set it.
+    """
+
+    register: str
+    expected: Value
+    value: Value
+    fence: Natural
+    token: str
+    settles: bool = False
+    made: int = 0
+
+
+class Swapped(Reply, array_like=True, frozen=True, tag="swapped"):
+    """Whether the value was the expected one, the number under which that was decided, and the register after it."""
+
+    swapped: bool
+    fence: int
+    value: Value
+    context: Cursor
+    version: str
+
+
+@operation(multi_read=True, http=Http("GET", "/registers/{register}", "A register and its siblings", ops=("register",)))
+class ReadRegister(ObjectRead["Siblings"], array_like=True, frozen=True, tag="read-register"):
+    """Read a register. If it was never set, it has no siblings."""
+
+    register: str
+
+
+class Sibling(Struct, array_like=True, frozen=True):
+    """One of the values that were assigned concurrently."""
+
+    value: Value
+    wall_ms: int
+
+
+class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
+    """The values of a register."""
+
+    siblings: list[Sibling]  # Greatest HLC first: the first is the `latest`.
+    context: Cursor
+    version: str = ""  # It changes with the values; empty if there is none.
+
+    @property
+    def value(self) -> Value:
+        """The value of the first sibling; nil if it was never assigned."""
+        return self.siblings[0].value if self.siblings else b"\xc0"

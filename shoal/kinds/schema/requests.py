@@ -1,0 +1,95 @@
+"""Replicated JSON Schemas: nodes enforce them for all clients of a space."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Struct
+
+from shoal.errors import InvalidSchema, NotFound, SchemaTaken
+from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Http, operation
+from shoal.protocol.fields import Named, Shape
+
+__all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "SchemaVersions", "Violation", "Violations"]
+
+
+@operation(
+    discloses=True,
+    action="admin",
+    http=Http(
+        "PUT",
+        "/schemas/{schema}",
+        "Put a version of a JSON Schema that nodes enforce",
+        errors=(InvalidSchema, SchemaTaken),
+        example={"version": 1, "schema": {"type": "object"}, "threads": "planner"},
+    ),
+)
+class PutSchema(ObjectWrite["SchemaVersion"], array_like=True, frozen=True, tag="put-schema"):
+    """Put a version of a schema. The same content again changes nothing.
+
+    `threads` names the threads whose saves must satisfy its newest version: a name, a
+    prefix and `*`, or nothing. A save under its name must satisfy the version that it names.
+    """
+
+    schema: str
+    version: int
+    json: Annotated[bytes, Shape.JSON, Named("schema")]
+    threads: str = ""
+
+
+class SchemaVersion(Reply, array_like=True, frozen=True, tag="schema-version"):
+    """One version of a schema."""
+
+    version: int
+    json: Annotated[bytes, Shape.JSON, Named("schema")]
+    threads: str
+    wall_ms: int
+    rivals: int  # How many other contents were put concurrently under this version; they do not count.
+
+
+@operation(http=Http("GET", "/schemas/{schema}", "All versions of a schema, oldest first", errors=(NotFound,)))
+class ReadSchema(ObjectRead["SchemaVersions"], array_like=True, frozen=True, tag="read-schema"):
+    """Read all versions of a schema.
+
+    Raises NotFound if there is no such schema.
+    """
+
+    schema: str
+
+
+class SchemaVersions(Reply, array_like=True, frozen=True, tag="schema-versions"):
+    """All versions of a schema."""
+
+    versions: list[SchemaVersion]  # Oldest first.
+
+
+@operation(
+    http=Http(
+        "GET",
+        "/threads/{thread}/violations",
+        "Violations of the space's schemas by the heads of a thread",
+        errors=(NotFound,),
+    )
+)
+class ReadViolations(ObjectRead["Violations"], array_like=True, frozen=True, tag="read-violations"):
+    """List violations of the space's schemas by the heads of a thread."""
+
+    thread: str
+
+
+class Violation(Struct, array_like=True, frozen=True):
+    """A rule of a schema that a head breaks."""
+
+    checkpoint: str
+    branch: str
+    schema: str
+    version: int
+    path: str  # A JSON pointer into the state.
+    why: str
+
+
+class Violations(Reply, array_like=True, frozen=True, tag="violations"):
+    """All violations by the heads of a thread."""
+
+    violations: list[Violation]

@@ -1,0 +1,119 @@
+"""Sets over storage: adding and removing members, and pages of members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from shoal import values
+from shoal.config import Config
+from shoal.errors import TooLarge
+from shoal.kinds.set import state as orset
+from shoal.names import check_name
+from shoal.node.checks import check_size
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.protocol.requests import (
+    AlterSet,
+    ClearSet,
+    ContainsMembers,
+    MembersContained,
+    ReadSet,
+    SetAltered,
+    SetCleared,
+    SetMembers,
+)
+
+
+class Sets:
+    """The handler of sets."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {
+            AlterSet: self._check,
+            ClearSet: self._check_name,
+        }
+        self.writers: Writers = {AlterSet: self._alter, ClearSet: self._clear}
+        self.readers: Readers = {ReadSet: self._read, ContainsMembers: self._contains}
+
+    def _check(self, request: AlterSet) -> None:
+        check_name("set", request.set)
+        check_elements(self._config, [*request.add, *request.remove])
+
+    def _check_name(self, request: ClearSet) -> None:
+        check_name("set", request.set)
+
+    def _alter(self, context: WriteContext, request: AlterSet) -> SetAltered:
+        """Add and remove members.
+
+        Raises:
+            TooLarge: the set would have more than `set_members_max` members.
+        """
+        rows = context.rows
+        add = spelled(request.add)
+        remove = [element for element in spelled(request.remove) if orset.contains(rows, element)]
+        added = sum(not orset.contains(rows, element) for element in add)
+        size = orset.size(rows)
+        if added and size + added > self._config.set_members_max:
+            raise TooLarge(
+                f"set {request.set!r} has {size} members; {self._config.set_members_max} are allowed. Nothing was written. "
+                "Remove some, or spread them over several sets."
+            )
+        if not add and not remove:
+            return SetAltered(0, 0, size)
+        # An existing element is added again, so that it survives a concurrent removal that saw only the old add.
+        change = orset.Alter(
+            tuple(orset.named(rows, element) for element in add), tuple(orset.named(rows, element) for element in remove)
+        )
+        context.apply(change)
+        return SetAltered(added, len(remove), orset.size(rows))
+
+    def _clear(self, context: WriteContext, _: ClearSet) -> SetCleared:
+        rows, most = context.rows, self._config.page_items_max
+        found = list(islice(orset.members(rows), most))
+        if found:
+            context.apply(orset.Alter(remove=tuple(orset.named(rows, element) for element in found)))
+        return SetCleared(len(found), more=orset.size(rows) > 0)
+
+    def _read(self, view: View, request: ReadSet) -> SetMembers:
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        found: list[bytes] = []
+        taken = 0
+        for element in orset.members(view.rows, after=request.after or None):
+            if len(found) == limit or taken >= self._config.page_bytes_max:
+                return SetMembers(found, orset.size(view.rows), more=True)
+            found.append(element)
+            taken += len(element)
+        return SetMembers(found, orset.size(view.rows), more=False)
+
+    def _contains(self, view: View, request: ContainsMembers) -> MembersContained:
+        check_elements(self._config, request.elements)
+        spelled = [values.canonical(element) for element in request.elements]
+        return MembersContained([orset.contains(view.rows, element) for element in spelled])
+
+
+def spelled(elements: Iterable[bytes]) -> list[bytes]:
+    """The canonical forms of packed elements, each once."""
+    return list(dict.fromkeys(values.canonical(element) for element in elements))
+
+
+def check_elements(config: Config, elements: list[bytes]) -> None:
+    """Check the packed elements that a request names.
+
+    Raises:
+        InvalidValue: one is not a valid value.
+        TooLarge: there are more than `page_items_max`, one is larger than `set_element_bytes_max`, or all are too large.
+    """
+    if len(elements) > config.page_items_max:
+        raise TooLarge(
+            f"one request names at most {config.page_items_max} elements; this one has {len(elements)}. "
+            "Nothing was written. Send several requests."
+        )
+    check_size(config, sum(map(len, elements)), "a request's elements")
+    for element in elements:
+        values.check(element)
+        if len(element) > config.set_element_bytes_max:
+            raise TooLarge(
+                f"an element of a set has at most {config.set_element_bytes_max} bytes; this one has {len(element)}. "
+                "Nothing was written. Store larger values elsewhere, and their name or hash in the set."
+            )

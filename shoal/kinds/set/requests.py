@@ -1,0 +1,117 @@
+"""Sets: an element is a packed value, and values that are equal and of equal types are one element."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Http, always, operation
+from shoal.protocol.fields import Cursor, Elements, Positive, Value
+
+__all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetCleared", "SetMembers"]
+
+
+@operation(
+    removes=lambda request: bool(request.remove),
+    discloses=True,
+    batch=True,
+    http=Http(
+        "POST",
+        "/sets/{set}",
+        "Remove elements of a set, and add others",
+        ops=("alter-set",),
+        example={"add": ["page-1"], "remove": ["page-0"]},
+    ),
+    cli=[
+        Cli(
+            "set add",
+            "Add elements to a set, and print how many were not members.",
+            """shoal set add urls '"https://example.org"' --data ./state""",
+            shows="added",
+            arguments=("add",),
+        ),
+        Cli(
+            "set remove",
+            "Remove elements from a set, and print how many were members.",
+            """shoal set remove urls '"https://example.org"' --data ./state""",
+            shows="removed",
+            arguments=("remove",),
+        ),
+    ],
+)
+class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alter-set"):
+    """Remove elements, and add others. A removal only affects elements that the serving node shows."""
+
+    set: str
+    add: Elements[Value] = field(default_factory=list)
+    remove: Elements[Value] = field(default_factory=list)
+
+
+class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
+    """The changes of a write to a set."""
+
+    added: int  # How many elements were not members before.
+    removed: int  # How many elements were members and were removed.
+    size: int  # The number of members now.
+
+
+@operation(
+    frees=True,
+    removes=always,
+    batch=True,
+    http=Http("DELETE", "/sets/{set}/members", "Remove members of a set, a bounded number per request", ops=("clear-set",)),
+)
+class ClearSet(ObjectWrite["SetCleared"], array_like=True, frozen=True, tag="clear-set"):
+    """Remove the members that the serving node shows, a bounded number per operation."""
+
+    set: str
+
+
+class SetCleared(Reply, array_like=True, frozen=True, tag="set-cleared"):
+    """How many members a clear removed."""
+
+    removed: int  # How many members were removed.
+    more: bool  # Whether members are left; ask again.
+
+
+@operation(multi_read=True, http=Http("GET", "/sets/{set}", "A page of a set's members", ops=("set",)))
+class ReadSet(ObjectRead["SetMembers"], array_like=True, frozen=True, tag="read-set"):
+    """Read a page of members, in the order of their bytes. A set that does not exist is empty."""
+
+    set: str
+    after: Cursor = b""  # The last member of the previous page.
+    limit: Positive = 1000
+
+
+class SetMembers(Reply, array_like=True, frozen=True, tag="set-members"):
+    """A page of a set."""
+
+    members: list[Value]
+    size: int  # The number of members of the whole set.
+    more: bool  # Ask again with after=members[-1].
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the next page begins, as `after`; empty if this page is."""
+        return self.members[-1] if self.members else b""
+
+
+@operation(
+    http=Http(
+        "POST",
+        "/sets/{set}/contains",
+        "Check whether elements are members of a set",
+        example={"elements": ["page-1"]},
+    )
+)
+class ContainsMembers(ObjectRead["MembersContained"], array_like=True, frozen=True, tag="contains-members"):
+    """Check whether elements are members of a set."""
+
+    set: str
+    elements: Elements[Value]
+
+
+class MembersContained(Reply, array_like=True, frozen=True, tag="members-contained"):
+    """Whether each element is a member, in the order of the request."""
+
+    contained: list[bool]  # One per element of the request.

@@ -1,0 +1,170 @@
+"""The checkpoints of one thread: reading them, and saving on one of them.
+
+Laws:
+- Reading does not change a position. A page is one request, and the next page is requested when it is needed.
+- A save names its parent. A handle of the client, which remembers the checkpoint that it builds on, is a
+  subclass whose `newest`, `load` and `save` also change its position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from shoal import values
+from shoal.errors import NotFound, Pruned
+from shoal.kinds.thread.flows.checkpoint import Checkpoint, saved_checkpoint, shown_checkpoint
+from shoal.kinds.thread.flows.provenance import Provenance
+from shoal.protocol import requests
+from shoal.protocol.requests import NO_HEAD, Durability
+from shoal.workflows.connection import Connection
+
+PAGE = 100
+"""Checkpoints in one request."""
+
+
+class ThreadCheckpoints:
+    """The checkpoints of one thread, over one connection."""
+
+    def __init__(self, connection: Connection, space: str, thread: str, provenance: Provenance | None = None) -> None:
+        self.connection = connection
+        self.space, self.thread = space, thread
+        self.provenance = Provenance(connection, "") if provenance is None else provenance
+
+    # ── overridden by a handle with a position ────────────────────────────────
+
+    async def newest(self, branch: str) -> str:
+        """The checkpoint that a change of the branch is based on: its winner, or NO_HEAD."""
+        return await self.winner(branch)
+
+    async def load(self, id: str | None = None, *, branch: str = "main") -> Checkpoint:
+        """Read a checkpoint with its state, by its id or as the winner of a branch.
+
+        Raises:
+            NotFound: there is no such checkpoint or branch.
+        """
+        return shown_checkpoint(await self.read(id, branch=branch), channels=True)
+
+    async def save(self, request: requests.Save, key: str | None, durability: Durability | None) -> Checkpoint:
+        """Save on the request's parent, with the handle's author and provenance."""
+        signed = self.provenance.signed(request)
+        saved = await self.commit(signed, key, durability)
+        self.provenance.noted(signed, saved)
+        return saved_checkpoint(saved, signed)
+
+    async def commit(self, request: requests.Save, key: str | None, durability: Durability | None) -> requests.Saved:
+        """Send a save as it is, without adding an author."""
+        return await self.connection.write(request, key=key, durability=durability)
+
+    def shown(self, found: requests.Checkpoint) -> requests.Checkpoint:
+        """A checkpoint with its state, migrated to the version of the schema that the handle declares, if it declares one."""
+        return found
+
+    # ── reading ───────────────────────────────────────────────────────────────
+
+    async def heads(self, *, stale: bool = False) -> dict[str, list[str]]:
+        """Branch name → ids of its heads, the winner first."""
+        found = await self.connection.read(requests.Heads(self.space, self.thread), stale=stale)
+        return found.branches
+
+    async def winner(self, branch: str) -> str:
+        """The branch's first head; NO_HEAD if it has none."""
+        heads = (await self.heads()).get(branch)
+        return heads[0] if heads else NO_HEAD
+
+    async def read(
+        self, id: str | None, channels: list[str] | None = None, *, branch: str = "main", stale: bool = False
+    ) -> requests.Checkpoint:
+        """A checkpoint as it was saved, by its id or as the winner of a branch, with all its channels or the given ones.
+
+        Raises:
+            NotFound: there is none, or it has no such channel.
+        """
+        return await self.connection.read(requests.Load(self.space, self.thread, id, branch, channels), stale=stale)
+
+    async def states(self, id: str, channels: list[str], *, stale: bool = False) -> dict[str, Any]:
+        """Channels of a checkpoint, decoded. Without channels it makes no request."""
+        return decoded(await self.read(id, channels, stale=stale)) if channels else {}
+
+    def state_of(self, found: requests.Checkpoint) -> dict[str, Any]:
+        """The decoded state of a checkpoint that was read with all its channels; see `shown`."""
+        return decoded(self.shown(found))
+
+    async def pages(
+        self,
+        *,
+        branch: str = "main",
+        before: str | None = None,
+        limit: int | None = None,
+        states: bool = False,
+        filter: Mapping[str, bytes] | None = None,
+        author: str | None = None,
+        stale: bool = False,
+    ) -> AsyncIterator[requests.Checkpoint]:
+        """Checkpoints backwards along first parents, from the branch's winner or from the parent of `before`."""
+        wanted = dict(filter or {})
+        while limit is None or limit > 0:
+            asked = PAGE if limit is None else min(limit, PAGE)
+            request = requests.History(self.space, self.thread, branch, before, asked, states, wanted, author)
+            page = await self.connection.read(request, stale=stale)
+            for found in page.items:
+                yield found
+            if not page.more:
+                return
+            before = page.next or page.items[-1].id
+            limit = None if limit is None else limit - len(page.items)
+
+    async def first_parents(self, head: str) -> AsyncIterator[requests.Checkpoint]:
+        """A checkpoint and those before it along first parents, newest first, without channels."""
+        if head != NO_HEAD:
+            yield await self.read(head, [])
+            async for found in self.pages(before=head):
+                yield found
+
+    async def labels(self, prefix: str = "", *, reverse: bool = False, stale: bool = False) -> AsyncIterator[tuple[str, str]]:
+        """Labels in byte order, each with the id of its checkpoint."""
+        after: str | None = None
+        while True:
+            request = requests.ReadLabels(self.space, self.thread, prefix=prefix, after=after, reverse=reverse)
+            page = await self.connection.read(request, stale=stale)
+            for found in page.items:
+                yield found.label, found.checkpoint.id
+            if not page.more:
+                return
+            after = page.items[-1].label
+
+    async def reachable(
+        self, starts: list[str] | None = None, *, states: bool = False, line_max: int | None = None
+    ) -> AsyncIterator[Checkpoint]:
+        """These checkpoints and all their ancestors, each once. Along first parents a child comes before its parent.
+
+        The default for `starts` is all heads and labelled checkpoints. Pruned checkpoints are left out, and given ones
+        that do not exist. `line_max` bounds how many of each line of first parents are read, from the newest.
+        """
+        absent = Pruned if starts is None else NotFound
+        if starts is None:
+            starts = [head for heads in (await self.heads()).values() for head in heads]
+            starts += [id async for _, id in self.labels()]
+        waiting, seen = list(starts), set[str]()
+        while waiting:
+            start = waiting.pop()
+            if start in seen:
+                continue
+            try:
+                found = await self.read(start, None if states else [])
+            except absent:
+                continue
+            seen.add(start)
+            waiting.extend(found.parents[1:])
+            yield shown_checkpoint(found, channels=states)
+            async for older in self.pages(before=start, states=states, limit=None if line_max is None else line_max - 1):
+                if older.id in seen:
+                    break
+                seen.add(older.id)
+                waiting.extend(older.parents[1:])
+                yield shown_checkpoint(older, channels=states)
+
+
+def decoded(found: requests.Checkpoint) -> dict[str, Any]:
+    """The channels of a checkpoint, decoded."""
+    return {name: values.decode_channel(packed, found.schema) for name, packed in found.channels.items()}

@@ -1,0 +1,88 @@
+"""The provenance of a save: its author, the author's setting, and its bookmark.
+
+Laws:
+- Without an author a save carries no bookmark and costs nothing more.
+- A save carries the changes since the last save on the branch. Every `SAID_AGAIN_EVERY` saves
+  it carries everything, so that readers need not go far back.
+- The bookmark is the session's, without the thread's own partition. It is bounded by
+  `seen_bytes_max`: partitions that do not fit go with the next save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from shoal.crdt.dot import VersionVector
+from shoal.kinds.thread.flows.settings import setting_of
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import Save, Saved
+from shoal.workflows.connection import Connection
+
+SAID_AGAIN_EVERY = 32
+_ENTRY_BYTES_MAX = 9  # A packed partition without its vector.
+_HEAD_BYTES_MAX = 4  # A packed bookmark without its partitions.
+
+
+class _Said(Struct):
+    """The provenance that saves on one branch have carried."""
+
+    saves: int = 0
+    seen: dict[int, VersionVector] = field(default_factory=dict)
+
+
+class Provenance:
+    """The provenance of one handle. It is mutable: it remembers what earlier saves carried."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        name: str,
+        *,
+        configuration: Mapping[str, Any] | None = None,
+        dependencies: Mapping[str, str] | None = None,
+    ) -> None:
+        self.name = name
+        self.setting = setting_of(configuration, dependencies)
+        self._connection = connection
+        self._partition: int | None = None  # The thread's own; known once it has saved.
+        self._said: dict[str, _Said] = {}
+
+    def signed(self, request: Save) -> Save:
+        """The request with its provenance."""
+        if not self.name and not self.setting:
+            return request
+        said = self._said.get(request.branch) or _Said()
+        again = said.saves % SAID_AGAIN_EVERY == 0
+        return replace(
+            request,
+            author=self.name,
+            setting=self.setting if again else b"",
+            seen=self._news({} if again else said.seen) if self.name else b"",
+        )
+
+    def noted(self, request: Save, saved: Saved) -> None:
+        """Remember that a signed request was answered, so that the next one carries only changes."""
+        if not self.name and not self.setting:
+            return
+        self._partition = saved.partition
+        said = self._said.setdefault(request.branch, _Said())
+        if said.saves % SAID_AGAIN_EVERY == 0:
+            said.seen = {}
+        said.saves += 1
+        said.seen.update(Bookmark.unpack(request.seen))
+
+    def _news(self, told: Mapping[int, VersionVector]) -> bytes:
+        room = self._connection.config.seen_bytes_max - _HEAD_BYTES_MAX
+        news = Bookmark()
+        for partition, vector in self._connection.session.bookmark:
+            if partition == self._partition or told.get(partition) == vector:
+                continue
+            room -= len(vector.pack()) + _ENTRY_BYTES_MAX
+            if room < 0:
+                break
+            news.note(partition, vector)
+        return news.pack() if len(news) else b""

@@ -1,0 +1,115 @@
+"""Branches: their heads, and the requests that move them.
+
+Laws:
+- A move names a checkpoint of its thread and replaces every head that its replica
+  knows; a concurrent save on another node stays beside it, as a head.
+- A rollback and its event in the journal are one operation.
+- Making a new branch at a checkpoint changes nothing if the branch is already there.
+- A deletion takes away the heads that its replica knows, and tells the journal which; no checkpoint goes with it.
+"""
+
+from __future__ import annotations
+
+from shoal.config import Config
+from shoal.errors import BranchTaken, InvalidInput, NotFound
+from shoal.kinds.journal.serving.system_events import tell
+from shoal.kinds.thread.serving.presence import absent, check_room, check_shown
+from shoal.kinds.thread.state import ancestry, dag
+from shoal.names import check_name
+from shoal.node.checks import check_text
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.naming import checkpoint_named, hexed
+from shoal.protocol import requests
+from shoal.protocol.requests import BranchDeleted, CommonAncestor, DeleteBranch, Heads, Move, Moved
+
+MAIN = "main"
+
+
+class Branches:
+    """The handler of branches."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Move: self._check, DeleteBranch: self._check_deletion}
+        self.writers: Writers = {Move: self._move, DeleteBranch: self._delete}
+        self.readers: Readers = {Heads: self._heads, CommonAncestor: self._common_ancestor}
+
+    def _check(self, request: Move) -> None:
+        check_name("thread", request.thread)
+        check_name("branch", request.branch)
+        check_text(self._config, request.reason, "a reason")
+        check_text(self._config, request.by, "an author")
+        check_name("label", request.to)  # Which an id is, too.
+
+    def _check_deletion(self, request: DeleteBranch) -> None:
+        check_name("thread", request.thread)
+        if check_name("branch", request.branch) == MAIN:
+            raise InvalidInput(
+                f"branch {MAIN!r} of thread {request.thread!r} cannot be deleted: loads and saves use it by default. "
+                "Nothing was written. Delete the thread, or move the branch with rollback()."
+            )
+
+    def _move(self, context: WriteContext, request: Move) -> Moved:
+        """Put a branch at a checkpoint: a new branch, or a rollback.
+
+        Raises:
+            NotFound: the thread has no such checkpoint, or no such branch.
+            BranchTaken: the branch should be new, but exists at another checkpoint.
+            TooLarge: the thread has too many branches.
+        """
+        rows, to = context.rows, checkpoint_named(context.rows, request.thread, request.to)
+        heads = dag.heads(rows, request.branch)
+        check_shown(rows, request.thread, to)
+        if dag.packed_record(rows, to) is None:
+            raise absent(rows, request.thread, to)
+        before, target = hexed(heads), to.hex()
+        if request.new and heads and before != [target]:
+            raise BranchTaken(
+                f"thread {request.thread!r} has a branch {request.branch!r} already, at {', '.join(before)}. "
+                "Nothing was written. Use another name, or rollback() to move this one.",
+                heads=before,
+            )
+        if not request.new and not heads:
+            raise NotFound(
+                f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. "
+                f"Make it with branch({request.branch!r}, at=…)."
+            )
+        if not heads:
+            check_room(rows, request.thread, branches_max=self._config.branches_max)
+        if before == [target]:
+            return Moved(request.branch, target, before, before)
+        self._put(context, request, to, heads)
+        if not request.new:
+            fields = {"branch": request.branch, "from": before, "to": target, "by": request.by, "reason": request.reason}
+            tell(context, "rollback", fields)
+        return Moved(request.branch, target, before, hexed(dag.heads(rows, request.branch)))
+
+    def _put(self, context: WriteContext, request: Move, to: bytes, heads: list[dag.Head]) -> None:
+        key = context.implied_key
+        nonce = context.stamp.pack_position() if key is None else key.encode()
+        token = dag.token_of(request.branch, to, nonce)
+        change = dag.Move(token, request.branch, to, [head.token for head in heads])
+        context.apply(change)
+
+    def _delete(self, context: WriteContext, request: DeleteBranch) -> BranchDeleted:
+        """Delete a branch, as far as it is known here."""
+        heads = dag.heads(context.rows, request.branch)
+        if not heads:
+            return BranchDeleted(request.branch, [])
+        context.apply(dag.Drop(request.branch, [head.token for head in heads]))
+        tell(context, "delete-branch", {"branch": request.branch, "from": hexed(heads)})
+        return BranchDeleted(request.branch, hexed(heads))
+
+    def _heads(self, view: View, _request: Heads) -> requests.Branches:
+        return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows).items()})
+
+    def _common_ancestor(self, view: View, request: CommonAncestor) -> requests.Ancestor:
+        """The nearest common ancestor of some checkpoints.
+
+        Raises:
+            NotFound: an id is not a checkpoint of this thread.
+            TooLarge: their common ancestor is too far back.
+        """
+        ids = ancestry.in_order(view.rows, [checkpoint_named(view.rows, request.thread, id) for id in request.checkpoints])
+        found = ancestry.common_ancestor(view.rows, ids)
+        return requests.Ancestor(None if found is None else found.hex(), [id.hex() for id in ids])

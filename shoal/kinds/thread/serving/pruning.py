@@ -1,0 +1,263 @@
+"""The checkpoints of a thread that a prune discards, and those that it keeps.
+
+Laws:
+- Planning reads a thread slice by slice and writes nothing. Discarding names a bounded number
+  of ids at a time and checks each again: a checkpoint that has become a head or got a label meanwhile stays. Only a
+  framework's saver, which finds its checkpoints by labels, lets heads without a label go.
+- Each kept checkpoint is counted under the first reason that applies: a head; one of the last of its branch;
+  young; labelled; the base of an open step; a fork; on another branch than the named one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from heapq import merge
+
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.errors import InvalidInput, NotFound, TooLarge
+from shoal.kinds.journal.state.events import HLC_BYTES
+from shoal.kinds.label.state import labels
+from shoal.kinds.step.state import step_log
+from shoal.kinds.thread.serving.presence import head_ids
+from shoal.kinds.thread.serving.sweeping import Marking
+from shoal.kinds.thread.state import dag, pruning
+from shoal.names import check_name
+from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, WriteContext, Writers
+from shoal.node.implied_keys import expired_hlc
+from shoal.node.naming import unhex
+from shoal.node.turns import Steps
+from shoal.protocol.requests import Discard, Discarded, Prune, PruneReport
+from shoal.records import NamedTuple
+
+_SLICE = 256  # Records that are read before others get a turn.
+_COMPARED_AT_ONCE = 1024  # Checkpoints in memory that are looked at before others get a turn.
+_LISTED_MAX = 10_000
+
+
+class Plan(NamedTuple):
+    """The outcome of planning: the checkpoints to discard, and counts of the others."""
+
+    gone: list[bytes]  # Ids, the oldest first.
+    stays: dict[str, int]  # Reason → how many.
+    bytes: int  # Of the rows to be removed, as stored.
+
+
+class Prunes:
+    """The handler of prunes. A `Prune` is carried out as a plan and many `Discard`s."""
+
+    def __init__(self, config: Config, now_ms: Callable[[], int]) -> None:
+        self._config = config
+        self._now_ms = now_ms
+        self.checks: Checks = {Prune: self._check, Discard: self._check_discard}
+        self.writers: Writers = {Discard: self._discard}
+        self.readers: Readers = {}
+        self.maintenance: Maintainers = {Prune: self._prune}
+
+    def _check(self, request: Prune) -> None:
+        check_name("thread", request.thread)
+        if request.branch is not None:
+            check_name("branch", request.branch)
+        if request.keep_last is None and request.older_than_ms is None:
+            raise InvalidInput("a prune needs keep_last, older_than or both. Nothing was written.")
+        if request.keep_last is not None and request.keep_last < 1:
+            raise InvalidInput("keep_last must be at least 1, because a branch's head is never pruned. Nothing was written.")
+        if request.older_than_ms is not None and request.older_than_ms < 0:
+            raise InvalidInput("older_than must not be negative. Nothing was written.")
+
+    def _check_discard(self, request: Discard) -> None:
+        check_name("thread", request.thread)
+        if len(request.checkpoints) > self._config.prune_ids_max:
+            raise TooLarge(
+                f"at most {self._config.prune_ids_max} checkpoints can be pruned at once; these are "
+                f"{len(request.checkpoints)}. Nothing was written."
+            )
+        for id in request.checkpoints:
+            unhex(id)
+
+    def _prune(self, rows: Callable[[], Rows], request: Prune) -> Upkeep:
+        """Plan step by step, then discard the planned ids piece by piece. It needs no key: a repeat plans only what is left."""
+        plan = yield from planned(rows, request, self._now_ms())
+        ids = [id.hex() for id in plan.gone]
+        if not request.dry_run:
+            size = self._config.prune_ids_max
+            for start in range(0, len(ids), size):
+                piece = Discard(request.space, request.thread, ids[start : start + size])
+                yield Piece(piece, f"{start} checkpoints are pruned" if start else "")
+        return PruneReport(ids[:_LISTED_MAX], len(ids), plan.stays, plan.bytes, request.dry_run)
+
+    def _discard(self, context: WriteContext, request: Discard) -> Discarded:
+        """Discard the named checkpoints, except heads that shall stay, labelled ones, and ids that do not exist."""
+        rows = context.rows
+        named = [id for id in dict.fromkeys(map(unhex, request.checkpoints)) if _goes(rows, id)]
+        if request.heads and context.is_known_to_peers(dag.Drop("", [])):
+            _drop(context, named)
+        heads = head_ids(rows)
+        gone = [id for id in named if id not in heads]
+        if not gone:
+            return Discarded([])
+        moves = [token for token, _ in pruning.moves_to(rows, set(gone))]
+        expired = expired_hlc(context.stamp.hlc, self._now_ms(), self._config.key_window_s)
+        change = pruning.Prune(gone, moves, expired)
+        context.apply(change)
+        return Discarded([id.hex() for id in gone])
+
+
+def _drop(context: WriteContext, ids: list[bytes]) -> None:
+    """Take these from the heads of the branches on which they were saved. A branch that was made at one keeps it."""
+    by_branch: dict[str, set[bytes]] = {}
+    for id in ids:
+        found = dag.checkpoint(context.rows, id)
+        if found is not None:
+            by_branch.setdefault(found.record.branch, set()).add(id)
+    for branch, gone in by_branch.items():
+        if over := [head.token for head in dag.heads(context.rows, branch) if head.id in gone]:
+            context.apply(dag.Drop(branch, over))
+
+
+def _goes(rows: Rows, id: bytes) -> bool:
+    found = dag.shown(rows, id)
+    return found is not None and not _labelled(rows, found.record.label, id)
+
+
+def _labelled(rows: Rows, label: str, id: bytes) -> bool:
+    return bool(label) and any(entry.id == id for entry in labels.entries(rows, label))
+
+
+Planning = Steps[Plan]
+
+
+def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
+    """Plan a prune; each step takes a bounded time. `rows` gives the thread's rows as they are now.
+
+    Raises:
+        NotFound: the named branch does not exist.
+    """
+    if request.branch is not None and not dag.heads(rows(), request.branch):
+        raise NotFound(
+            f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. List them with branches()."
+        )
+    pruned = yield from _pruned(rows)
+    leads = yield from _leads(rows, pruned)
+    stays = yield from _staying(rows, leads, request, now_ms)
+    gone = yield from _ordered([(lead.hlc, id) for id, lead in leads.items() if id not in stays])
+    size = yield from _bytes(rows, gone, pruned)
+    return Plan(gone, dict(Counter(stays.values())), size)
+
+
+def _pruned(rows: Callable[[], Rows]) -> Steps[set[bytes]]:
+    found: set[bytes] = set()
+    after: bytes | None = None
+    while True:
+        some = [id for id, _ in pruning.marks(rows(), after=after, limit=_SLICE)]
+        found.update(some)
+        if len(some) < _SLICE:
+            return found
+        after = some[-1]
+        yield
+
+
+def _leads(rows: Callable[[], Rows], pruned: set[bytes]) -> Steps[dict[bytes, dag.Lead]]:
+    found: dict[bytes, dag.Lead] = {}
+    after: bytes | None = None
+    while True:
+        some = list(dag.leads(rows(), after=after, limit=_SLICE))
+        found.update((lead.id, lead) for lead in some if lead.id not in pruned)
+        if len(some) < _SLICE:
+            return found
+        after = some[-1].id
+        yield
+
+
+def _staying(rows: Callable[[], Rows], leads: dict[bytes, dag.Lead], request: Prune, now_ms: int) -> Steps[dict[bytes, str]]:
+    """The checkpoints that stay, each with the first reason that holds."""
+    stays = {id: "head" for id in head_ids(rows()) if id in leads}
+    for head in list(stays):
+        yield from _keep(stays, "recent", _line(leads, head, request.keep_last or 1))
+    if (older_than_ms := request.older_than_ms) is not None:
+        young = (id if lead.wall_ms > now_ms - older_than_ms else None for id, lead in leads.items())
+        yield from _keep(stays, "young", young)
+    yield from _keep(stays, "labelled", (id if _labelled(rows(), lead.label, id) else None for id, lead in leads.items()))
+    yield from _keep(stays, "open step", _begun_at(rows(), leads))
+    yield from _keep(stays, "fork", _forks(leads))
+    if request.branch is not None:
+        elsewhere = (id if lead.branch != request.branch else None for id, lead in leads.items())
+        yield from _keep(stays, "other branch", elsewhere)
+    return stays
+
+
+def _keep(stays: dict[bytes, str], reason: str, looked_at: Iterable[bytes | None]) -> Steps[None]:
+    """Of all that is looked at, None does not stay for this reason."""
+    for count, id in enumerate(looked_at, 1):
+        if id is not None:
+            stays.setdefault(id, reason)
+        if count % _COMPARED_AT_ONCE == 0:
+            yield
+
+
+def _ordered(placed: list[tuple[int, bytes]]) -> Steps[list[bytes]]:
+    """Ids by their times: sorted in pieces, which are merged, because one sort of very many would take long."""
+    runs: list[list[tuple[int, bytes]]] = []
+    for start in range(0, len(placed), _COMPARED_AT_ONCE):
+        runs.append(sorted(placed[start : start + _COMPARED_AT_ONCE]))
+        yield
+    found: list[bytes] = []
+    for _, id in merge(*runs):
+        found.append(id)
+        if len(found) % _COMPARED_AT_ONCE == 0:
+            yield
+    return found
+
+
+def _line(leads: dict[bytes, dag.Lead], head: bytes, count: int) -> Iterator[bytes]:
+    """The last `count` checkpoints up to a head, along first parents."""
+    id: bytes | None = head
+    while id in leads and count > 0:
+        yield id
+        parents = leads[id].parents
+        id, count = parents[0] if parents else None, count - 1
+
+
+def _begun_at(rows: Rows, leads: dict[bytes, dag.Lead]) -> Iterator[bytes | None]:
+    """For each branch, the checkpoint on which an open step was begun: the last one before its intent. None: looked at."""
+    for step in [key for _, key in step_log.listing(rows, only_open=True)]:
+        entry = step_log.find(rows, step)
+        for attempt in () if entry is None else entry.open_attempts:
+            hlc = int.from_bytes(attempt.position[:HLC_BYTES], "big")
+            last: dict[str, dag.Lead] = {}
+            for lead in leads.values():
+                if lead.hlc < hlc and (lead.branch not in last or last[lead.branch].hlc < lead.hlc):
+                    last[lead.branch] = lead
+                yield None
+            yield from (lead.id for lead in last.values())
+
+
+def _forks(leads: dict[bytes, dag.Lead]) -> Iterator[bytes | None]:
+    """Checkpoints with more than one child, or with a child on another branch. None: looked at."""
+    children: dict[bytes, str | None] = {}  # The branch of the only child so far; None: there are more.
+    for lead in leads.values():
+        for parent in lead.parents:
+            children[parent] = lead.branch if parent not in children else None
+        yield None
+    for id, branch in children.items():
+        yield id if id in leads and (branch is None or branch != leads[id].branch) else None
+
+
+def _bytes(rows: Callable[[], Rows], gone: list[bytes], pruned: set[bytes]) -> Steps[int]:
+    """The number of stored bytes that discarding these frees."""
+    marking = Marking(pruned | set(gone))
+    yield from marking.run(rows)
+    total, counted = 0, set[bytes]()
+    for start in range(0, len(gone), _SLICE):
+        here = rows()
+        for id in gone[start : start + _SLICE]:
+            found, packed = dag.checkpoint(here, id), dag.packed_record(here, id)
+            if found is None or packed is None:
+                continue
+            total += 0 if marking.is_bones(id, found.record) else len(packed)
+            for digest in set(marking.unused(found.record)) - counted:
+                counted.add(digest)
+                total += len(dag.chunk(here, digest) or b"")
+        yield
+    return total

@@ -1,0 +1,250 @@
+"""How a save becomes a checkpoint.
+
+Laws:
+- A save's parent is the checkpoint that its caller last loaded or saved, or none; a
+  request that names no parent builds on the branch's winner. If this replica knows
+  that the branch has moved on, the save is rejected with the heads, unless it asks
+  for a fork.
+- Fields that are secret stay so (`shoal.schemas.secret_fields`).
+- `expect_head` passes if it is the branch's only head on this replica.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from hashlib import sha256
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.errors import HeadMoved, InvalidInput, TooLarge
+from shoal.kinds.label.state import labels
+from shoal.kinds.schema.serving.rules import Claim, Rules, State
+from shoal.kinds.schema.serving.schemas import stored_state
+from shoal.kinds.thread.serving import shapes
+from shoal.kinds.thread.serving.ownership import check_owner
+from shoal.kinds.thread.serving.presence import absent, check_room, check_shown
+from shoal.kinds.thread.serving.shapes import ShapeCache, Shapes, Spot
+from shoal.kinds.thread.state import channel, dag
+from shoal.names import NAME_BYTES_MAX, check_key, check_name, check_names
+from shoal.node.blobs import Blobs
+from shoal.node.checks import check_annotations, check_schema, check_size
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
+from shoal.node.naming import checkpoint_named, hexed
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import NO_HEAD, Save, Saved
+from shoal.schemas import secret_fields
+from shoal.schemas.secret_fields import Stated
+
+
+class Saves:
+    """The handler of `Save`."""
+
+    def __init__(self, config: Config, cache: ShapeCache, rules: Rules) -> None:
+        self._config = config
+        self._cache = cache
+        self._rules = rules
+        self.checks: Checks = {Save: self._check}
+        self.writers: Writers = {Save: self._save}
+        self.readers: Readers = {}
+
+    def _check(self, request: Save) -> None:
+        check_name("thread", request.thread)
+        check_name("branch", request.branch)
+        if request.label:
+            check_key("label", request.label, NAME_BYTES_MAX)  # Frameworks label each checkpoint with an id of its own.
+        elif request.headless:
+            raise InvalidInput("a checkpoint that becomes no head needs a label. Nothing was written. Give it one.")
+        check_names("channel", request.channels)
+        values.check(request.metadata)
+        size = sum(map(len, request.channels.values())) + len(request.metadata)
+        check_size(self._config, size + sum(map(len, request.appended.values())), "a checkpoint")
+        check_annotations(self._config, request)
+        check_schema(request)
+        if request.appended or request.removed:  # Else there is nothing that a channel could be named by twice.
+            _check_delta(request)
+
+    def _save(self, context: WriteContext, request: Save) -> Saved:
+        """Save a checkpoint; the reply has its id and the branch's heads.
+
+        Raises:
+            HeadMoved: `expect_head` is not the branch's only head, or the parent is not a head.
+            NotFound: a parent is not a checkpoint of this thread.
+            InvalidInput: it appends to a channel that is not a list, removes a channel that does not exist, or holds what
+                stands for a hidden value.
+            TooLarge: the state would have too many channels or bytes, or the thread too many branches.
+            OwnerSuperseded: another writer has claimed the thread.
+            SchemaViolation: the new state breaks a schema of the space.
+        """
+        rows, stamp = context.rows, context.stamp
+        if request.owner:
+            check_owner(rows, request)
+        had_label = labels.entries(rows, request.label) if request.label else []
+        before_heads = dag.heads(rows, request.branch)
+        headless = request.headless and context.is_known_to_peers(dag.Drop(request.branch, []))
+        if not before_heads and not headless:
+            check_room(rows, request.thread, branches_max=self._config.branches_max)
+        parent = self._parent(rows, request, before_heads)
+        merged = self._merged(rows, request, parent) if request.merged else []
+        secret = self._secret(rows, request, merged if parent is None else [parent, *merged])
+        before = None if parent is None else Spot(request.space, request.thread, parent)
+        drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
+        self._check_whole(drafted.shapes)
+        record = dag.Record(
+            parents=[*([] if parent is None else [parent]), *merged],
+            branch=request.branch,
+            schema=request.schema,
+            schema_version=request.schema_version,
+            metadata=request.metadata,
+            nonce=context.key.encode() if context.key is not None else stamp.pack_position(),
+            channels=drafted.recipes,
+            author=request.author,
+            label=request.label,
+            setting=request.setting,
+            seen=_elsewhere(request.seen, context.target.partition) if request.seen else b"",
+            readable_from=request.readable_from,
+            secret=secret,
+        )
+        id = dag.identify(record)
+        packed_record = dag.encode_record(record)
+        parents = record.parents
+        over = [head.token for head in before_heads if head.id in parents]
+        change = dag.Save(id, sha256(packed_record).digest(), over)
+        heads = context.apply(change, Blobs(packed_record, drafted.chunks, decoded=record))
+        if headless:
+            heads = context.apply(dag.Drop(request.branch, [id]))
+        if self._rules.any(request.space):
+            self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
+        saved = Spot(request.space, request.thread, id)
+        context.transaction.when_written(
+            lambda: self._cache.put(saved, drafted.shapes, has_secrets=bool(secret), replacing=before)
+        )
+        reply = Saved(
+            id=id.hex(),
+            parents=[parent.hex() for parent in parents],
+            branch=request.branch,
+            heads=hexed(heads),
+            wall_ms=stamp.wall_ms,
+            partition=context.target.partition,
+            secret=secret,
+        )
+        if had_label:
+            _release(context, request.label, had_label, id)
+        return reply
+
+    def _enforce(self, rows: Rows, request: Save, made: dag.Checkpoint) -> None:
+        def state() -> State:
+            stored = stored_state(rows, made)
+            return State(stored.hashes, lambda name: request.channels.get(name) or stored.packed(name))
+
+        self._rules.enforce(Claim(request.space, request.thread, request.schema, request.schema_version), state)
+
+    def _check_whole(self, state: Shapes) -> None:
+        if len(state) > self._config.channels_max:
+            raise TooLarge(
+                f"a checkpoint holds at most {self._config.channels_max} channels; this one has {len(state)}. "
+                "Nothing was written."
+            )
+        # An append is small, but the whole state must still fit an answer.
+        check_size(self._config, sum([shape.size for shape in state.values()]), "a state")
+
+    def _parent(self, rows: Rows, request: Save, heads: list[dag.Head]) -> bytes | None:
+        if request.expect_head is not None:
+            expected = [] if request.expect_head == NO_HEAD else [checkpoint_named(rows, request.thread, request.expect_head)]
+            if list(dict.fromkeys(head.id for head in heads)) != expected:
+                raise _moved(request, heads, f"its head to be {request.expect_head}" if expected else "it not to exist")
+            return expected[0] if expected else None
+        if request.parent is None:
+            return heads[0].id if heads else None
+        parent = None if request.parent == NO_HEAD else checkpoint_named(rows, request.thread, request.parent)
+        if parent is not None:
+            self._check_there(rows, request, parent)
+        if heads and not request.fork and not any(head.id == parent for head in heads):
+            raise _unseen(request, heads) if parent is None else _moved(request, heads, f"to build on {request.parent}")
+        return parent
+
+    def _merged(self, rows: Rows, request: Save, parent: bytes | None) -> list[bytes]:
+        named = [checkpoint_named(rows, request.thread, each) for each in request.merged]
+        merged = [id for id in dict.fromkeys(named) if id != parent]
+        if merged and parent is None:
+            raise InvalidInput(
+                "a checkpoint that merges others needs a parent. Nothing was written. Name one of them as the parent."
+            )
+        for id in merged:
+            self._check_there(rows, request, id)
+        return merged
+
+    def _secret(self, rows: Rows, request: Save, parents: list[bytes]) -> list[str]:
+        """The secret fields of the new checkpoint; see `shoal.schemas.secret_fields`."""
+        built_on = []
+        for id in parents:
+            if not self._cache.is_open(Spot(request.space, request.thread, id)):
+                found = dag.checkpoint(rows, id)
+                if found is not None and found.record.secret:
+                    built_on.append(Stated(found.record.schema, found.record.schema_version, found.record.secret))
+        own = Stated(request.schema, request.schema_version, request.secret)
+        secret = secret_fields.kept(own, built_on, is_whole=not request.delta)
+        if secret:
+            secret_fields.check_shown(secret, request.channels, request.appended)
+        return secret
+
+    def _check_there(self, rows: Rows, request: Save, id: bytes) -> None:
+        if self._cache.get(Spot(request.space, request.thread, id)) is not None:
+            return  # Pruned checkpoints are dropped from the cache.
+        check_shown(rows, request.thread, id)
+        if dag.packed_record(rows, id) is None:
+            raise absent(rows, request.thread, id, wanted=" to save on")
+
+
+def _elsewhere(seen: bytes, partition: int) -> bytes:
+    """The parts of a bookmark about other partitions; for the thread's own, the checkpoint's position says the same."""
+    elsewhere = Bookmark()
+    for number, vector in Bookmark.unpack(seen):
+        if number != partition:
+            elsewhere.note(number, vector)
+    return elsewhere.pack() if len(elsewhere) else b""
+
+
+def _moved(request: Save, heads: list[dag.Head], wanted: str) -> HeadMoved:
+    found = f"its heads are {', '.join(hexed(heads))}" if heads else "it does not exist"
+    return HeadMoved(
+        f"branch {request.branch!r} of thread {request.thread!r}: the save expected {wanted}; {found}. "
+        "Nothing was written. Load the branch again and save on its head, or ask for a fork.",
+        heads=hexed(heads),
+    )
+
+
+def _unseen(request: Save, heads: list[dag.Head]) -> HeadMoved:
+    return HeadMoved(
+        f"branch {request.branch!r} of thread {request.thread!r} exists (its heads are {', '.join(hexed(heads))}), but this "
+        "save builds on no checkpoint. Nothing was written. Load the branch first and save on its head, or pass "
+        "overwrite=True.",
+        heads=hexed(heads),
+    )
+
+
+def _check_delta(request: Save) -> None:
+    if not request.delta:
+        raise InvalidInput(
+            "a save of a whole state cannot append or remove. Nothing was written. Send a change (delta) instead."
+        )
+    check_names("channel", request.appended)
+    check_names("channel", request.removed)
+    for name, packed in request.appended.items():
+        values.check(packed)
+        if not channel.is_array(packed):
+            raise InvalidInput(f"the elements to append to channel {name!r} must be a list. Nothing was written.")
+    named = [*request.channels, *request.appended, *request.removed]
+    if len(set(named)) < len(named):
+        name, times = Counter(named).most_common(1)[0]
+        raise InvalidInput(
+            f"channel {name!r} is named {times} times: a change either sets, appends to or removes a channel. "
+            "Nothing was written."
+        )
+
+
+def _release(context: WriteContext, label: str, had: list[labels.LabelEntry], id: bytes) -> None:
+    """Move the label to the new checkpoint: those that had it lose it, so that they do not accumulate."""
+    ids = [entry.id for entry in had if entry.id != id]
+    if ids:
+        context.apply(labels.Release(label, ids))

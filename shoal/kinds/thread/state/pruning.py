@@ -1,0 +1,102 @@
+"""Pruning: removing old checkpoints, by their ids.
+
+Laws:
+- A prune names the moves of branches to its checkpoints that its issuer knew. If a branch
+  was moved to a checkpoint by another, concurrent move, the checkpoint stays. So which
+  checkpoints are pruned is a function of the set of operations, and no branch ends at a pruned one.
+- A pruned checkpoint is not shown any more; a history ends before it. Its record and chunks
+  stay until the prune is stable, or longer if a remaining checkpoint's recipe needs them.
+- A swept checkpoint is remembered for as long as its save can be repeated, so that the repetition makes no head.
+
+Rows (within the thread's, beside the checkpoints'):
+    T id₃₂                dot₂₄: the least of the prunes; hlc₈: of the last one (older versions wrote none)
+    W id₃₂                the same, in the place of T once the record is removed, until its save cannot be repeated any more
+    T                     hlc₈: of the last prune; hlc₈: up to this time moves to what is swept are forgotten, and rows W
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, Dot
+from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds.thread.state import dag
+from shoal.kinds.thread.state.dag import PRUNED, SWEPT
+
+
+class Prune(msgspec.Struct, array_like=True, frozen=True, tag="prune"):
+    """The mutation: prunes these checkpoints."""
+
+    ids: list[bytes]
+    moves: list[bytes] = []  # Tokens of the moves to them that the issuer knew.
+    moves_hlc: int = 0  # Up to this time no request for a move or a save can be repeated any more.
+
+
+def moves_to(rows: Rows, ids: set[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """The token and the checkpoint of each move to one of these checkpoints. It reads all moves of the thread."""
+    return ((move.token, move.to) for move in dag.moves(rows) if move.to in ids)
+
+
+def is_over(rows: Rows, move: dag.Moved) -> bool:
+    """Whether a move can be forgotten: its checkpoint is swept, and its request cannot be repeated any more.
+
+    Until then a directory that was set back may carry it out again; what is known of the move keeps that without effect.
+    """
+    return move.hlc <= _expired_hlc(rows) and rows.get(dag.CHECKPOINT + move.to) is None
+
+
+def _expired_hlc(rows: Rows) -> int:
+    return int.from_bytes((rows.get(PRUNED) or b"")[8:], "big")
+
+
+def swept_rows(rows: Rows, id: bytes) -> dict[bytes, bytes | None]:
+    """The row that replaces a mark once the checkpoint's other rows are removed."""
+    mark = rows.get(PRUNED + id) or b""
+    return {PRUNED + id: None} if _is_forgotten(rows, mark) else {PRUNED + id: None, SWEPT + id: mark}
+
+
+def swept(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> list[tuple[bytes, bool]]:
+    """The swept checkpoints that are remembered, by id, each with whether it can be forgotten; `after` is an id, exclusive."""
+    found = rows.scan(SWEPT, after=None if after is None else SWEPT + after, limit=limit)
+    return [(key[1:], _is_forgotten(rows, mark)) for key, mark in found]
+
+
+def _is_forgotten(rows: Rows, mark: bytes) -> bool:
+    return int.from_bytes(mark[DOT_BYTES:], "big") <= _expired_hlc(rows)
+
+
+def apply(rows: Rows, stamp: Stamp, prune: Prune) -> None:
+    """Mark the checkpoints as pruned, except those to which a move went that the issuer did not know."""
+    known = set(prune.moves)
+    reached = {to for token, to in moves_to(rows, set(prune.ids)) if token not in known}
+    for id in prune.ids:
+        if id not in reached:
+            swept, hlc = rows.get(SWEPT + id), stamp.hlc.to_bytes(8, "big")
+            mark = rows.get(PRUNED + id) or swept
+            dot = stamp.dot if mark is None else min(stamp.dot, Dot.unpack(mark[:DOT_BYTES]))
+            rows.put(PRUNED + id, dot.pack() + (hlc if mark is None else max(mark[DOT_BYTES:], hlc)))
+            if swept is not None:
+                rows.delete(SWEPT + id)
+    last = rows.get(PRUNED) or b""
+    times = (stamp.hlc, prune.moves_hlc)
+    known_times = (int.from_bytes(last[:8], "big"), int.from_bytes(last[8:], "big"))
+    rows.put(PRUNED, b"".join(max(pair).to_bytes(8, "big") for pair in zip(times, known_times, strict=True)))
+
+
+def marks(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> Iterator[tuple[bytes, Dot]]:
+    """The pruned checkpoints whose records may still be here, by id, each with the prune; `after` is an id, exclusive."""
+    start = PRUNED if after is None else PRUNED + after
+    for key, dot in rows.scan(PRUNED, after=start, limit=limit):
+        yield key[1:], Dot.unpack(dot[:DOT_BYTES])
+
+
+def any_pruned(rows: Rows) -> bool:
+    """Whether there may be records and chunks that only pruned checkpoints need."""
+    return next(iter(marks(rows, limit=1)), None) is not None
+
+
+def ever_pruned(rows: Rows) -> bool:
+    """Whether any checkpoint of the thread was ever pruned."""
+    return rows.get(PRUNED) is not None

@@ -1,0 +1,289 @@
+"""Queues over storage: putting, finishing and forgetting entries, and pages of entries."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+from shoal import values
+from shoal.config import Config
+from shoal.crdt.clock import END_MS
+from shoal.crdt.rows import Rows
+from shoal.errors import InvalidInput, KeyReused, NotFound, Overloaded, Taken, TooLarge
+from shoal.kinds.thread.serving.fencing import UnderClaim
+from shoal.kinds.worklist import state as queue
+from shoal.kinds.worklist.state import INBOX, Item, RankedEntry
+from shoal.names import check_key, check_name
+from shoal.node.checks import check_size
+from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.implied_keys import users_key
+from shoal.node.naming import of_hex
+from shoal.protocol import requests
+from shoal.protocol.requests import (
+    Dequeue,
+    Dequeued,
+    Enqueue,
+    Enqueued,
+    ListWorklists,
+    Purge,
+    Purged,
+    QueueEntries,
+    QueueEntry,
+    QueuePlan,
+    QueueTry,
+    ReadQueue,
+    ReadQueueEntry,
+    Worklist,
+    Worklists,
+)
+
+DELAY_MS_MAX = 400 * 24 * 3600 * 1000
+_STATES = ("claimed", "waiting", "dead")
+_PURGED_BESIDE = 4  # Old entries that each finish in an inbox forgets: more than it adds.
+
+
+class Queues:
+    """The handler of a thread's inbox and worklists."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {Enqueue: self._check_put, Dequeue: self._check_finish, Purge: self._check_purge}
+        self.writers: Writers = {Enqueue: self._put, Dequeue: self._finish, Purge: self._purge}
+        self.readers: Readers = {ReadQueue: self._read, ReadQueueEntry: self._entry, ListWorklists: self._worklists}
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _check_put(self, request: Enqueue) -> None:
+        check_names(request.thread, request.queue)
+        if len(request.items) > self._config.page_items_max:
+            raise TooLarge(
+                f"at most {self._config.page_items_max} entries can be put at once. Nothing was written. Put them in "
+                "several requests."
+            )
+        for item in request.items:
+            if item.key is not None:
+                check_key("queue key", item.key)
+            values.check(item.value)
+        check_by(request.by)
+        if request.plan is not None:
+            _check_plan(request.plan)
+        check_size(self._config, sum(len(item.value) for item in request.items), "the entries of one request")
+
+    def _put(self, context: WriteContext, request: Enqueue) -> Enqueued:
+        """Put entries; those whose key is already there are not added again.
+
+        Raises:
+            KeyReused: a key belongs to an entry with another value.
+            Overloaded: `queue_pending_max` entries would be exceeded.
+            TooLarge: the thread has `worklists_max` worklists.
+        """
+        rows, stamp, name = context.rows, context.stamp, request.queue
+        start = stamp.pack_position()
+        items: dict[bytes, Item] = {}
+        ids, added = [], []
+        implied = context.implied_key
+        for number, item in enumerate(request.items):
+            key = item.key or (None if implied is None else f"{implied}\x00{number}")
+            id = queue.identify(key) if key is not None else queue.identify_position(start, len(items))
+            known = _value_of(rows, name, id) if id not in items else items[id].value
+            if known is not None and known != item.value and item.key is not None:
+                raise KeyReused(
+                    f"key {item.key!r} is already in {described(request.thread, name)} with another value. "
+                    "Nothing was written. Use a new key for a new entry."
+                )
+            if known is None:
+                items[id] = Item(key, item.value)
+            ids.append(id.hex())
+            added.append(known is None)
+        if not items:
+            return Enqueued(ids, added)
+        self._bound(rows, request, len(items))
+        plan = None if request.plan is None else _plan(request.plan, stamp.wall_ms)
+        change = queue.Enqueue(name, request.by, list(items.values()), plan)
+        context.apply(change)
+        return Enqueued(ids, added)
+
+    def _bound(self, rows: Rows, request: Enqueue, count: int) -> None:
+        counts = queue.counts(rows, request.queue)
+        if counts.pending + count > self._config.queue_pending_max:
+            raise Overloaded(
+                f"{described(request.thread, request.queue)} has {counts.pending} pending entries; "
+                f"{self._config.queue_pending_max} are allowed. Nothing was written. Finish some first.",
+                retry_after_s=1.0,
+            )
+        if request.queue != INBOX and counts == queue.Counts():
+            listed = len(list(islice(queue.worklists(rows), self._config.worklists_max)))
+            if listed == self._config.worklists_max:
+                raise TooLarge(
+                    f"thread {request.thread!r} has {listed} worklists, which is the maximum. Nothing was written. "
+                    "Forget the finished entries of some of them."
+                )
+
+    def _check_finish(self, request: Dequeue) -> None:
+        check_names(request.thread, request.queue)
+        unhexed(request.id)
+        check_by(request.by)
+        values.check(request.result)
+        check_size(self._config, len(request.result), "a result")
+
+    def _finish(self, context: WriteContext, request: Dequeue) -> Dequeued:
+        """Finish an entry; the reply names who finished it first.
+
+        Raises:
+            UnderClaim: it is handed out, as far as this node knows.
+            NotFound: there is no such entry here.
+            Taken: the request says `once`, and the entry is finished already.
+        """
+        rows, name = context.rows, request.queue
+        id = unhexed(request.id)
+        found = queue.entry(rows, name, id)
+        if found is None or not (found.puts or found.finishes):
+            raise NotFound(
+                f"{described(request.thread, name)} has no entry {request.id}. Nothing was written. "
+                "It was never put here, or was finished and forgotten."
+            )
+        if found.finishes:
+            first = found.finishes[0]
+            if request.once:
+                raise Taken(
+                    f"entry {request.id} of {described(request.thread, name)} was already taken by {first.by or 'somebody'!r}. "
+                    "Nothing was written. Continue with the next one.",
+                    by=[finish.by for finish in found.takers()],
+                )
+            return Dequeued(False, first.by, first.result)
+        if found.last is not None and found.last.state == queue.RUNNING and id not in context.unclaimed:
+            raise UnderClaim(context.target, name, id)
+        change = queue.Dequeue(name, id, request.by, context.implied_key, request.result)
+        context.apply(change)
+        self.tidy(context, name)
+        return Dequeued(True, request.by, request.result)
+
+    def tidy(self, context: WriteContext, name: str) -> None:
+        """Beside a message that is taken, forget some old ones. A worklist remembers what is done for as long as it is used."""
+        if name == INBOX:
+            old = self._old(context.rows, name, context.stamp.wall_ms - self._config.inbox_taken_s * 1000, _PURGED_BESIDE)
+            self._purge_ids(context, name, old)
+
+    def _check_purge(self, request: Purge) -> None:
+        check_names(request.thread, request.queue)
+
+    def _purge(self, context: WriteContext, request: Purge) -> Purged:
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        old = self._old(context.rows, request.queue, request.before_ms, limit + 1)
+        self._purge_ids(context, request.queue, old[:limit])
+        return Purged(len(old[:limit]), len(old) > limit)
+
+    def _old(self, rows: Rows, name: str, before_ms: int, limit: int) -> list[bytes]:
+        """The entries that were finished before a time, up to the first that was not."""
+        old: list[bytes] = []
+        for _, id in queue.finished(rows, name):
+            found = queue.entry(rows, name, id)
+            if len(old) == limit or found is None or found.finishes[0].wall_ms >= before_ms:
+                break
+            old.append(id)
+        return old
+
+    def _purge_ids(self, context: WriteContext, name: str, ids: list[bytes]) -> None:
+        if ids:
+            context.apply(queue.Purge(name, ids, queue.context_of(context.rows, context.stamp, name, ids)))
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _read(self, view: View, request: ReadQueue) -> QueueEntries:
+        rows, name = view.rows, request.queue
+        check_names(request.thread, name)
+        after = _place(request.after)
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        listed = queue.finished if request.finished else queue.dead if request.dead else queue.pending
+        entries: list[QueueEntry] = []
+        size = 0
+        for place, id in listed(rows, name, after=after):
+            if len(entries) == limit or size > self._config.page_bytes_max:
+                return self._page(rows, name, entries, more=True)
+            entry = queue.entry(rows, name, id)
+            assert entry is not None  # The index names only stored entries.
+            entries.append(_shown(id, place, entry))
+            size += len(entries[-1].value) + sum(len(finish.result) for finish in entries[-1].finishes) + 200
+        return self._page(rows, name, entries, more=False)
+
+    def _entry(self, view: View, request: ReadQueueEntry) -> QueueEntries:
+        check_names(request.thread, request.queue)
+        id = unhexed(request.id)
+        entry = queue.entry(view.rows, request.queue, id)
+        return self._page(view.rows, request.queue, [] if entry is None else [_shown(id, b"", entry)], more=False)
+
+    def _page(self, rows: Rows, name: str, entries: list[QueueEntry], *, more: bool) -> QueueEntries:
+        counts = queue.counts(rows, name)
+        return QueueEntries(entries, more, *counts)
+
+    def _worklists(self, view: View, _request: ListWorklists) -> Worklists:
+        return Worklists([Worklist(name, *counts) for name, counts in queue.worklists(view.rows)])
+
+
+def _shown(id: bytes, place: bytes, entry: RankedEntry) -> QueueEntry:
+    put = entry.puts[0] if entry.puts else queue.Put(b"", 0, "", requests.NIL)
+    finishes = [requests.Finish(finish.by, finish.wall_ms, finish.result) for finish in entry.takers()]
+    others = list(dict.fromkeys(other.value for other in entry.puts[1:] if other.value != put.value))
+    tried = None if entry.last is None else _tried(entry.last)
+    return QueueEntry(id.hex(), place.hex(), users_key(entry.key), put.by, put.wall_ms, put.value, finishes, others, tried)
+
+
+def _tried(last: queue.Try) -> QueueTry:
+    state = _STATES[last.state]
+    return QueueTry(last.attempt, state, last.by, last.wall_ms, last.fence, last.reason, last.not_before_ms)
+
+
+def _plan(plan: QueuePlan, now_ms: int) -> queue.Plan:
+    from_ms = min(now_ms + plan.delay_ms, END_MS - 1) if plan.delay_ms else 0
+    return queue.Plan(plan.priority, from_ms, plan.group, plan.group_max, plan.attempts_max)
+
+
+def _check_plan(plan: QueuePlan) -> None:
+    if not 0 <= plan.priority <= queue.PRIORITY_MAX:
+        raise InvalidInput(
+            f"a priority is 0 to {queue.PRIORITY_MAX}; got {plan.priority}. Nothing was written.", field="priority"
+        )
+    if not 0 <= plan.delay_ms <= DELAY_MS_MAX:
+        raise InvalidInput(
+            f"a delay is 0 to {DELAY_MS_MAX // 1000} seconds; got {plan.delay_ms / 1000:g}. Nothing was written.", field="delay"
+        )
+    if plan.group:
+        check_key("group", plan.group)
+    if plan.group_max < 0 or plan.attempts_max < 0 or bool(plan.group) != bool(plan.group_max):
+        raise InvalidInput(
+            "a group needs a group_max of at least 1, and attempts_max is at least 1. Nothing was written.", field="group_max"
+        )
+
+
+def _value_of(rows: Rows, name: str, id: bytes) -> bytes | None:
+    found = queue.entry(rows, name, id)
+    return found.puts[0].value if found is not None and found.puts else None
+
+
+def check_names(thread: str, name: str) -> None:
+    """Check the names of a thread and of one of its queues."""
+    check_name("thread", thread)
+    if name != INBOX:
+        check_name("worklist", name)
+
+
+def check_by(by: str) -> None:
+    """Check an author's name, which may be empty."""
+    if by:
+        check_name("author", by)
+
+
+def described(thread: str, name: str) -> str:
+    """A queue, for people."""
+    return f"the inbox of {thread!r}" if name == INBOX else f"worklist {name!r} of {thread!r}"
+
+
+def unhexed(id: str) -> bytes:
+    """An entry's id in bytes."""
+    return of_hex(id, queue.ID_BYTES, "an entry's id is")
+
+
+def _place(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        raise InvalidInput("this is not a place in a queue. Use a place from an earlier answer unchanged.") from None

@@ -1,0 +1,160 @@
+"""Declarations of operations, beside their requests' fields and their replies.
+
+Law: a difference between operations that is not in their fields is declared once, at the request's class. Unions for decoders,
+batches, multi-reads, HTTP routes and plain commands, with their descriptions, are derived from the declarations. The base
+class of a request says which table of a node serves it (`shoal.node.handler`); tests compare the tables with the declarations.
+A request without a declaration is only sent alone, and has no derived route or command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from shoal.errors import ShoalError
+from shoal.protocol.base import Request
+from shoal.records import NamedTuple
+
+__all__ = ["Action", "Cli", "Declaration", "Http", "Part", "Waits", "always", "declaration_of", "declared", "operation"]
+
+_Kind = TypeVar("_Kind", bound=type[Request[Any]])
+
+Action = Literal["read", "append", "write", "admin"]
+"""The action of a request on stored data: it changes nothing; adds, and neither replaces nor removes anything; changes,
+replaces or removes; or changes rules, history or the cluster itself. A token grants actions (`shoal.access`).
+"""
+
+
+class Part(NamedTuple):
+    """Names over HTTP of which fields of the request are made, such as a namespace of its first label and the others."""
+
+    names: Mapping[str, Any]  # Each with its type in a body. In a path a list of labels is one part, joined by periods.
+    fields: tuple[str, ...]
+    made: Callable[..., tuple[Any, ...]]  # The fields' values, of the names'.
+
+
+class Waits(NamedTuple):
+    """A read that may wait: while a list of its reply is empty, and the thread has not changed in this way."""
+
+    change: str
+    until: str  # The list.
+
+
+class Http(NamedTuple):
+    """A place of an operation in the HTTP API. The parts of the path are fields of the request; the other fields are in
+    the body, or in the query of a GET or a DELETE.
+    """
+
+    method: str
+    path: str  # Below the space, if the request has one; else below `/v1`.
+    summary: str
+    ops: tuple[str, ...] = ()  # Its names among the writes of a batch, or the reads of a multi-read.
+    created: str = ""  # A field of the reply. If it is true, or one of its elements is, the status is 201.
+    errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all writes or reads.
+    example: Any = None  # An example of the body.
+    defaults: Mapping[str, Any] = {}  # Of fields that have none in the protocol.
+    sets: Mapping[str, Any] = {}  # Fields that the place decides, as that of a thread's inbox decides the queue.
+    parts: tuple[Part, ...] = ()
+    one: str = ""  # A list of the reply: its first element is the answer. If there is none, that is `NotFound`.
+    version: str = "version"  # The field of the answer that is its ETag, if there is one.
+    waits: Waits | None = None
+
+
+class Cli(NamedTuple):
+    """A plain command of an operation. It names the object, makes one request, and prints one field of the reply."""
+
+    command: str  # The group, and the command in it: "budget grant".
+    help: str
+    example: str  # A command line, for the help.
+    shows: str  # The field of the reply that is printed.
+    arguments: tuple[str, ...] = ()  # The fields of the request that are arguments, after the object's name.
+    options: tuple[str, ...] = ()  # The fields that are options. All other fields have their defaults.
+    defaults: Mapping[str, Any] = {}  # The defaults of arguments that may be omitted.
+    destroys: str = ""  # What is gone for good, as in "thread {name}": the command asks first, or takes `--yes`.
+
+
+class Declaration(NamedTuple):
+    """All that is declared of one operation."""
+
+    batch: bool = False  # Whether it may be one of the writes of a batch.
+    multi_read: bool = False  # Whether it may be one of several reads at one moment.
+    durable: bool = False  # Whether it is answered only once it is on disk, even with durability `memory`.
+    not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request is repeated with its idempotency key.
+    frees: bool = False  # Whether it removes, so that a space takes it whatever its quota says.
+    # Whether a request removes something that it names. Its key is remembered although it found nothing: if it is sent again
+    # after somebody has added that, it must not remove it. None: no such request does.
+    removes: Callable[[Any], bool] | None = None
+    drives: bool = False  # Whether a thread under a lease takes it from the lease's holder alone.
+    action: Action | None = None  # None: `read` of a read, `write` of a write, `admin` of a maintenance.
+    family: str = ""  # The kind of object that it is about. Empty: its second field's name says it.
+    discloses: bool | None = None  # Whether its answer says what is stored; it is logged with the reads. None: a `read` does.
+    reveals: bool = False  # Whether it shows secret parts of states as they are stored, so that it takes that right too.
+    hearsay: tuple[str, ...] = ()  # Fields that name the author of what others wrote, rather than of this request.
+    http: tuple[Http, ...] = ()
+    cli: tuple[Cli, ...] = ()
+
+
+_NOTHING = Declaration()
+_DECLARED: dict[type[Request[Any]], Declaration] = {}
+
+
+def operation(
+    *,
+    batch: bool = False,
+    multi_read: bool = False,
+    durable: bool = False,
+    not_of_key: tuple[str, ...] = (),
+    frees: bool = False,
+    removes: Callable[[Any], bool] | None = None,
+    drives: bool = False,
+    action: Action | None = None,
+    family: str = "",
+    discloses: bool | None = None,
+    reveals: bool = False,
+    hearsay: tuple[str, ...] = (),
+    http: Http | Sequence[Http] = (),
+    cli: Sequence[Cli] = (),
+) -> Callable[[_Kind], _Kind]:
+    """Declare the operation of a request's class.
+
+    Raises:
+        TypeError: it is declared already. A second declaration would replace the first, and the right that it asks for.
+    """
+
+    def declare(kind: _Kind) -> _Kind:
+        if kind in _DECLARED:
+            raise TypeError(f"{kind.__name__} is declared twice")
+        _DECLARED[kind] = Declaration(
+            batch,
+            multi_read,
+            durable,
+            not_of_key,
+            frees,
+            removes,
+            drives,
+            action,
+            family,
+            discloses,
+            reveals,
+            hearsay,
+            (http,) if isinstance(http, Http) else tuple(http),
+            tuple(cli),
+        )
+        return kind
+
+    return declare
+
+
+def always(_each: Any) -> bool:
+    """A condition that holds for each."""
+    return True
+
+
+def declared() -> Mapping[type[Request[Any]], Declaration]:
+    """All declarations, in the order of their families and, within one, of its module."""
+    return _DECLARED
+
+
+def declaration_of(kind: type[Request[Any]], /) -> Declaration:
+    """The declaration of a request's class; an empty one if nothing was declared."""
+    return _DECLARED.get(kind, _NOTHING)
