@@ -20,7 +20,7 @@ import shoal
 from benchmarks.cluster import Nodes
 from benchmarks.figures import Effort, Figure, Section, Target
 from shoal.protocol.requests import Add
-from shoal.testing.loop import run as run_in_virtual_time
+from shoal.testing.machines import run as run_in_virtual_time
 from simulation.plan import Plan
 from simulation.world.client import Client
 from simulation.world.cluster import SimulatedCluster

@@ -15,7 +15,7 @@ import shoal
 from benchmarks.figures import Effort, Figure, Section, Target
 from benchmarks.served import served
 from shoal.client.store import Space
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.storage import keys

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from shoal.errors import BudgetExhausted, RightsElsewhere
 from shoal.kinds.budget.handle import Budget
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from shoal.transport.dialling import shuffled
 from simulation.world.fleet import Fleet
 

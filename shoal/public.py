@@ -34,43 +34,34 @@ from shoal.client.store import Space, Store
 from shoal.client.subjects import Subjects
 from shoal.client.watching import Change, Reset
 from shoal.config import Config
-from shoal.crew.context import CrewContext
 from shoal.crew.crew import AgentStatus, Crew, CrewStatus, MachineStatus
+from shoal.crew.driving import CrewContext
 from shoal.kinds.budget.handle import Budget, Rights
-from shoal.kinds.document.handle.changes import DocumentChange, DocumentConflict
-from shoal.kinds.document.handle.compaction import Compaction
+from shoal.kinds.document.handle.changes import Compaction, DocumentChange, DocumentConflict
 from shoal.kinds.document.handle.document import Document
-from shoal.kinds.items.handle.embedding import Embedding
-from shoal.kinds.items.handle.item import Explanation, Item, ItemChange
+from shoal.kinds.items.handle.item import Embedding, Explanation, Item, ItemChange
 from shoal.kinds.items.handle.items import Items
-from shoal.kinds.journal.flows.events import Event
-from shoal.kinds.journal.handle.consumers import Consumer, ConsumerInfo
-from shoal.kinds.journal.handle.journal import Appended, Journal, Retention
-from shoal.kinds.journal.handle.loop import Loop
+from shoal.kinds.journal.flows import Event
+from shoal.kinds.journal.handle import Appended, Consumer, ConsumerInfo, Journal, Loop, Retention
 from shoal.kinds.lease.handle.leases import Lease, Leasing
 from shoal.kinds.map.handle import Entries, Entry, SharedMap
 from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
 from shoal.kinds.scalars.handle import Counter, Register, RegisterState
 from shoal.kinds.schema.handle import Schemas, SchemaVersion
 from shoal.kinds.set.handle import Members, SharedSet
-from shoal.kinds.step.flows.steps import Attempt, StepRecord
-from shoal.kinds.step.handle.resume import Reason, Resumption
-from shoal.kinds.step.handle.status import Standing
-from shoal.kinds.step.handle.step_log import Beginning, Step
-from shoal.kinds.thread.flows.audit import AuditEntry
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
-from shoal.kinds.thread.flows.differences import Difference
-from shoal.kinds.thread.flows.merges import Sides
+from shoal.kinds.step.flows import Attempt, StepRecord
+from shoal.kinds.step.handle.resume import Reason, Resumption, Standing
+from shoal.kinds.step.handle.steps import Beginning, Step
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
+from shoal.kinds.thread.flows.export import AuditEntry
+from shoal.kinds.thread.flows.merging import Difference, Sides
 from shoal.kinds.thread.flows.mutations import Mutation
 from shoal.kinds.thread.handle.autosave import Autosave
-from shoal.kinds.thread.handle.branches import Branch
 from shoal.kinds.thread.handle.declared import Violation
-from shoal.kinds.thread.handle.inspect import Verified, Why
+from shoal.kinds.thread.handle.history import Branch, Verified, Why
 from shoal.kinds.thread.handle.thread import Thread
-from shoal.kinds.worklist.handle.inbox import Inbox, Message, Sent
-from shoal.kinds.worklist.handle.jobs import Job
-from shoal.kinds.worklist.handle.queues import Finish
-from shoal.kinds.worklist.handle.worklist import Done, Worklist, WorklistItem, WorklistProgress
+from shoal.kinds.worklist.handle.queues import Finish, Job
+from shoal.kinds.worklist.handle.worklist import Done, Inbox, Message, Sent, Worklist, WorklistItem, WorklistProgress
 from shoal.opening import connect, open
 from shoal.protocol.requests import (
     NO_HEAD,
@@ -102,8 +93,7 @@ from shoal.values import register
 from shoal.values.difference import Change as ValueChange
 from shoal.version import __version__
 from shoal.workflows.spaces import SpaceDeleted
-from shoal.workflows.subjects.erasure import SubjectErased, SubjectReport
-from shoal.workflows.subjects.tags import SubjectTag
+from shoal.workflows.subjects import SubjectErased, SubjectReport, SubjectTag
 
 __all__ = [
     "NO_HEAD",

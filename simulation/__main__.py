@@ -21,8 +21,7 @@ from typing import Annotated
 import typer
 
 from shoal.errors import InvalidValue
-from shoal.testing.loop import run
-from shoal.testing.machines import quiet
+from shoal.testing.machines import quiet, run
 from simulation import liars, memberships, rebuilds
 from simulation.batch import Case, cases_of, run_all
 from simulation.drawing import draw

@@ -21,8 +21,7 @@ from typing import Any
 
 from structlog.testing import capture_logs
 
-from shoal.testing.loop import Stalled, TooLong, run
-from shoal.testing.machines import quiet
+from shoal.testing.machines import Stalled, TooLong, quiet, run
 from simulation.judging.judge import judge, lost_with_a_minority
 from simulation.judging.violation import Violation
 from simulation.plan import Act, Fault, Plan

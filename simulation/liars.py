@@ -27,13 +27,11 @@ import msgspec
 from msgspec import Raw, Struct
 
 from shoal.cluster import messages, operation
-from shoal.cluster.consensus.ballots import ID_BYTES, NO_TERM, Ballot, Term, Value
-from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Ask, Vote
-from shoal.cluster.consensus.rebuilding import Foundation
+from shoal.cluster.consensus.ballots import ID_BYTES, NO_TERM, Accept, Answer, AnyMotion, Ask, Ballot, Term, Value, Vote
+from shoal.cluster.consensus.recovery import Foundation
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record
-from shoal.cluster.membership.notices import Membership, Notice, Standing
-from shoal.cluster.membership.rebuilds import Founding, Inquiry, RebuildNotice
+from shoal.cluster.membership.notices import Founding, Inquiry, Membership, Notice, RebuildNotice, Standing
 from shoal.cluster.messages import (
     Digest,
     Message,
@@ -48,7 +46,7 @@ from shoal.cluster.messages import (
     Vectors,
     encode_shipment,
 )
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.cluster.snapshots.roots import RootsRequest
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.rows import successor
@@ -58,7 +56,7 @@ from shoal.node.snapshots.rooting import vector_root
 from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation import lies
 from simulation.judging.violation import Violation
 from simulation.lies import LIAR, LIE, SPACE, THREADS, TOKEN

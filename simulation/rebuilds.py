@@ -19,12 +19,12 @@ from contextlib import suppress
 from random import Random
 from typing import Any, NamedTuple
 
-from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD
+from shoal.cluster.consensus.recovery import COUNTS_AHEAD
 from shoal.errors import NoQuorum, RegisterChanged, ShoalError
 from shoal.node.node import Node
 from shoal.protocol.requests import AcquireLease, Rebuild, ReleaseLease
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.judging.linearity import Operation
 from simulation.judging.violation import Violation
 from simulation.world.fleet import Fleet

@@ -31,7 +31,7 @@ from shoal.errors import NotFound, ShoalError
 from shoal.node.incarnation import set_back_by
 from shoal.storage import keys
 from shoal.storage.interface import Storage
-from shoal.testing.loop import VirtualLoop
+from shoal.testing.machines import VirtualLoop
 from simulation.plan import Plan
 from simulation.world.client import Client
 from simulation.world.cluster import SimulatedCluster

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from shoal.access.needs import action_of, family_of
+from shoal.access.grants import action_of, family_of
 from shoal.api.route import SPACE
 from shoal.protocol import requests
 from shoal.protocol.declared import declaration_of

@@ -23,7 +23,7 @@ import typer.main
 from shoal import errors, public
 from shoal.api.http import problems
 from shoal.cli import main
-from shoal.client.parts import of_part
+from shoal.client.arguments import of_part
 from shoal.errors import ShoalError
 from shoal.workflows.streams.decisions import StreamGone
 from tests import blocking, operations, verification

@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from shoal.access.grants import RIGHTS
-from shoal.access.needs import FAMILIES
+from shoal.access.grants import FAMILIES, RIGHTS
 from shoal.api.routes import ROUTES
 from shoal.cli.main import app
 from shoal.config import Config

@@ -330,8 +330,8 @@ def test_a_folder_holds_no_more_modules_than_a_reader_can_keep_in_mind() -> None
 
 ASKING = {
     "shoal/kinds/document/serving/documents.py": "what a document's own memory makes of its own changes",
-    "shoal/kinds/map/serving/sums.py": "what a map's own memory makes of its own changes",
-    "shoal/node/verification/logged.py": "how much a lost operation had added to a counter, for people",
+    "shoal/kinds/map/handler.py": "what a map's own memory makes of its own changes",
+    "shoal/node/verification/remains.py": "how much a lost operation had added to a counter, for people",
     "shoal/node/peers/read_repair.py": "the save of the one checkpoint that is repaired",
 }
 """Modules outside the appliers that ask of which kind a change is, and what for: none of it follows from the change itself."""

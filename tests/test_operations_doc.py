@@ -11,7 +11,7 @@ import pytest
 from shoal.api.metrics import Metrics
 from shoal.config import Config
 from shoal.protocol.requests import ClusterView, Member, QuotaView, ReadCounter
-from shoal.protocol.requests.quotas import Quota
+from shoal.protocol.requests.status import Quota
 from tests.api.conftest import STATUS
 
 TEXT = (Path(__file__).parent.parent / "docs" / "OPERATIONS.md").read_text()

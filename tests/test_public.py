@@ -18,8 +18,8 @@ import pytest
 
 import shoal
 from shoal import public, replies
+from shoal.client.arguments import of_part
 from shoal.client.connection import StoreConnection
-from shoal.client.parts import of_part
 from shoal.protocol.requests import EndStep
 
 PROTOCOLS = ("__aenter__", "__aiter__", "__anext__", "__getitem__", "__call__")

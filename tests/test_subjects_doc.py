@@ -12,8 +12,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.main import app
-from shoal.workflows.subjects.erasure import SubjectErased
-from shoal.workflows.subjects.tags import KINDS
+from shoal.workflows.subjects import KINDS, SubjectErased
 from tests.test_native_doc import program
 
 TEXT = (Path(__file__).parent.parent / "docs" / "SUBJECTS.md").read_text()

@@ -23,7 +23,7 @@ from shoal.api.yjs.door import YJS_PATH
 from shoal.protocol.frames import encode_call, encode_cancel, encode_observe
 from shoal.protocol.requests import AnyRequest, Subscription
 from shoal.protocol.requests.families import operations
-from shoal.protocol.requests.listings import ObjectKind
+from shoal.protocol.requests.status import ObjectKind
 
 SPACE = "crew"
 _JUNK: tuple[Any, ...] = (

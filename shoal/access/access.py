@@ -19,8 +19,8 @@ import structlog
 
 from shoal.access import keys
 from shoal.access.gate import Gate
-from shoal.access.issuers import Issuers
-from shoal.access.reading import ReadLog
+from shoal.access.guard import ReadLog
+from shoal.access.keys import Issuers
 from shoal.access.revocations import Revocations
 from shoal.config import Config
 from shoal.errors import ShoalError

@@ -21,7 +21,7 @@ from weakref import WeakSet
 from shoal.access import tokens
 from shoal.access.bearer import Bearer, cut_off
 from shoal.access.failures import Failures
-from shoal.access.reading import ReadLog
+from shoal.access.guard import ReadLog
 from shoal.access.token import Token
 from shoal.access.tokens import Keys
 from shoal.config import Config

@@ -8,7 +8,7 @@ from __future__ import annotations
 from aiohttp import web
 from msgspec import Struct
 
-from shoal.api.http import credentials
+from shoal.api.http import origins as credentials
 from shoal.api.http.exchange import Exchange
 from shoal.errors import Unsupported
 

@@ -11,7 +11,7 @@ from shoal.api.derived import OPERATIONS, show
 from shoal.api.http.exchange import Exchange
 from shoal.api.thread.saving import SaveFields, save_request
 from shoal.protocol.conformance import check_together
-from shoal.protocol.fields import TOGETHER_MAX, Elements
+from shoal.protocol.declared import TOGETHER_MAX, Elements
 from shoal.protocol.requests import Batch
 from shoal.protocol.requests.families import union
 

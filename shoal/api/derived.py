@@ -3,7 +3,7 @@
 Laws:
 
 - A body has the fields of its request except those that the path names or decides; an answer has the fields of its reply, and
-  its properties. Their names and types are the protocol's, converted as `shoal.protocol.fields` says: packed values are JSON,
+  its properties. Their names and types are the protocol's, converted as `shoal.protocol.declared` says: packed values are JSON,
   cursors are text. In a query, an object is JSON text, and a list has commas between its elements.
 - A request with an `expect` also takes the version as `If-Match`, and a reply's `version` is the answer's ETag.
 - A flow of `shoal.workflows` that declares a place in HTTP is served as a request is.
@@ -27,28 +27,26 @@ from msgspec import NODEFAULT, Meta, Raw, Struct
 
 from shoal import values
 from shoal.api.http.exchange import Exchange, NoQuery, ReadQuery, Seconds, WriteQuery
-from shoal.api.http.opaque import opaque, shown_opaque
+from shoal.api.http.headers import opaque, shown_opaque
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.watching import waited
 from shoal.errors import InvalidInput, NotFound
-from shoal.kinds.thread.flows import undo
-from shoal.protocol.declared import Http, declaration_of
-from shoal.protocol.fields import AtLeast, Named, Shape
+from shoal.kinds.thread.flows import mutations as undo
+from shoal.protocol.declared import AtLeast, Http, Named, Shape, declaration_of
 from shoal.protocol.requests import Deleted, Read, reply_of
 from shoal.protocol.requests.families import operations
 from shoal.records import NamedTuple
-from shoal.values import vectors
-from shoal.workflows import spaces
+from shoal.values import forms as vectors
+from shoal.workflows import spaces, subjects
 from shoal.workflows.connection import Flow
-from shoal.workflows.subjects import erasure, tags
 
 FLOWS: tuple[type[Flow[Any]], ...] = (
     spaces.SetQuota,
     spaces.DeleteSpace,
-    tags.FindTags,
-    tags.WriteTags,
-    tags.RemoveTags,
-    erasure.EraseSubject,
+    subjects.FindTags,
+    subjects.WriteTags,
+    subjects.RemoveTags,
+    subjects.EraseSubject,
     undo.Undo,
     undo.Redo,
 )

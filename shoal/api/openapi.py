@@ -23,14 +23,15 @@ from msgspec import Struct
 from shoal.api import glossary, session
 from shoal.api.examples import BODIES, PARTS
 from shoal.api.failures import failures, of_stream, told
-from shoal.api.http import bookmarks, deadlines, leases
+from shoal.api.http import bodies as deadlines
+from shoal.api.http import headers
 from shoal.api.http.exchange import JSON, MSGPACK
 from shoal.api.http.origins import REQUEST_ID
 from shoal.api.http.problems import CONTENT_TYPE
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, SESSION_PATH
-from shoal.api.streams import protocol as streams
-from shoal.api.streams.protocol import STREAMS_PATH
+from shoal.api.streams import headers as streams
+from shoal.api.streams.headers import STREAMS_PATH
 from shoal.api.yjs import door as yjs
 from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH
 from shoal.errors import ShoalError
@@ -279,7 +280,7 @@ def _headers(route: Route) -> list[dict[str, Any]]:
     text = {"type": "string"}
     named = [_header(REQUEST_ID, _REQUEST_ID, {"type": "string", "maxLength": 128})]
     if route.has_bookmark:
-        named.append(_header(bookmarks.HEADER, bookmarks.NAMED, text))
+        named.append(_header(headers.BOOKMARK, headers.BOOKMARK_NAMED, text))
     if route.has_etag:
         named.append(_header(hdrs.IF_NONE_MATCH, _IF_CHANGED, text))
     if route.compares:
@@ -287,7 +288,7 @@ def _headers(route: Route) -> list[dict[str, Any]]:
     if route.writes:
         named.append(_header("Idempotency-Key", _KEY, {"type": "string", "minLength": 1, "maxLength": KEY_BYTES_MAX}))
         named.append(_header(deadlines.HEADER, deadlines.NAMED, {"type": "number"}))
-        named.append(_header(leases.HEADER, leases.NAMED, text))
+        named.append(_header(headers.LEASE, headers.LEASE_NAMED, text))
     return named
 
 
@@ -305,8 +306,8 @@ def _told(route: Route) -> dict[str, Any]:
     if not route.has_bookmark:
         return named
     told = named | {
-        bookmarks.HEADER: {"description": bookmarks.TOLD, "schema": {"type": "string"}},
-        bookmarks.LEFT_OUT: {"description": bookmarks.SAID, "schema": {"type": "integer", "minimum": 1}},
+        headers.BOOKMARK: {"description": headers.TOLD, "schema": {"type": "string"}},
+        headers.LEFT_OUT: {"description": headers.SAID, "schema": {"type": "integer", "minimum": 1}},
     }
     if route.has_etag or route.compares:
         told["ETag"] = {"description": _ETAG, "schema": {"type": "string"}}

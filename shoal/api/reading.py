@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from shoal.api.derived import OPERATIONS
 from shoal.api.http.exchange import Exchange, ReadQuery
-from shoal.protocol.fields import Parts
+from shoal.protocol.declared import Parts
 from shoal.protocol.requests import DocumentJson, MultiRead, ReadDocumentJson, Refused
 from shoal.protocol.requests.families import union
 from shoal.protocol.requests.multireads import PartAnswer

@@ -28,26 +28,23 @@ from aiohttp.typedefs import Middleware
 
 from shoal.access.guard import Guarded
 from shoal.api.health import METRICS
-from shoal.api.http import bookmarks, conditions, credentials, deadlines, problems
-from shoal.api.http.bodies import Bodies
-from shoal.api.http.credentials import OpenGuarded
-from shoal.api.http.deadlines import Limited
+from shoal.api.http import bodies as deadlines
+from shoal.api.http import headers, problems
+from shoal.api.http import origins as credentials
+from shoal.api.http.bodies import Bodies, Limited, Noting
 from shoal.api.http.exchange import JSON, Exchange, decoded
-from shoal.api.http.hosts import Hosts
-from shoal.api.http.origins import METHODS, REQUEST_ID, Origins, seal
-from shoal.api.http.written import Noting
+from shoal.api.http.origins import METHODS, REQUEST_ID, Hosts, OpenGuarded, Origins, seal
 from shoal.api.metrics import Backlog, Metered, Metrics
 from shoal.api.pages import ABOUT, About
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.session import SessionSocket
-from shoal.api.streams import protocol as streams
+from shoal.api.streams import headers as streams
 from shoal.api.streams.door import StreamDoor
 from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH, YjsDoor
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.bookmark_delta import SharedBookmark
+from shoal.protocol.bookmark import Bookmark, SharedBookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.requests import Request
 from shoal.protocol.session import Session
@@ -271,7 +268,7 @@ def _handler(
     async def handle(request: web.Request) -> web.StreamResponse:
         bearer = admitted(request)  # Before anything that the request says is looked at.
         deadline_s = deadlines.named(request) if route.writes else None
-        bookmark = SharedBookmark(bookmarks.named(request) if route.has_bookmark else None)
+        bookmark = SharedBookmark(headers.named(request) if route.has_bookmark else None)
         session = open_session(bookmark, bearer=bearer)
         if deadline_s is not None:
             session = Limited(session, deadline_s, now_s=now_s)
@@ -291,7 +288,7 @@ def _handler(
         finally:
             await session.close()
         if route.has_bookmark and not response.prepared:
-            response = conditions.tagged(request, response, exchange.version)
+            response = headers.tagged(request, response, exchange.version)
             response.headers.update(exchange.bookmark_headers())
         return response
 
@@ -304,7 +301,7 @@ async def _answer(route: Route, exchange: Exchange) -> web.StreamResponse:
             raise ShuttingDown("the node is stopping. Nothing was written. Send it again later, or to another node.")
         exchange.query(route.query)
         if route.writes and not route.compares:
-            conditions.check_none(exchange.request)
+            headers.check_none(exchange.request)
         return await route.handler(exchange)
     except ShoalError as error:
         return problems.response(exchange.session.checked(error))
@@ -326,7 +323,7 @@ def _description(version: str) -> _Handler:
         return msgspec.json.encode(openapi.describe(ROUTES, version=version))
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        return conditions.tagged(request, web.Response(body=encoded(), content_type=JSON), None)
+        return headers.tagged(request, web.Response(body=encoded(), content_type=JSON), None)
 
     return handle
 

@@ -14,7 +14,7 @@ Laws:
   that reads nothing for `heartbeat_s` is cut off. Pushes wait before that point, so
   that a slow watcher loses its subscription but not its session.
 - A reply carries the change of the session's bookmark, so that the client's bookmark
-  covers all that the reply shows (`shoal.protocol.bookmark_delta`).
+  covers all that the reply shows (`shoal.protocol.bookmark`).
 - A request does not begin after its caller has given up, because it could overwrite newer changes.
 - If the socket breaks, subscriptions are cancelled and requests finish; the session counts
   against the bound until its last request is done.
@@ -27,14 +27,13 @@ from collections.abc import AsyncIterator, Callable
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from shoal.api.http.accepting import unsent_bytes
 from shoal.api.http.problems import internal
-from shoal.api.http.unsent import unsent_bytes
 from shoal.api.metrics import Metrics
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, TooLarge, Unavailable
 from shoal.names import check_key
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.bookmark_delta import SharedBookmark
+from shoal.protocol.bookmark import Bookmark, SharedBookmark
 from shoal.protocol.frames import (
     COALESCED_BYTES_MAX,
     CallFrame,

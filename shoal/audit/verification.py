@@ -26,7 +26,7 @@ from shoal.audit.chains import (
     disagreements,
     roots_of,
 )
-from shoal.cluster.partition import PARTITIONS
+from shoal.cluster.operation import PARTITIONS
 from shoal.protocol.requests import LeftOut, LogHead, LogPage, ReadLog, SignHeads, Statement, StateRoot
 from shoal.records import NamedTuple
 

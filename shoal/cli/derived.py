@@ -24,8 +24,7 @@ from shoal.cli.ids import holder_origin
 from shoal.cli.options import DryRun, Expect, Key, Yes
 from shoal.client.store import Space, Store
 from shoal.names import check_name
-from shoal.protocol.declared import Cli, declared
-from shoal.protocol.fields import AtLeast, Shape
+from shoal.protocol.declared import AtLeast, Cli, Shape, declared
 from shoal.protocol.requests import Deleted, Request, reply_of
 from shoal.records import NamedTuple
 from shoal.workflows.spaces import exists

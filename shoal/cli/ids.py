@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from shoal.errors import InvalidInput, NotFound
-from shoal.kinds.thread.flows.checkpoint import is_id
+from shoal.kinds.thread.flows.checkpoints import is_id
 
 if TYPE_CHECKING:
     from shoal.client.store import Space, Store

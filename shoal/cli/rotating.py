@@ -24,8 +24,7 @@ from shoal.cli.target import Json, Url, chosen, opened
 from shoal.errors import ShoalError
 from shoal.protocol.requests import ClusterView, NodeStatus
 from shoal.records import NamedTuple
-from shoal.transport.cluster_key import read
-from shoal.transport.keyring import Keyring, name_of, strangers
+from shoal.transport.keyring import Keyring, name_of, read, strangers
 
 _LOOK_S = 0.5
 _ANSWER_S = 10.0  # For one node.

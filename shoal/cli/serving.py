@@ -36,8 +36,8 @@ from shoal.node.peers.members import seeds_of
 from shoal.node.peers.replicator import Replicator
 from shoal.node.service import Credentials
 from shoal.protocol.requests import Status
-from shoal.transport.cluster_key import ClusterKey
-from shoal.transport.peer import PEER_PATH
+from shoal.transport.keyring import ClusterKey
+from shoal.transport.peer_link import PEER_PATH
 from shoal.transport.peers import Peers
 from shoal.transport.seeds import Resolve, resolved
 

@@ -17,7 +17,7 @@ import typer
 
 import shoal
 from shoal.access.failures import Failures
-from shoal.api.http.hosts import Hosts
+from shoal.api.http.origins import Hosts
 from shoal.api.http.problems import CrossOrigin
 from shoal.cli.access import exposure
 from shoal.cli.target import Target, ensured, tls_ca, token_file, wait_s

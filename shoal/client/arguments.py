@@ -6,6 +6,16 @@ Laws:
   error of a call that does not fit the signature.
 - `protocol.conformance` checks the fields of a request before anything is written. This module names arguments that keep
   a handle from making a request at all.
+
+A handle that is composed of parts, each with methods of its own.
+
+    class Thread:
+        heads = of_part("_branches", ThreadBranches.heads)
+
+A method is declared once, in its part, with its signature and docstring. The parts do not know the handle: each gets
+what it needs when it is made.
+
+Deletion, which the handles of counters, registers, sets, maps and budgets have in common.
 """
 
 from __future__ import annotations
@@ -17,11 +27,30 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from itertools import islice
 from math import isfinite
+from operator import attrgetter
 from types import FunctionType, NoneType, UnionType
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints, is_typeddict
+from typing import (
+    Any,
+    ClassVar,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+    overload,
+)
 
+from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput
+from shoal.protocol import requests
 from shoal.protocol.conformance import INT_MAX, INT_MIN, shown, surrogate
+from shoal.protocol.requests import Durability
 
 _TOLD = (TypeError, AttributeError, ValueError, LookupError, OverflowError, RecursionError)
 _ELEMENTS_MAX = 1000  # Elements of a collection that are checked.
@@ -177,3 +206,44 @@ def _words(annotation: Any) -> str:
     words = _WORDS.get(cls) or (f"a {cls.__name__}" if isinstance(cls, type) else str(cls))
     inner = [argument for argument in arguments if argument is not Any and not isinstance(argument, TypeVar | list)]
     return f"{words} of {' and '.join(map(_words, inner))}" if inner and cls is not collections.abc.Callable else words
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class of_part(Generic[P, R]):  # Named like a function, because it is used like a decorator.
+    """The method of a part as a method of the handle. Type checkers see only the first signature of an overloaded method."""
+
+    def __init__(self, part: str, method: Callable[Concatenate[Any, P], R]) -> None:
+        self._method = method
+        self._bound = attrgetter(f"{part}.{method.__name__}")
+
+    @overload
+    def __get__(self, handle: None, owner: type) -> Callable[Concatenate[Any, P], R]: ...
+    @overload
+    def __get__(self, handle: object, owner: type) -> Callable[P, R]: ...
+    def __get__(self, handle: object | None, owner: type) -> Callable[..., R]:
+        return self._method if handle is None else cast("Callable[P, R]", self._bound(handle))
+
+
+Deletion = requests.DeleteCounter | requests.DeleteRegister | requests.DeleteSet | requests.DeleteMap | requests.DeleteBudget
+
+
+@named
+class Deletable:
+    """A handle of an object that can be deleted as a whole, by the request `_deletion`."""
+
+    _connection: StoreConnection
+    _deletion: ClassVar[type[Deletion]]
+    space: str
+    name: str
+
+    async def delete(self, *, key: str | None = None, durability: Durability | None = None) -> bool:
+        """Delete the object on every node. False if there was none.
+
+        Writes made without knowing of the deletion are deleted too, even if they arrive later. The first write made with
+        knowledge of it creates the object again, empty.
+        """
+        request = self._deletion(self.space, self.name)
+        return (await self._connection.write(request, key=key, durability=durability)).existed

@@ -13,17 +13,15 @@ from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput
 from shoal.kinds.budget import handle as budgets
 from shoal.kinds.items.handle.item import delete_request, put_request
-from shoal.kinds.journal.handle.consumers import ack_request
-from shoal.kinds.journal.handle.journal import append_request, erase_request
+from shoal.kinds.journal.handle import ack_request, append_request, erase_request
 from shoal.kinds.map import handle as maps
 from shoal.kinds.scalars import handle as scalars
 from shoal.kinds.set import handle as sets
-from shoal.kinds.step.handle.step_log import Step
-from shoal.kinds.thread.handle.branches import delete_branch_request
+from shoal.kinds.step.handle.steps import Step
+from shoal.kinds.thread.handle.history import delete_branch_request
 from shoal.kinds.thread.handle.saves import OnConflict, check_overwrite, save_request, update_request
-from shoal.kinds.worklist.handle.inbox import send_request, take_request
-from shoal.kinds.worklist.handle.jobs import Job, complete_request
-from shoal.kinds.worklist.handle.worklist import done_request
+from shoal.kinds.worklist.handle.queues import Job, complete_request
+from shoal.kinds.worklist.handle.worklist import done_request, send_request, take_request
 from shoal.protocol import requests
 from shoal.protocol.conformance import check_manner
 from shoal.protocol.requests import NO_HEAD, BatchWrite, Durability, ObjectWrite, reply_of

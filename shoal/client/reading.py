@@ -25,13 +25,12 @@ from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput, ShoalError, from_wire
 from shoal.kinds.items.handle.item import Item, shown, split
-from shoal.kinds.journal.flows.events import Event, shown_event
+from shoal.kinds.journal.flows import Event, shown_event
 from shoal.kinds.map.handle import Entry
-from shoal.kinds.step.flows.steps import StepRecord, record_of
-from shoal.kinds.step.handle.status import Standing, standing_of
-from shoal.kinds.thread.flows.checkpoint import Checkpoint, shown_checkpoint
-from shoal.kinds.worklist.handle.inbox import Message, shown_message
-from shoal.kinds.worklist.handle.worklist import WorklistItem, WorklistProgress, shown_item
+from shoal.kinds.step.flows import StepRecord, record_of
+from shoal.kinds.step.handle.resume import Standing, standing_of
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, shown_checkpoint
+from shoal.kinds.worklist.handle.worklist import Message, WorklistItem, WorklistProgress, shown_item, shown_message
 from shoal.kinds.worklist.state import INBOX
 from shoal.names import check_name
 from shoal.protocol import requests

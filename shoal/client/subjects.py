@@ -5,9 +5,8 @@ from __future__ import annotations
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.protocol.requests import Durability
-from shoal.workflows.subjects import erasure, tags
-from shoal.workflows.subjects.erasure import SubjectReport
-from shoal.workflows.subjects.tags import SubjectKind, SubjectTag
+from shoal.workflows import subjects
+from shoal.workflows.subjects import SubjectKind, SubjectReport, SubjectTag
 
 
 @named
@@ -34,7 +33,7 @@ class Subjects:
             InvalidInput, InvalidName: there is no such kind, it has no parts, or a name is not legal.
         """
         found = [SubjectTag(kind, name, part)]
-        return bool(await tags.write(self._connection, self._space, subject, found, durability=durability))
+        return bool(await subjects.write_tag(self._connection, self._space, subject, found, durability=durability))
 
     async def untag(
         self, subject: str, kind: SubjectKind, name: str, part: str = "", *, durability: Durability | None = None
@@ -45,11 +44,11 @@ class Subjects:
             InvalidInput, InvalidName: as `tag`.
         """
         found = [SubjectTag(kind, name, part)]
-        return bool(await tags.write(self._connection, self._space, subject, found, remove=True, durability=durability))
+        return bool(await subjects.write_tag(self._connection, self._space, subject, found, remove=True, durability=durability))
 
     async def find(self, subject: str) -> list[SubjectTag]:
         """The objects that are tagged with a subject."""
-        return await erasure.find(self._connection, self._space, subject)
+        return await subjects.find(self._connection, self._space, subject)
 
     async def erase(self, subject: str, *, durability: Durability | None = None) -> SubjectReport:
         """Delete all that is tagged with a subject, on every node, and then its tags. This cannot be undone.
@@ -57,5 +56,5 @@ class Subjects:
         The report says what became of each object. What was tagged meanwhile, or at a node that was away, is found when it is
         erased again.
         """
-        report, _ = await erasure.erase(self._connection, self._space, subject, durability=durability)
+        report, _ = await subjects.erase(self._connection, self._space, subject, durability=durability)
         return report

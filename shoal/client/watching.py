@@ -23,8 +23,7 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from shoal.client.connection import StoreConnection
-from shoal.client.resuming import StreamTimer, resumed
+from shoal.client.connection import StoreConnection, StreamTimer, resumed
 from shoal.errors import Disconnected
 from shoal.protocol import requests
 from shoal.protocol.position import Position

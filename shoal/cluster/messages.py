@@ -12,7 +12,7 @@ Any message may be lost with its link. Pushes and `Have` are hints that make
 replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated` guarantee it.
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
 `Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
-quorum register are in `shoal.cluster.consensus.motions`, those about members in `shoal.cluster.membership.notices` and
+quorum register are in `shoal.cluster.consensus.ballots`, those about members in `shoal.cluster.membership.notices` and
 `rebuilds`, those about claims in `shoal.kinds.lease.state.wishes`.
 `Rows` and `Objects` compare the rows that equal operations have made (`shoal.cluster.scrub`).
 `SnapshotRequest` and `SnapshotPiece` bring a whole partition, `RootsRequest` and `Roots` compare it with what others have
@@ -30,13 +30,11 @@ from msgspec import Raw, Struct
 
 from shoal.cluster import clocks
 from shoal.cluster.clocks import Clock
-from shoal.cluster.consensus import motions
-from shoal.cluster.consensus.motions import AnyMotion, Motion
-from shoal.cluster.membership import notices, rebuilds
-from shoal.cluster.membership.notices import Membership, Notice, Standing
-from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, RebuildNotice, Report
-from shoal.cluster.operation import CHAIN_BYTES
-from shoal.cluster.partition import PARTITIONS
+from shoal.cluster.consensus import ballots as motions
+from shoal.cluster.consensus.ballots import AnyMotion, Motion
+from shoal.cluster.membership import notices
+from shoal.cluster.membership.notices import Founded, Founding, Inquiry, Membership, Notice, RebuildNotice, Report, Standing
+from shoal.cluster.operation import CHAIN_BYTES, PARTITIONS
 from shoal.cluster.snapshots import roots
 from shoal.cluster.snapshots.roots import Roots, RootsMessage, RootsRequest
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
@@ -439,11 +437,11 @@ def decode(packed: bytes) -> Message:
         case Wishes() | Granted():
             wishes.check(message)
         case Membership() | Standing():
-            notices.check(message)
+            notices.check_notice(message)
         case RootsRequest() | Roots():
             roots.check(message)
         case Inquiry() | Report() | Founding() | Founded():
-            rebuilds.check(message)
+            notices.check_rebuild(message)
         case SnapshotRequest(partition, _, id, piece) | SnapshotPiece(partition, _, id, piece):
             _check_places(iter([(partition, bytes(ORIGIN_BYTES))]))
             if len(id) > SNAPSHOT_ID_BYTES or not 0 <= piece < 1 << 32:

@@ -11,18 +11,31 @@ Laws:
   operation was ready, this one is ready once its context is covered, because each operation in it
   came after all those that it knew of. So a context does not grow with past origins.
 - The payload is opaque here.
+
+The partition that holds an object.
+
+Law: the partition is a function of the space and of the name's tag alone, and never
+changes: an object in another partition would be lost. The tag is as in Redis Cluster: the
+part between the first `{` and the first `}` after it, if that is not empty; else
+the whole name.
+
+A space whose whole name is in braces, such as `{crew}`, is colocated: all its
+objects share one partition, so that any of them can be in one batch. This depends
+on the name alone, so all nodes and clients agree.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import lru_cache
 from hashlib import sha256
 
 import msgspec
 
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import InvalidValue
+from shoal.names import MEMOIZED_MAX, is_colocated
 
 CHAIN_BYTES = 32
 CHAIN_START = bytes(CHAIN_BYTES)
@@ -168,3 +181,25 @@ def readiness(vector: VersionVector | Reach, dot: Dot, context: Sequence[tuple[b
         if vector[Origin(origin)] < sequence:
             return Readiness.EARLY
     return Readiness.READY
+
+
+PARTITIONS = 1024
+
+
+def tag_of(name: str) -> str:
+    """The part of a name that chooses its partition: `crew-7` for `{crew-7}/planner`."""
+    opening = name.find("{")
+    if opening >= 0:
+        closing = name.find("}", opening + 1)
+        if closing > opening + 1:
+            return name[opening + 1 : closing]
+    return name
+
+
+@lru_cache(maxsize=MEMOIZED_MAX)
+def partition_of(space: str, name: str) -> int:
+    """The partition, 0 to 1023. The space is length-prefixed, so that ("a", "bc") and ("ab", "c") are independent."""
+    encoded = space.encode()
+    tag = "" if is_colocated(space) else tag_of(name)
+    digest = sha256(len(encoded).to_bytes(2, "big") + encoded + tag.encode()).digest()
+    return int.from_bytes(digest[:8], "big") % PARTITIONS

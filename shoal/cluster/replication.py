@@ -27,11 +27,10 @@ from msgspec import Raw
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery
-from shoal.cluster.effects import Apply, Effect, Read, Reset, Send, SetBack
+from shoal.cluster.effects import Apply, Effect, Limits, Read, Reset, Send, SetBack
 from shoal.cluster.fetching import Fetching
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, told_vectors, vector_of
 from shoal.cluster.learning import Learning
-from shoal.cluster.limits import Limits
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import (
     Busy,

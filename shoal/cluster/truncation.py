@@ -9,15 +9,141 @@ Laws:
 - Truncating is local. Nothing that nodes compare depends on it.
 
 Nothing here reads a clock or storage: ages are arguments.
+
+When erased data may be removed for good, and when the origins of past openings may be retired.
+
+An *eraser* is an operation that erases: a deletion, a prune, a trim, a compaction.
+
+Laws:
+- An eraser is stable once every owner is known to hold it, and everything
+  that any owner had issued before it held the eraser. Then no operation that was issued
+  without knowledge of the eraser can still arrive, and no owner can still request the
+  data that such an operation names.
+- If an owner's holdings are not known, nothing becomes stable. Nothing here looks at a clock.
+- An origin may be retired in a partition once every owner is known to hold all of it, and everything that any owner
+  held by then. So no operation that was issued without knowledge of its last one can still arrive, and every owner that
+  has applied the retirement has applied all of these too. If an owner holds more of it, it is not retired.
+
+There are two steps. First, if an owner's whole vector covers the eraser, it covers all that this
+owner issued without knowledge of it; the join of all owners' vectors is the `bound`. Single
+acknowledgements are not enough: they do not tell which operations the owner issued itself.
+Second, every owner must hold the bound. (Causal stability: Baquero, Almeida, Shoker,
+"Making operation-based CRDTs operation-based", 2014.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from shoal.cluster.stability import Holding
-from shoal.crdt.dot import Origin
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.records import NamedTuple
+
+
+class Holding(NamedTuple):
+    """The operations that an owner is known to hold durably in one partition."""
+
+    vector: VersionVector  # At least this.
+    whole: VersionVector | None  # Exactly this, at some time; None: it has not said.
+    is_linked: bool = True  # Whether it has a link now; this node itself always has.
+
+
+class Waiting(NamedTuple):
+    """An eraser that is not stable yet."""
+
+    dot: Dot
+    bound: VersionVector | None = None  # What every owner must hold; None: not known yet.
+
+
+def advanced(waiting: Waiting, owners: Sequence[Holding]) -> Waiting:
+    """The eraser with its bound, if all owners (this node among them) have told their whole vectors.
+
+    If the bound names operations that no owner holds any more, because they were lost with a disk, it is replaced: nobody
+    could ever reach it.
+    """
+    bound = VersionVector()
+    for owner in owners:
+        if owner.whole is None or not owner.whole.covers(waiting.dot):
+            return waiting
+        bound = bound.join(owner.whole)
+    if waiting.bound is not None and bound.dominates(waiting.bound):
+        return waiting
+    return Waiting(waiting.dot, bound)
+
+
+def is_stable(waiting: Waiting, owners: Sequence[Holding]) -> bool:
+    """Whether every owner is known to hold the bound."""
+    return waiting.bound is not None and all(owner.vector.dominates(waiting.bound) for owner in owners)
+
+
+def lacks(waiting: Waiting, owner: Holding) -> bool:
+    """Whether the eraser waits for this owner."""
+    if waiting.bound is None:
+        return owner.whole is None or not owner.whole.covers(waiting.dot)
+    return not owner.vector.dominates(waiting.bound)
+
+
+class Cut(NamedTuple):
+    """The operations of a partition that are stable in two steps, as an eraser is; and those that will be next."""
+
+    stable: VersionVector = NOTHING_SEEN
+    next: VersionVector = NOTHING_SEEN  # What every owner held when the bound was taken.
+    bound: VersionVector | None = None
+
+
+def advanced_cut(cut: Cut, owners: Sequence[Holding]) -> Cut:
+    """The cut once the owners hold this; `owners` as for `advanced`.
+
+    What every owner's whole vector covers is stable once every owner holds everything that any of them held then.
+    """
+    wholes = [owner.whole for owner in owners if owner.whole is not None]
+    if len(wholes) < len(owners):
+        return cut
+    bound = wholes[0]
+    for whole in wholes[1:]:
+        bound = bound.join(whole)
+    if cut.bound is not None and not bound.dominates(cut.bound):
+        cut = Cut(cut.stable)  # It names operations that were lost with a disk.
+    if cut.bound is None:
+        common = {origin: min(whole[origin] for whole in wholes) for origin in wholes[0]}
+        cut = Cut(cut.stable, VersionVector(common).retire((), wholes[0].retired), bound)
+    assert cut.bound is not None
+    if all(owner.vector.dominates(cut.bound) for owner in owners):
+        return Cut(cut.next)
+    return cut
+
+
+class Step(NamedTuple):
+    """The origins that wait for the second step before they are retired."""
+
+    ends: frozenset[Dot] = frozenset()  # The last operation of each.
+    bound: VersionVector = NOTHING_SEEN  # What every owner must hold.
+
+
+def ripe(ends: Collection[Dot], owners: Sequence[Holding]) -> frozenset[Dot]:
+    """Those of the origins, by their last operations, that all owners (this node among them) hold to that end exactly."""
+    return frozenset(
+        end
+        for end in ends
+        if all(
+            owner.whole is not None and owner.whole[end.origin] == end.sequence == owner.vector[end.origin] for owner in owners
+        )
+    )
+
+
+def advanced_step(step: Step, ends: Collection[Dot], owners: Sequence[Holding]) -> Step:
+    """The step for these origins; a new one if other origins are ripe than before, or the bound was lost with a disk."""
+    found = ripe(ends, owners)
+    bound = NOTHING_SEEN
+    for owner in owners:
+        bound = bound.join(owner.whole or NOTHING_SEEN)
+    if step.ends and step.ends <= found and bound.dominates(step.bound):
+        return step
+    return Step(found, bound)
+
+
+def may_retire(step: Step, owners: Sequence[Holding]) -> bool:
+    """Whether the origins of this step may be retired now."""
+    return bool(step.ends) and all(owner.vector.dominates(step.bound) for owner in owners)
 
 
 class Terms(NamedTuple):

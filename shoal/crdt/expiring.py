@@ -2,7 +2,7 @@
 
 Laws:
 - Such a key contains the time at which a client made it. Once its window is over and the operation that claims it is stable
-  (`shoal.cluster.stability`), no other operation with this key can arrive: those that were issued without knowledge of it
+  (`shoal.cluster.truncation`), no other operation with this key can arrive: those that were issued without knowledge of it
   are here, and a node that holds it has answered or rejected every repetition. So the claim decides nothing any more.
 - These rows are no part of an object's canonical form: replicas that hold the same operations may hold different ones.
 - Keys are in the order of their times. So a sweep reads the rows that it removes, and one more.

@@ -35,7 +35,7 @@ from shoal.crew.machine import Machine, machines_of
 from shoal.crew.record import Record
 from shoal.crew.seat import WAITS
 from shoal.errors import InvalidInput, NotFound
-from shoal.kinds.step.handle.status import HELD, Standing
+from shoal.kinds.step.handle.resume import HELD, Standing
 from shoal.names import check_name
 from shoal.protocol.requests import LeaseState
 

@@ -2,33 +2,151 @@
 
 Laws:
 - A machine is alive while it holds the lease `shoal-crew/NAME`. One that does not hold it takes no agents.
-- All that it does follows from its view (`shoal.crew.placement`), which it looks at again after each change.
+- All that it does follows from its view (`shoal.crew.declaration`), which it looks at again after each change.
 - However `run` ends, no function runs any more, and each lease is released or ends by itself.
+
+Checkpoints that a machine loads ahead: of the agents that it would take if the machines that drive them died.
+
+Law: what is kept here may be old. The agent's lease is acquired first, and then the head is read: if it is another one, it is
+loaded as usual.
+
+The holders of a set of leases, as far as a machine knows them.
+
+Law: this is a hint. It is right soon after each change while a quorum can be reached, and says nothing of leases that were
+not read yet.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 
-from shoal.crew.ahead import Ahead
-from shoal.crew.declaration import CrewRecord, Declared, Taker, declared, joined, left, parted
+from shoal.client.connection import StoreConnection, reread
+from shoal.client.store import Space
+from shoal.crew.declaration import CrewRecord, Declared, Taker, View, decide, declared, joined, left, parted, standbys
 from shoal.crew.driving import Driving, Function, Stage
-from shoal.crew.holders import Holders
-from shoal.crew.placement import View, decide, standbys
 from shoal.crew.seat import WAITS
-from shoal.errors import CrewConflict, LeaseHeld, LeaseLost, ShoalError
+from shoal.errors import CrewConflict, LeaseHeld, LeaseLost, NotFound, ShoalError
 from shoal.kinds.lease.handle.leases import Lease, Leasing
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.protocol.requests import LeaseState
+
+_PAUSE_S = 0.5  # After the nodes could not be reached for `request_timeout_s`.
+
+
+class Ahead:
+    """The newest checkpoints of some agents, loaded again at most every `crew_standby_s` while they change."""
+
+    def __init__(self, connection: StoreConnection, space: Space) -> None:
+        self._connection = connection
+        self._space = space
+        self._loaded: dict[str, Checkpoint] = {}
+        self._keeping: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, names: Iterable[str]) -> None:
+        """Keep the checkpoints of exactly these agents from now on."""
+        wanted = dict.fromkeys(names)
+        for name in [name for name in self._keeping if name not in wanted]:
+            self._keeping.pop(name).cancel()
+            self._loaded.pop(name, None)
+        for name in wanted:
+            if name not in self._keeping:
+                self._keeping[name] = asyncio.get_running_loop().create_task(self._keep(name))
+
+    @property
+    def names(self) -> list[str]:
+        """The agents whose checkpoints are kept."""
+        return list(self._keeping)
+
+    def take(self, name: str) -> Checkpoint | None:
+        """The checkpoint of an agent, if there is one here."""
+        return self._loaded.get(name)
+
+    async def close(self) -> None:
+        """Keep nothing any more."""
+        tasks = list(self._keeping.values())
+        self.follow(())
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _keep(self, name: str) -> None:
+        thread = self._space.thread(name)
+
+        async def read() -> AsyncGenerator[Checkpoint, None]:
+            with suppress(NotFound):  # It has saved nothing yet.
+                yield await thread.load()
+
+        while not self._connection.closed.is_set():
+            with suppress(ShoalError):
+                async with aclosing(reread(self._connection, self._space.name, name, "save", read)) as found:
+                    async for checkpoint in found:
+                        self._loaded[name] = checkpoint
+                        await asyncio.sleep(self._connection.config.crew_standby_s)
+            await asyncio.sleep(_PAUSE_S)
+
+
+_UNNAMED = "another client"
+
+
+class Holders:
+    """The holders of leases by name. `stirred` is set with each change."""
+
+    def __init__(self, connection: StoreConnection, leasing: Callable[[str], Leasing], stirred: asyncio.Event) -> None:
+        self.holders: dict[str, str] = {}  # "" if it is free; a lease that was not read yet is missing.
+        self.last: dict[str, str] = {}  # Of a free lease, who had it last.
+        self.free_since_s: dict[str, float] = {}
+        self.changed_s = 0.0  # When something changed last.
+        self._connection = connection
+        self._leasing = leasing
+        self._stirred = stirred
+        self._watching: dict[str, asyncio.Task[None]] = {}
+
+    def follow(self, names: Iterable[str]) -> None:
+        """Watch exactly these leases from now on."""
+        wanted = dict.fromkeys(names)
+        for name in [name for name in self._watching if name not in wanted]:
+            self._watching.pop(name).cancel()
+            for known in (self.holders, self.last, self.free_since_s):
+                known.pop(name, None)
+        for name in wanted:
+            if name not in self._watching:
+                self._watching[name] = asyncio.get_running_loop().create_task(self._watch(name))
+
+    async def close(self) -> None:
+        """Watch nothing any more."""
+        tasks = list(self._watching.values())
+        self.follow(())
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _watch(self, name: str) -> None:
+        while not self._connection.closed.is_set():
+            with suppress(ShoalError):
+                async with aclosing(self._leasing(name).watch()) as states:
+                    async for state in states:
+                        self._seen(name, state)
+            await asyncio.sleep(_PAUSE_S)
+
+    def _seen(self, name: str, state: LeaseState) -> None:
+        holder = (state.holder or _UNNAMED) if state.held else ""
+        before = self.holders.get(name)
+        if holder == before:
+            return
+        now = self._connection.uptime()
+        self.holders[name], self.changed_s = holder, now
+        if holder:
+            self.last[name] = holder
+            self.free_since_s.pop(name, None)
+        else:
+            self.free_since_s[name] = now
+        self._stirred.set()
+
 
 MACHINES = "shoal-crew/"
 """Before the name of a machine, the name of its lease."""
 
 _log = logging.getLogger("shoal.crew")
 
-_PAUSE_S = 0.5  # Before something that failed is tried again.
 _REST_S = 2.0  # After an agent could not be taken because of an error.
 _LOOK_S = 5.0  # Between two looks if nothing changes.
 _LEAVE_S = 5.0  # A machine that drains takes at least so long to tell the others, if there is no quorum.

@@ -13,13 +13,13 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from shoal.client.resuming import reread
+from shoal.client.connection import reread
 from shoal.client.store import Space, Store
 from shoal.crew.declaration import CrewRecord, from_channels, to_channels
 from shoal.errors import Forbidden, LeaseLost, NoQuorum, NotFound
 from shoal.kinds.lease.handle.leases import Lease
-from shoal.kinds.step.flows.resume import catch_up
-from shoal.kinds.thread.flows.checkpoint import Checkpoint, encode_channels, encode_metadata
+from shoal.kinds.step.flows import catch_up
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, encode_channels, encode_metadata
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol.requests import NO_HEAD, Save
 

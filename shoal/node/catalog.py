@@ -4,7 +4,7 @@ Laws:
 - An object has an entry here, and a row in the list of its partition, which goes into snapshots of that.
 - The entry of a thread that is not running holds its status, and the thread has one row under it.
 - These rows are complete once the directory is marked as indexed: from its first object on, or, if an older version
-  wrote it, when `shoal.kinds.step.serving.statuses` has entered its threads.
+  wrote it, when `shoal.kinds.step.serving.status` has entered its threads.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from shoal.kinds.schema import state as schema
 from shoal.names import check_name
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Save
-from shoal.schemas.pointers import parts_of
+from shoal.schemas.secret_fields import parts_of
 
 
 def check_size(config: Config, size: int, what: str) -> None:

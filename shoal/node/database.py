@@ -21,44 +21,34 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import ShoalError, Unsupported
 from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.document.serving.late import LateDocuments
-from shoal.kinds.items.serving.declaring import Declaring
-from shoal.kinds.items.serving.indexes import Indexes
-from shoal.kinds.items.serving.indexing import Indexer
+from shoal.kinds.items.serving.indexes import Declaring, Indexer, Indexes
 from shoal.kinds.items.serving.items import Items
 from shoal.kinds.items.serving.ranking import Rankings
 from shoal.kinds.items.serving.searches import Searches
-from shoal.kinds.journal.serving.consumers import Consumers
 from shoal.kinds.journal.serving.journals import Journals
-from shoal.kinds.journal.serving.progress import ProgressHandler
-from shoal.kinds.journal.serving.reductions import Reductions
+from shoal.kinds.journal.serving.readers import Consumers, ProgressHandler, Reductions
 from shoal.kinds.journal.serving.retention import Retentions
 from shoal.kinds.label.handler import Labels
-from shoal.kinds.map.serving.maps import Maps
+from shoal.kinds.map.handler import Maps
 from shoal.kinds.scalars.handler import Counters, Registers
-from shoal.kinds.schema.serving.rules import Rules
-from shoal.kinds.schema.serving.schemas import Schemas
+from shoal.kinds.schema.handler import Rules, Schemas
 from shoal.kinds.set.handler import Sets
-from shoal.kinds.step.serving.status import StatusHandler
-from shoal.kinds.step.serving.statuses import StatusLister
+from shoal.kinds.step.serving.status import StatusHandler, StatusLister
 from shoal.kinds.step.serving.steps import Steps
 from shoal.kinds.thread.serving.branches import Branches
-from shoal.kinds.thread.serving.checkpoints import Checkpoints
-from shoal.kinds.thread.serving.fencing import Fencing
-from shoal.kinds.thread.serving.inspection import Inspection
+from shoal.kinds.thread.serving.checkpoints import Checkpoints, Inspection, Verifying
+from shoal.kinds.thread.serving.ownership import Fencing
 from shoal.kinds.thread.serving.pruning import Prunes
 from shoal.kinds.thread.serving.saves import Saves
 from shoal.kinds.thread.serving.shapes import ShapeCache
-from shoal.kinds.thread.serving.verifying import Verifying
-from shoal.kinds.worklist.serving.queues import Queues
-from shoal.kinds.worklist.serving.tries import Tries
+from shoal.kinds.worklist.serving.queues import Queues, Tries
 from shoal.node.catalog import Catalog
 from shoal.node.collection.answers import changed_by
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.expiring import ClaimSweeper
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
-from shoal.node.collection.orphans import Orphans
-from shoal.node.collection.retiring import Retiring
+from shoal.node.collection.retiring import Orphans, Retiring
 from shoal.node.collection.truncating import Truncator
 from shoal.node.environment import Environment
 from shoal.node.handler import (
@@ -92,7 +82,7 @@ from shoal.storage.keys import Kind
 
 if TYPE_CHECKING:
     from shoal.kinds.document.serving.documents import Documents
-    from shoal.node.peers.operations.exchange import Exchange
+    from shoal.node.peers.outgoing import Exchange
 
 
 class BeforeSwitch(NamedTuple):
@@ -269,7 +259,7 @@ class Database:
     @cached_property
     def exchange(self) -> Exchange:
         """The exchange of this database, which peers need."""
-        from shoal.node.peers.operations.exchange import Exchange
+        from shoal.node.peers.outgoing import Exchange
 
         return Exchange(
             self._storage,

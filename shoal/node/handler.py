@@ -25,7 +25,7 @@ from shoal.crdt.rows import Stamp
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change
 from shoal.node.blobs import NOTHING, Blobs
-from shoal.node.implied_keys import implied_key
+from shoal.node.naming import implied_key
 from shoal.node.target import Place, Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Steps

@@ -41,7 +41,7 @@ from shoal.node.watching.feed import Feed
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
-from shoal.storage.engines import untested
+from shoal.storage.engine import untested
 from shoal.storage.interface import Storage
 from shoal.storage.opening import encrypted, open_storage
 from shoal.version import __version__
@@ -182,7 +182,7 @@ class Node:
         self, storage: EncryptedStorage, config: Config, environment: Environment, master: KeyService | None
     ) -> KeyKeeper:
         def reread() -> KeyService:
-            from shoal.storage.encrypted.master import service_of
+            from shoal.storage.encrypted.keyring import service_of
 
             return service_of(config.encryption_key, environment.entropy) if master is None else master
 

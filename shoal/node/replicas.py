@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from shoal.cluster.stability import Holding
+from shoal.cluster.truncation import Holding
 from shoal.crdt.dot import VersionVector
 from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrupt
 from shoal.kinds.thread.state import dag

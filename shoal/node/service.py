@@ -35,13 +35,12 @@ from shoal.errors import (
     StorageFull,
     StoreCorrupt,
 )
-from shoal.kinds.budget.peers.rights import Rights
-from shoal.kinds.budget.peers.spreading import Spreading
+from shoal.kinds.budget.peers import Rights, Spreading
 from shoal.kinds.lease.serving.alone import Alone
 from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.lease.serving.requests import LeaseRequests
 from shoal.kinds.presence.handler import Presences
-from shoal.kinds.thread.serving.fencing import UnderClaim, UnderLease
+from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import is_under_claim
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.names import check_key, check_name
@@ -53,9 +52,8 @@ from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
 from shoal.node.incarnation import Incarnation
-from shoal.node.reads.cluster import ClusterReads
+from shoal.node.reads.cluster import ClusterReads, Readiness
 from shoal.node.reads.listing import Listings
-from shoal.node.reads.readiness import Readiness
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import Company, ReadRepair, Replicas

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.rows import successor
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
@@ -24,7 +24,7 @@ class Target(NamedTuple):
 
     @property
     def partition(self) -> int:
-        """The number of the partition that holds it; see `cluster.partition`."""
+        """The number of the partition that holds it; see `cluster.operation`."""
         return partition_of(self.space, self.name)
 
     @property

@@ -30,7 +30,7 @@ from msgspec import Struct
 
 from shoal.errors import InvalidInput, TooLarge
 from shoal.protocol.base import Durability
-from shoal.protocol.fields import Together
+from shoal.protocol.declared import Together
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 """The integers that msgpack holds."""

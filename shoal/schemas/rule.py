@@ -20,9 +20,8 @@ import msgspec
 from shoal.errors import InvalidSchema, InvalidValue, ShoalError, TooLarge
 from shoal.extras import needed
 from shoal.records import NamedTuple
-from shoal.schemas.breadth import Survey
-from shoal.schemas.effort import PATTERN_BYTES_MAX, Effort
-from shoal.schemas.pointers import pointer
+from shoal.schemas.effort import PATTERN_BYTES_MAX, Effort, Survey
+from shoal.schemas.secret_fields import pointer
 
 if TYPE_CHECKING:
     import jsonschema_rs

@@ -6,21 +6,47 @@ Laws:
   store of its own it loads another copy, which shares nothing with the first.
 - A forked child ends without the destructors of libraries, which would wait for the same threads.
 - A process that has opened no store before it forks is not concerned.
+
+Check that the installed versions of pycrdt and rocksdict are among those that were tested.
+
+Shoal relies on behaviour that neither promises: how pycrdt orders concurrent changes and
+numbers its clients, and what RocksDB does with a damaged log. pyproject.toml has the same
+ranges; if an installer was told to ignore them, only this check reports it.
+
+The options of RocksDB, and the reasons for them.
+
+Laws:
+- RocksDB never decides by itself when a log ends: its own bounds lie beyond ours (`rocks`).
+- Each of its caches and buffers has a bound with a name in `shoal.config`.
+- Every block is checked when it is read. Of all damage, only the torn end of a log is accepted.
+
+Open RocksDB on the files of a directory, and say in plain words why that failed.
+
+Laws:
+- A database that holds less than the witness says it must is refused, and stays as it was: it is recovered read-only first.
+- On a full disk it is opened for reading, without a write.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+import re
 import sys
-from importlib.machinery import ExtensionFileLoader
+from collections.abc import Callable, Mapping
+from importlib.machinery import ExtensionFileLoader, PathFinder
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import Any
 
 import rocksdict
+from rocksdict import AccessType, BlockBasedOptions, Options, Rdict
 
-from shoal.errors import WrongProcess
+from shoal.config import Config, KiB
+from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
+from shoal.panics import is_panic
+from shoal.storage import layout
+from shoal.storage.witness import Witnessed
 
 library = rocksdict
 """The copy of the library that this process uses."""
@@ -86,3 +112,200 @@ def _forked() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
+
+
+_Version = tuple[int, ...]
+
+TESTED: Mapping[str, tuple[_Version, _Version]] = {
+    "pycrdt": ((0, 14, 10), (0, 14, 13)),
+    "rocksdict": ((0, 3, 25), (0, 3, 29)),
+}
+
+
+def installed(name: str) -> str:
+    """The installed version of a distribution that has a package of its name.
+
+    The name of its folder beside the package says it. `importlib.metadata`, which is asked if no folder or several do, would
+    take a tenth of the time in which a store is opened.
+    """
+    spec = PathFinder.find_spec(name)
+    for place in (spec.submodule_search_locations or ()) if spec is not None else ():
+        begins, ends = f"{name}-", ".dist-info"
+        named = [each for each in os.listdir(os.path.dirname(place)) if each.startswith(begins) and each.endswith(ends)]
+        if len(named) == 1:
+            return named[0].removeprefix(begins).removesuffix(ends)
+    from importlib import metadata
+
+    return metadata.version(name)
+
+
+def untested(version_of: Callable[[str], str] = installed) -> list[str]:
+    """A warning for each engine outside its tested range, with a command that installs a tested version.
+
+    `version_of` returns the installed version of a distribution.
+    """
+    told = []
+    for name, (first, last) in TESTED.items():
+        version = version_of(name)
+        if not first <= _parsed(version) <= last:
+            told.append(
+                f"{name} {version} is installed. This version of Shoal was not tested with it, and other nodes may read "
+                "differently what this one writes. Install a tested version: "
+                f"pip install '{name}>={_text(first)},<={_text(last)}'"
+            )
+    return told
+
+
+def _parsed(version: str) -> _Version:
+    """The numbers that a version begins with; for a pre-release, those of its release."""
+    begins = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, begins.group().split("."))) if begins else ()
+
+
+def _text(version: _Version) -> str:
+    return ".".join(map(str, version))
+
+
+_WRITE_BUFFER_FACTOR = 4  # RocksDB begins a new log at so many times `memtable_bytes`; ours are begun before that.
+COMPACTS_AT = "level0_file_num_compaction_trigger"
+# So many files make a compaction due; while space is given back, one does. Every thread's rows are spread over all keys, so any
+# compaction writes all of the next level again.
+LEVEL_ZERO_FILES = 8
+TTL_S = 30 * 24 * 3600  # RocksDB's default: files older than this move to the next level.
+
+# Agents save the same bytes in many threads and blocks: prompts, tool schemas, the same bytes in a tail and in its chunk.
+# A dictionary for each table finds that, and blocks stay small for reads of single rows.
+_DICTIONARY_BYTES = 64 * KiB
+_ZSTD_LEVEL = 1
+_ZSTD_WINDOW_BITS = -14  # RocksDB's default.
+
+
+def options_for(config: Config, *, create: bool, encrypted: bool = False) -> Options:
+    """The options for an opening; with `create`, a missing database is made. Encrypted rows do not compress."""
+    options = library.Options(raw_mode=True)
+    options.create_if_missing(create)
+    options.set_paranoid_checks(True)
+    options.set_wal_recovery_mode(library.DBRecoveryMode.tolerate_corrupted_tail_records())
+    options.set_write_buffer_size(_WRITE_BUFFER_FACTOR * config.memtable_bytes)
+    # Room for flushes that lag behind: a stalled write would stop the event loop.
+    options.set_max_write_buffer_number(8)
+    options.set_level_zero_file_num_compaction_trigger(LEVEL_ZERO_FILES)
+    options.set_level_zero_slowdown_writes_trigger(64)
+    options.set_level_zero_stop_writes_trigger(128)
+    # A save asks for several keys that are not there yet: the memtable says so without a search. The ratio is one of the write
+    # buffer, of which a quarter is used: some 40 bits for each row of 250 bytes. An opening has to touch all of them.
+    options.set_memtable_whole_key_filtering(True)
+    options.set_memtable_prefix_bloom_ratio(0.005)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(config.tables_open_max)
+    # At an opening RocksDB looks into 16 tables at most; by default it begins 16 threads for that, which takes longer.
+    options.set_max_file_opening_threads(1)
+    if encrypted:
+        options.set_compression_type(library.DBCompressionType.none())
+    else:
+        options.set_compression_type(library.DBCompressionType.zstd())
+        options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, _DICTIONARY_BYTES)
+    options.set_block_based_table_factory(_tables(config))
+    # It holds the first and last key of each file, also of those that are gone, so each change of the files begins a new one.
+    options.set_max_manifest_file_size(1)
+    # RocksDB's own diary, LOG and LOG.old.*: a few small files. It holds no keys and no values.
+    options.set_max_log_file_size(128 * KiB)
+    options.set_keep_log_file_num(3)
+    options.set_stats_dump_period_sec(0)
+    options.set_stats_persist_period_sec(0)
+    return options
+
+
+def _tables(config: Config) -> BlockBasedOptions:
+    tables = library.BlockBasedOptions()
+    tables.set_block_cache(library.Cache(config.block_cache_bytes))
+    tables.set_block_size(16 * KiB)
+    tables.set_bloom_filter(10, False)
+    # Otherwise indexes and filters of every open file live outside the cache's bound. They are in pieces, because the cache is
+    # split into up to 64 shards: the filter of a table of 64 MiB is larger than a shard, and would be read again for every row.
+    tables.set_cache_index_and_filter_blocks(True)
+    tables.set_index_type(library.BlockBasedIndexType.two_level_index_search())
+    tables.set_partition_filters(True)
+    tables.set_pin_l0_filter_and_index_blocks_in_cache(True)
+    return tables
+
+
+START_OVER = "Move the directory aside, and restore a backup or rebuild it from the other nodes."
+_COLUMN_FAMILY = "default"  # RocksDB's name of the only one.
+
+
+def open_database(directory: Path, *, witness: Witnessed, config: Config, encrypted: bool) -> Rdict:
+    """Open RocksDB, unless it holds less than `witness` says it must."""
+    prepare()
+    files = directory / layout.DATABASE
+    fresh = witness == Witnessed()
+    if not fresh and layout.newest_wal(files) < witness.wal:
+        raise StoreCorrupt(
+            f"{files} lacks its write-ahead log: {layout.wal_name(witness.wal)} or a newer one was there when the last "
+            f"write was acknowledged. Acknowledged writes are missing. Nothing was written. {START_OVER}"
+        )
+    try:
+        if not fresh:
+            _check_sequence(files, witness=witness, config=config)
+        return _rdict(files, options_for(config, create=fresh, encrypted=encrypted))
+    except StoreCorrupt:
+        raise
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise _unopenable(files, error) from error
+
+
+def open_for_reading(files: Path, config: Config, encrypted: bool, full: StorageFull) -> Rdict:
+    """Open RocksDB without a write, because of `full`, which is raised if that fails, too."""
+    try:
+        layout.sync_files(files, ".log")
+        return _rdict(files, options_for(config, create=False, encrypted=encrypted), access_type=_reading())
+    except BaseException as error:
+        if not is_failure(error):
+            raise
+        raise full from error
+
+
+def _check_sequence(files: Path, *, witness: Witnessed, config: Config) -> None:
+    """Recover the log read-only, so that a store that fails the check stays as it was."""
+    probe = _rdict(files, options_for(config, create=False), access_type=_reading())
+    sequence = probe.latest_sequence_number()
+    probe.close()
+    if sequence < witness.sequence:
+        raise StoreCorrupt(
+            f"{witness.sequence - sequence} row writes are missing from {files}: it ends at {sequence}, and {witness.sequence} "
+            f"was durable. The directory is an older copy, or a part of it was lost. Nothing was written. {START_OVER}"
+        )
+
+
+def _reading() -> AccessType:
+    return library.AccessType.read_only(False)
+
+
+def _rdict(files: Path, options: Options, *, access_type: AccessType | None = None) -> Rdict:
+    # The column family is named, because this binding opens an unnamed one with the options in the newest OPTIONS file: those
+    # that the opening before had last, without filters and cache, which such a file does not hold.
+    access = access_type or library.AccessType.read_write()
+    return library.Rdict(str(files), options, {_COLUMN_FAMILY: options}, access)
+
+
+def _unopenable(files: Path, error: BaseException) -> StorageError:
+    text = text_of(error)
+    if "No space left" in text:
+        return StorageFull(
+            f"{files} cannot be opened for writing: {text}. No acknowledged write is lost. Free some space, then open it again."
+        )
+    if any(cause in text for cause in ("Permission denied", "Read-only file system", "Too many open files", "lock hold by")):
+        return StorageError(f"{files} cannot be opened: {text}. Nothing was written. Mend that, then open the store again.")
+    return StoreCorrupt(f"{files} is damaged: {text}. Nothing was written. {START_OVER}")
+
+
+def is_failure(error: BaseException) -> bool:
+    """Whether an error is a failure of RocksDB, as its panics are, and no interrupt or the end of a generator."""
+    return isinstance(error, Exception) or is_panic(error)
+
+
+def text_of(error: BaseException) -> str:
+    """The text of an error, or its class if it has none."""
+    return str(error).strip() or type(error).__name__

@@ -22,7 +22,7 @@ from typing import Final
 
 from rocksdict import Rdict
 
-from shoal.storage.options import COMPACTS_AT, LEVEL_ZERO_FILES, TTL_S
+from shoal.storage.engine import COMPACTS_AT, LEVEL_ZERO_FILES, TTL_S
 
 _SINKS_AFTER, _REWRITTEN_AFTER = "ttl", "periodic_compaction_seconds"
 _BUSY: Final = ("num-immutable-mem-table", "mem-table-flush-pending", "compaction-pending", "num-running-compactions")

@@ -2,7 +2,7 @@
 
 Laws:
 - An entry never names a retired origin that this node has forgotten: the two go in one write
-  (`shoal.node.collection.forgetting`). Nobody could tell such an entry from one of an operation that this node never had.
+  (`shoal.node.collection.retiring`). Nobody could tell such an entry from one of an operation that this node never had.
 - A node has entries only if its address is stored too.
 """
 

@@ -31,12 +31,10 @@ from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
 from shoal.forks import disown_in_children, never_destroy
 from shoal.records import NamedTuple
 from shoal.storage import engine, layout
+from shoal.storage.engine import COMPACTS_AT, LEVEL_ZERO_FILES, START_OVER, is_failure, open_database, open_for_reading, text_of
 from shoal.storage.erasing import ErasingPass
-from shoal.storage.identity import identity_of
 from shoal.storage.interface import too_many_snapshots
-from shoal.storage.lock import Holder, StoreLock
-from shoal.storage.options import COMPACTS_AT, LEVEL_ZERO_FILES
-from shoal.storage.recovery import START_OVER, is_failure, open_database, open_for_reading, text_of
+from shoal.storage.layout import Holder, StoreLock, identity_of
 from shoal.storage.witness import Witness, Witnessed
 
 # The cost of a row in a memtable beyond its bytes in a batch: sequence number, skip list links, alignment.

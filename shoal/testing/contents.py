@@ -15,7 +15,7 @@ from shoal.client.store import Space, Store
 from shoal.protocol import requests
 from shoal.protocol.session import Session
 from shoal.testing.crash_report import Problem
-from shoal.testing.outside import told
+from shoal.testing.lives import told
 
 _SHOWN_MAX = 100
 

@@ -25,10 +25,8 @@ from shoal.errors import InvalidInput
 from shoal.protocol.requests import Durability
 from shoal.testing.contents import Contents, compare_contents, compare_counts, contents_of
 from shoal.testing.crash_report import Point, Problem, Report, Trial
-from shoal.testing.lives import Life, task_of_the_living
-from shoal.testing.loop import TooLong, run
-from shoal.testing.machines import RESTART_S, Machine, Machines, quiet
-from shoal.testing.outside import Outside, Tool
+from shoal.testing.lives import Life, Outside, Tool, task_of_the_living
+from shoal.testing.machines import RESTART_S, Machine, Machines, TooLong, quiet, run
 from shoal.testing.watched_session import WatchedSession
 
 Agent = Callable[..., Awaitable[object]]

@@ -15,11 +15,18 @@ Laws:
 - Operations that the bookmark names and the node does not know are sent before the next frame;
   operations that a reply shows are in the bookmark before its caller continues.
 - A link that is lost stays lost: `shoal.transport.session` dials another.
+
+The pushes of a subscription that its consumer has not taken yet, bounded by bytes.
+
+Law: the consumer sees a contiguous beginning of the pushes, then the end
+or the error that ended them. An overflow ends the subscription with SlowConsumer; nothing is
+ever left out of the middle.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import count
@@ -28,9 +35,17 @@ import aiohttp
 from msgspec import Raw
 
 from shoal.config import Config
-from shoal.errors import Disconnected, InvalidValue, OutcomeUnknown, ShoalError, TooLarge, Unavailable, Unsupported
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.bookmark_delta import Sight, take_news
+from shoal.errors import (
+    Disconnected,
+    InvalidValue,
+    OutcomeUnknown,
+    ShoalError,
+    SlowConsumer,
+    TooLarge,
+    Unavailable,
+    Unsupported,
+)
+from shoal.protocol.bookmark import Bookmark, Sight, take_news
 from shoal.protocol.frames import (
     COALESCED_BYTES_MAX,
     PROTOCOL,
@@ -42,6 +57,7 @@ from shoal.protocol.frames import (
     ReplyFrame,
     Welcome,
     decode_node_frames,
+    decode_push,
     decode_reply,
     decode_welcome,
     encode_call,
@@ -52,10 +68,63 @@ from shoal.protocol.frames import (
     message_bytes,
     messages,
 )
-from shoal.protocol.requests import Durability, R, Read, Request, Subscription, reply_of
-from shoal.transport.dialling import Connect, open_socket, sent_before, unreached, untrusted, why
-from shoal.transport.inbox import Inbox
-from shoal.transport.sockets import DialledSocket
+from shoal.protocol.requests import Durability, Push, R, Read, Request, Subscription, reply_of
+from shoal.transport.dialling import Connect, DialledSocket, open_socket, sent_before, unreached, untrusted, why
+
+
+class Inbox(AsyncIterator[Push]):
+    """A queue with one consumer, which iterates; the link's reader puts."""
+
+    __slots__ = ("_bytes", "_bytes_max", "_ended", "_error", "_pushes", "_stirred")
+
+    def __init__(self, *, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._bytes = 0
+        self._pushes: deque[tuple[Raw, int]] = deque()
+        self._stirred = asyncio.Event()
+        self._ended = False
+        self._error: ShoalError | None = None
+
+    @property
+    def ended(self) -> bool:
+        """True once nothing more can arrive."""
+        return self._ended
+
+    def put(self, push: Raw) -> None:
+        """Add a push from the node. If that exceeds the budget, the subscription ends."""
+        if self._ended:
+            return
+        size = len(memoryview(push))
+        if self._pushes and self._bytes + size > self._bytes_max:
+            self.end(
+                SlowConsumer(
+                    f"the consumer fell more than {self._bytes_max} bytes behind, and the subscription was ended. "
+                    "Nothing was written. Subscribe again, and read what was missed.",
+                    bytes_max=self._bytes_max,
+                )
+            )
+            return
+        self._pushes.append((push, size))
+        self._bytes += size
+        self._stirred.set()
+
+    def end(self, error: ShoalError | None = None) -> None:
+        """Nothing more arrives. The consumer sees the queued pushes, then `error`. Ending twice changes nothing."""
+        if not self._ended:
+            self._ended, self._error = True, error
+            self._stirred.set()
+
+    async def __anext__(self) -> Push:
+        while not self._pushes:
+            if self._ended:
+                if self._error is not None:
+                    raise self._error
+                raise StopAsyncIteration
+            self._stirred.clear()
+            await self._stirred.wait()
+        push, size = self._pushes.popleft()
+        self._bytes -= size
+        return decode_push(push)
 
 
 class _Exchange:

@@ -31,9 +31,20 @@ from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidValue, Overloaded, PeerRefused, ShoalError, ShuttingDown
 from shoal.tls.contexts import key_of, names_host
-from shoal.transport.peer import BROKEN, CLOSE_S, Keys, Report, Warnings, accepts, close_code, reason_of, side_of, why_closed
 from shoal.transport.peer_dialler import REKEYED
-from shoal.transport.peer_link import STALLED_BEATS
+from shoal.transport.peer_link import (
+    BROKEN,
+    CLOSE_S,
+    STALLED_BEATS,
+    Keys,
+    Report,
+    Warnings,
+    accepts,
+    close_code,
+    reason_of,
+    side_of,
+    why_closed,
+)
 
 _BEATS = 4  # Heartbeats in the time after which the other end asks for one.
 

@@ -9,9 +9,9 @@ from aiohttp import web
 from shoal.cluster.peering import Peer
 from shoal.config import Config
 from shoal.transport.keyring import Keyring
-from shoal.transport.peer import Keys, Report, Tls, Warnings, plain
 from shoal.transport.peer_dialler import PeerDialler
 from shoal.transport.peer_door import PeerDoor
+from shoal.transport.peer_link import Keys, Report, Tls, Warnings, plain
 from shoal.transport.seeds import Resolve, Seeding, Seeds, resolved
 
 

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from shoal.cluster.handshake import NONCE_BYTES
-from shoal.cluster.membership.founding import FOUND_MAX
+from shoal.cluster.membership.notices import FOUND_MAX
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
-from shoal.transport.peer import Keys, Report, Tls, plain, side_of
-from shoal.transport.peer_dial import dial
+from shoal.transport.peer_dialler import dial
+from shoal.transport.peer_link import Keys, Report, Tls, plain, side_of
 
 PAUSE_S_FIRST = 0.05
 ASKED = "asked"

@@ -22,10 +22,9 @@ a model, a named tuple or a subclass of str the error says how to register it. `
 `from_json` are the same for people; `project` shows packed bytes as a schema sees them.
 """
 
-from shoal.values.canonical import canonical
-from shoal.values.codec import VALUE_BYTES_MAX, check, decode, encode
-from shoal.values.foreign import decode_channel
+from shoal.values.codec import VALUE_BYTES_MAX, check, decode, decode_channel, encode
 from shoal.values.forms import NESTED_MAX
+from shoal.values.order import canonical
 from shoal.values.projection import project
 from shoal.values.registry import register
 from shoal.values.tagged import from_json, to_json

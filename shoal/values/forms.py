@@ -3,20 +3,28 @@
 Law: a form's code is on disk and on the wire, and is never used for anything
 else; its tag is its name in JSON. `dump` returns a value of native types (or of
 other forms). `load` takes one back, and raises if `dump` could not have made it.
+
+Vectors as bytes: the 32-bit floats of an embedding, little-endian, one after another.
+
+Law: all of them are finite, and there is one at least.
 """
 
 from __future__ import annotations
 
 import pathlib
 import re
+import sys
+from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import date, datetime, time, timedelta, timezone, tzinfo
 from decimal import Decimal
+from math import isfinite
 from typing import Any, TypeVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from shoal.errors import InvalidValue
 from shoal.records import NamedTuple
 
 # Each level may take 40 KiB of C stack in msgpack; with this bound the total is well below the smallest thread's stack.
@@ -144,3 +152,43 @@ BY_CLASS: dict[type, Form] = {
     Counter: Form(18, "counter", dict, lambda plain: Counter(_of(dict, plain))),
     **dict.fromkeys(_PATHS.values(), _PATH),
 }
+
+
+FLOAT_BYTES = 4
+
+
+def pack(floats: Iterable[float], *, where: str = "vector") -> bytes:
+    """The bytes of a vector.
+
+    Raises:
+        InvalidValue: it has no numbers, or one that does not fit 32 bits.
+    """
+    try:
+        numbers = array("f", floats)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidValue(f"{where} is no vector: {error}. Nothing was written. A vector is a list of numbers.") from None
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    packed = numbers.tobytes()
+    check(packed, where=where)
+    return packed
+
+
+def unpack(packed: bytes) -> array[float]:
+    """The numbers of a packed vector."""
+    numbers = array("f", packed)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
+
+
+def check(packed: bytes, *, where: str = "vector") -> None:
+    """Check that the bytes are a vector. `where` names it in the error.
+
+    Raises:
+        InvalidValue: they are not.
+    """
+    if not packed or len(packed) % FLOAT_BYTES or not all(map(isfinite, unpack(packed))):
+        raise InvalidValue(
+            f"{where} is no vector: a vector has at least one 32-bit float, and all are finite. Nothing was written."
+        )

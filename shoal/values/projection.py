@@ -11,6 +11,13 @@ none is built, so that a node and a client that check one state see the same tre
     timedelta, complex                   an array of their numbers
     NumPy number                         the number; other scalars and arrays {"dtype", "shape"}
     a registered class                   its stored form: the object of its fields, or an enum member's value
+
+Parts of packed values, hidden or looked for without building what they hold.
+
+Laws:
+- No class needs to be registered, and none is built. What cannot be looked into (an object of a class, a tuple, a set, bytes
+  that are no value) is hidden as a whole if a place leads into it.
+- A place is a sequence of keys and indexes as text; `EVERY` stands for all. A place that leads nowhere has no effect.
 """
 
 from __future__ import annotations
@@ -19,15 +26,15 @@ import base64
 import json
 import struct
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from shoal.errors import InvalidValue
-from shoal.values.codec import check
+from shoal.errors import InvalidValue, ShoalError
+from shoal.values.codec import check, encode
 from shoal.values.forms import BY_CLASS, FROZENSET_CODE, NESTED_MAX, OBJECT_CODE, SET_CODE
 
 DEPTH_MAX = 128
@@ -134,3 +141,52 @@ def _object(tree: dict[Any, Any], plain: Callable[[Any], Any]) -> dict[str, Any]
             "Nothing was written. Rename one."
         )
     return made
+
+
+EVERY = "*"
+Place = Sequence[str]
+_OPAQUE = object()
+
+
+def hidden(packed: bytes, places: Iterable[Place], text: str) -> bytes:
+    """A packed value with `text` at these places."""
+    tree = _tree(packed)
+    for place in places:
+        tree = _hidden(tree, place, text)
+    return encode(text) if tree is _OPAQUE else bytes(msgpack.packb(tree))
+
+
+def holds(packed: bytes, places: Iterable[Place], text: str) -> bool:
+    """Whether the value at one of these places is `text`."""
+    tree = _tree(packed)
+    return any(_is_at(tree, place, text) for place in places)
+
+
+def _tree(packed: bytes) -> Any:
+    try:
+        check(packed)
+        return msgpack.unpackb(packed, ext_hook=msgpack.ExtType, strict_map_key=False, timestamp=0)
+    except (ShoalError, ValueError, TypeError, msgpack.UnpackException):
+        return _OPAQUE
+
+
+def _hidden(tree: Any, place: Place, text: str) -> Any:
+    if not place or tree is _OPAQUE or isinstance(tree, msgpack.ExtType):
+        return text
+    first, rest = place[0], place[1:]
+    if isinstance(tree, dict):
+        return {key: _hidden(item, rest, text) if _leads(first, key) else item for key, item in tree.items()}
+    if isinstance(tree, list):
+        return [_hidden(item, rest, text) if _leads(first, at) else item for at, item in enumerate(tree)]
+    return tree
+
+
+def _is_at(tree: Any, place: Place, text: str) -> bool:
+    if not place:
+        return bool(tree == text)
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
+    return any(_is_at(item, place[1:], text) for key, item in items if _leads(place[0], key))
+
+
+def _leads(part: str, key: object) -> bool:
+    return part in (EVERY, str(key))

@@ -24,8 +24,7 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.names import RESERVED, check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
-from shoal.protocol.declared import Http
-from shoal.protocol.fields import Natural
+from shoal.protocol.declared import Http, Natural
 from shoal.protocol.requests import (
     QUOTAS,
     Durability,

@@ -23,8 +23,7 @@ from functools import reduce
 from hashlib import sha256
 from operator import or_
 
-from shoal.cluster.operation import Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import Tip, partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import successor

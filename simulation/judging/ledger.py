@@ -26,8 +26,7 @@ from typing import NamedTuple
 
 from shoal.client.watching import Change
 from shoal.cluster import operation
-from shoal.cluster.operation import Body, LogEntry, Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import Body, LogEntry, Tip, partition_of
 from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from simulation.judging.checkers import InvariantViolated, named
 from simulation.judging.found import Found
 from simulation.judging.history import Acknowledged, History, Invoked, LetGo, Place, Shown

@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 
 from shoal.errors import ShoalError
-from shoal.kinds.label.state.notes import Note
+from shoal.kinds.label.state import Note
 from shoal.protocol import requests
 from shoal.protocol.requests import Annotate, Unlabel
 from shoal.protocol.session import Session

@@ -18,7 +18,7 @@ from random import Random
 
 from shoal import values
 from shoal.errors import JournalTrimmed, ShoalError
-from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.journal.handle import Journal
 from shoal.kinds.journal.state import trimming
 from shoal.protocol.requests import Append, EraseEvent, ReadJournal
 from shoal.protocol.session import Session

@@ -18,7 +18,7 @@ from shoal import values
 from shoal.crdt.dot import VersionVector
 from shoal.errors import NotFound, ShoalError, Taken
 from shoal.kinds.journal.state.journal import Cursor
-from shoal.kinds.worklist.handle.inbox import Message
+from shoal.kinds.worklist.handle.worklist import Message
 from shoal.protocol import requests
 from shoal.protocol.requests import Ack, Append, Dequeue, Enqueue, Write
 from shoal.protocol.session import Session

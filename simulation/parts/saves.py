@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from shoal.errors import HeadMoved, NotFound, ShoalError
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.handle.saves import OnConflict
 from shoal.protocol.requests import NO_HEAD, Durability, Save
 from simulation.parts.part import Bench, Told

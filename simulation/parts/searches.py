@@ -20,7 +20,7 @@ from shoal.errors import ShoalError
 from shoal.protocol import requests
 from shoal.protocol.requests import DeleteItem, IndexItems, PutItem, UnindexItems, Write
 from shoal.protocol.session import Session
-from shoal.values.vectors import pack
+from shoal.values.forms import pack
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds

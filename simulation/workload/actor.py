@@ -19,7 +19,7 @@ from random import Random
 
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.errors import BookmarkLost, KeyReused, NotFound, SessionBehind, ShoalError, TooManySiblings
 from shoal.kinds.document.handle.document import Document
 from shoal.kinds.thread.handle.saves import OnConflict

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.kinds.journal.flows.events import Event
-from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.journal.flows import Event
+from shoal.kinds.journal.handle import Journal
 
 
 class Follower:

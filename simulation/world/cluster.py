@@ -28,8 +28,8 @@ from shoal.errors import ShoalError
 from shoal.node.verification.evidence import object_of
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
+from shoal.transport.dialling import DialledSocket
 from shoal.transport.link import Link
-from shoal.transport.sockets import DialledSocket
 from simulation.judging.fallen import Fallen
 from simulation.parts.evidence import FAMILY
 from simulation.parts.part import name_of

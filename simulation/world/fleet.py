@@ -30,7 +30,7 @@ from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import VirtualLoop
+from shoal.testing.machines import VirtualLoop
 from simulation.world.environment import SimulatedEnvironment
 
 ADMITTED = {keys.meta("member"): b"\x02"}

@@ -12,8 +12,7 @@ from random import Random
 from typing import Literal
 
 from shoal.errors import StorageFull
-from shoal.storage.encrypted.keyring import Keyring, KeysInMemory
-from shoal.storage.encrypted.master import LocalKeys
+from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.rows import RowCipher
 from shoal.storage.encrypted.storage import EncryptedSnapshot, EncryptedStorage
 from shoal.storage.memory import MemorySnapshot, MemoryStorage

@@ -131,7 +131,7 @@ class SimulatedSocket:
         return True
 
     def cut(self) -> None:
-        """See `shoal.transport.sockets.DialledSocket`."""
+        """See `shoal.transport.dialling.DialledSocket`."""
         self.abort()
 
     def abort(self) -> None:

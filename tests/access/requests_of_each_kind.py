@@ -9,7 +9,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import NODEFAULT, Struct
 
-from shoal.access.needs import action_of, family_of
+from shoal.access.grants import action_of, family_of
 from shoal.protocol import requests
 from shoal.protocol.requests import Request
 from shoal.protocol.requests.families import operations

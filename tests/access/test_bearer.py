@@ -11,9 +11,8 @@ import pytest
 
 from shoal.access.bearer import Bearer
 from shoal.access.gate import Gate
-from shoal.access.grants import Rights, parsed
+from shoal.access.grants import Rights, parsed, rule_of
 from shoal.access.keys import load
-from shoal.access.needs import rule_of
 from shoal.access.token import Token
 from shoal.config import Config
 from shoal.errors import Forbidden, Unauthenticated

@@ -10,7 +10,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 import shoal
-from shoal.api.http import credentials
+from shoal.api.http import origins as credentials
 from shoal.config import Config
 from shoal.errors import Unauthenticated
 from tests.access.conftest import Made, Mint, Serve, Served

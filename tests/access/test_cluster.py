@@ -19,7 +19,7 @@ from shoal.config import Config
 from shoal.errors import Unauthenticated
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
-from shoal.transport.peer import PEER_PATH
+from shoal.transport.peer_link import PEER_PATH
 from tests.access.conftest import Mint
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.access.needs import needs
+from shoal.access.grants import needs
 from shoal.config import Config
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 import shoal
-from shoal.access.holding import Holding
+from shoal.access.bearer import Holding
 from shoal.errors import Forbidden, InvalidInput, LeaseHeld, LeaseLost
 from shoal.protocol import requests
 from tests.access.conftest import Mint, Serve, Served

@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 import pytest
 
-from shoal.access.needs import ACTIONS
+from shoal.access.grants import ACTIONS
 from shoal.api.examples import BODIES, PARTS
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH

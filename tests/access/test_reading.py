@@ -14,9 +14,9 @@ import pytest
 
 import shoal
 from shoal.access.bearer import Bearer
-from shoal.access.needs import action_of, discloses
-from shoal.access.reading import READS
-from shoal.access.reading import ReadLog as Log
+from shoal.access.grants import action_of, discloses
+from shoal.access.guard import READS
+from shoal.access.guard import ReadLog as Log
 from shoal.errors import Forbidden, ReadOnly
 from shoal.names import RESERVED
 from shoal.protocol.requests import Append, ReadCounter, ReadLog, Request

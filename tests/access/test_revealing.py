@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import shoal
-from shoal.access.revealing import HIDING, shown
+from shoal.access.guard import HIDING, shown
 from shoal.api.examples import PARTS
 from shoal.api.routes import ROUTES
 from shoal.errors import Forbidden, InvalidInput, ShoalError

@@ -26,7 +26,7 @@ from shoal.errors import Forbidden, InvalidConfig, Overloaded, ReadOnly, ShoalEr
 from shoal.integrations.langgraph import ShoalStore
 from shoal.protocol import requests
 from shoal.protocol.session import Credential, Wrapper
-from shoal.transport.cluster_key import ClusterKey
+from shoal.transport.keyring import ClusterKey
 from tests.access.conftest import Made, Mint, Serve
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)

@@ -34,8 +34,8 @@ from shoal.protocol.requests import (
     Write,
 )
 from shoal.protocol.session import Told
+from shoal.transport.dialling import DialledSocket
 from shoal.transport.link import Link
-from shoal.transport.sockets import DialledSocket
 
 STATUS = requests.NodeStatus("0.1.0", "ab12", "cd34", "ready", "", 1, 2, 3, 4, 5, 6)
 

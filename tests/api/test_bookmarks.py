@@ -10,8 +10,7 @@ from aiohttp import WSMsgType
 
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import BookmarkLost, SessionBehind, ShoalError
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.bookmark_delta import Sight
+from shoal.protocol.bookmark import Bookmark, Sight
 from shoal.protocol.frames import (
     PROTOCOL,
     Hello,

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from shoal.api.http.deadlines import HEADER, Limited
+from shoal.api.http.bodies import HEADER, Limited
 from shoal.errors import OutcomeUnknown, Unavailable
 from shoal.protocol.requests import Add, DeleteDocument, ReadCounter, Request
 from tests.api.conftest import FakeSession, Served

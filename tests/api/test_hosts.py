@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from shoal.api.http.hosts import Hosts
+from shoal.api.http.origins import Hosts
 from shoal.config import Config
 
 Serve = Callable[..., Awaitable[Any]]

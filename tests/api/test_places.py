@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.api.http.places import FEW, TOLD_MAX, Places, address_of
+from shoal.api.http.accepting import FEW, TOLD_MAX, Places, address_of
 from shoal.config import Config
 from tests.api.test_refusals import connected
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from shoal.api.streams.answers import SHOWN
+from shoal.api.streams.headers import SHOWN
 from tests.access.conftest import Serve, serve  # noqa: F401
 
 PAGE = b'<script>fetch("/v1/spaces").then(r=>r.text()).then(alert)</script>'

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from shoal import values
-from shoal.api.http.written import Noting
+from shoal.api.http.bodies import Noting
 from shoal.errors import InvalidValue, StorageFull
 from shoal.protocol import requests
 from tests.api.conftest import FakeSession, Served

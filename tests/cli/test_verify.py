@@ -13,7 +13,7 @@ from shoal.cli.main import app
 from shoal.cluster.operation import TIP_BYTES
 from shoal.config import Config
 from shoal.crdt.rows import successor
-from shoal.node.snapshots.provenance import Taken
+from shoal.node.snapshots.receiving import Taken
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
 from tests.cli.conftest import Running

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 import shoal.client
-from shoal.client.parts import of_part
+from shoal.client.arguments import of_part
 from shoal.client.store import Space, Store
 from shoal.schemas import Schema
 

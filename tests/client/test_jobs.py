@@ -12,10 +12,10 @@ import pytest
 
 import shoal
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Taken, TooLarge
-from shoal.kinds.worklist.handle.jobs import complete_request
+from shoal.kinds.worklist.handle.queues import complete_request
 from shoal.kinds.worklist.handle.worklist import Worklist
 from shoal.protocol.requests import ClaimItem, CompleteItem, RenewLeases
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 from tests.support.paces import USUAL
 

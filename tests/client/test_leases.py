@@ -17,7 +17,7 @@ from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NotFound
 from shoal.kinds.lease.handle.leases import tenure_of
 from shoal.kinds.lease.handle.tenure import Keeper, Tenure
 from shoal.protocol.requests import AcquireLease, Append, Batch
-from shoal.testing.loop import STEPS_MAX, run
+from shoal.testing.machines import STEPS_MAX, run
 from shoal.workflows.connection import threads_of
 from simulation.world.fleet import Fleet
 from tests.support.paces import USUAL

@@ -7,8 +7,8 @@ import inspect
 import pytest
 
 from shoal import Thread
-from shoal.client.parts import of_part
-from shoal.kinds.thread.handle.branches import ThreadBranches
+from shoal.client.arguments import of_part
+from shoal.kinds.thread.handle.history import ThreadBranches
 
 
 class Counting:

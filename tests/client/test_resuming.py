@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import shoal.client
-from shoal.client.resuming import StreamTimer, resumed
+from shoal.client.connection import StreamTimer, resumed
 from shoal.config import Config
 from shoal.errors import Disconnected, NotFound, Overloaded, ShoalError, ShuttingDown, StoreClosed
 

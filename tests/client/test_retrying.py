@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from shoal import errors
-from shoal.client.resuming import StreamTimer, resumed
-from shoal.client.retrying import delays
+from shoal.client.connection import StreamTimer, delays, resumed
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.protocol.requests import EndStep

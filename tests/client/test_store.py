@@ -16,7 +16,7 @@ from shoal.client.store import Space, Store
 from shoal.client.watching import Change
 from shoal.config import Config
 from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, SpansPartitions, StoreClosed
-from shoal.kinds.journal.flows.events import Event
+from shoal.kinds.journal.flows import Event
 
 PATIENCE_S = 20
 

@@ -12,9 +12,9 @@ import shoal
 from shoal.client.batch import Pending
 from shoal.client.store import Space
 from shoal.errors import InvalidInput
-from shoal.kinds.journal.flows.events import Event
-from shoal.kinds.step.handle.step_log import Step
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.journal.flows import Event
+from shoal.kinds.step.handle.steps import Step
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.protocol import requests
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
-from shoal.client.waiting import attend, waiting
+from shoal.client.connection import attend, waiting
 
 
 class Counting:

@@ -14,8 +14,7 @@ from msgspec import Raw
 
 from shoal.cluster import messages, operation
 from shoal.cluster.delivery import Arrival
-from shoal.cluster.effects import Apply, Read, Send
-from shoal.cluster.limits import Limits, SnapshotLimits
+from shoal.cluster.effects import Apply, Limits, Read, Send, SnapshotLimits
 from shoal.cluster.messages import Message, Push, Shipment, Supply, Want, encode_shipment
 from shoal.cluster.operation import Body, Readiness, readiness
 from shoal.cluster.quarantine import taken

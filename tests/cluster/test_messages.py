@@ -9,8 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster.clocks import Clock
-from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ballot, Term, Value
-from shoal.cluster.consensus.motions import Accept, Answer, Ask, Known, Motion, Prepare, Refusal, State, Vote
+from shoal.cluster.consensus.ballots import (
+    NO_BALLOT,
+    NO_TERM,
+    NOTHING,
+    Accept,
+    Answer,
+    Ask,
+    Ballot,
+    Known,
+    Motion,
+    Prepare,
+    Refusal,
+    State,
+    Term,
+    Value,
+    Vote,
+)
 from shoal.cluster.messages import (
     LOST_MAX,
     RANGES_MAX,

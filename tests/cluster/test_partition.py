@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.partition import PARTITIONS, partition_of, tag_of
+from shoal.cluster.operation import PARTITIONS, partition_of, tag_of
 from shoal.names import is_colocated
 
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 
 import pytest
 
-from shoal.cluster.limits import SnapshotLimits
+from shoal.cluster.effects import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.snapshots.taking import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector

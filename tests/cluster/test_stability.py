@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from shoal.cluster import stability
-from shoal.cluster.stability import Cut, Holding, Step, Waiting, advanced_cut, advanced_step, may_retire, ripe
+from shoal.cluster import truncation as stability
+from shoal.cluster.truncation import Cut, Holding, Step, Waiting, advanced_cut, advanced_step, may_retire, ripe
 from shoal.crdt.dot import Dot, Origin, VersionVector
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(4)]

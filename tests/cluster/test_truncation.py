@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.stability import Holding
-from shoal.cluster.truncation import Reach, Terms, last_leaving, may_leave, reach
+from shoal.cluster.truncation import Holding, Reach, Terms, last_leaving, may_leave, reach
 from shoal.crdt.dot import Origin, VersionVector
 
 ORIGIN = Origin(b"o" * 16)

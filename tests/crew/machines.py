@@ -15,7 +15,7 @@ from shoal.client.store import Store
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Push, R, Request, Subscription
 from shoal.protocol.session import Session
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 
 TTL_S = 3.0

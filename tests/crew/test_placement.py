@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shoal.crew.declaration import CrewRecord, Declared, Outcome, Taker
-from shoal.crew.placement import BALANCE, Decision, View, decide, standbys
+from shoal.crew.declaration import BALANCE, CrewRecord, Decision, Declared, Outcome, Taker, View, decide, standbys
 
 ROUNDS_MAX = 60
 

@@ -12,9 +12,9 @@ import shoal
 from shoal.crew.declaration import CrewRecord, Declared, Taker, to_channels
 from shoal.crew.record import THREAD, Record
 from shoal.errors import CrewConflict, NoQuorum
-from shoal.kinds.thread.flows.checkpoint import encode_channels, encode_metadata
+from shoal.kinds.thread.flows.checkpoints import encode_channels, encode_metadata
 from shoal.protocol.requests import Save
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 
 AGENT = Declared(count=1, initial=1, version=1, ttl=10.0, tries=3)

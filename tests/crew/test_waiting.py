@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.client.waiting import lasting, waiting
+from shoal.client.connection import lasting, waiting
 from shoal.crew.crew import AgentStatus
 from shoal.crew.declaration import CrewRecord, Declared, Outcome
 from shoal.crew.driving import Driving, Stage

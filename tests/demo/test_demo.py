@@ -95,7 +95,7 @@ MISCOUNTING = """
     worker.main()
 """
 KEYLESS_EVENT = """
-    from shoal.kinds.journal.handle.journal import Journal
+    from shoal.kinds.journal.handle import Journal
     from shoal.demo import worker
     true = Journal.append
     async def twice(self, event, *, key=None, **more):

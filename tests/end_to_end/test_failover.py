@@ -22,12 +22,10 @@ from shoal.errors import Disconnected
 from shoal.integrations.langgraph import ShoalStore
 from shoal.kinds.document.handle.document import Document
 from shoal.kinds.items.handle.items import Items
-from shoal.kinds.journal.handle.consumers import Consumer
-from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.journal.handle import Consumer, Journal
 from shoal.kinds.presence.handle import Presence
 from shoal.kinds.thread.handle.thread import Thread
-from shoal.kinds.worklist.handle.inbox import Inbox
-from shoal.kinds.worklist.handle.worklist import Worklist
+from shoal.kinds.worklist.handle.worklist import Inbox, Worklist
 from tests.cli.conftest import PATIENCE_S, served
 
 Numbers = AsyncIterator[int]

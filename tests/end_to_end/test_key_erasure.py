@@ -19,8 +19,7 @@ from chaos.ports import free_ports
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import CatchingUp, MasterKeyWrong
-from shoal.storage.encrypted.keyring import Keyring, KeysFile
-from shoal.storage.encrypted.master import service_of
+from shoal.storage.encrypted.keyring import Keyring, KeysFile, service_of
 from tests.cli.conftest import served
 from tests.end_to_end.test_encryption import SECRET, contents, fill, shoal_command
 

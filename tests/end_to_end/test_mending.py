@@ -8,7 +8,7 @@ from pathlib import Path
 
 import shoal
 from chaos.processes import running
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.kinds.thread.state import dag
 from shoal.node.verification.verify import verify

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, SchemaTooNew
-from shoal.integrations import in_space, opaque
-from shoal.integrations.batches import pieces
-from shoal.integrations.bridge import Bridge
+from shoal.integrations import base as in_space
+from shoal.integrations import opaque
+from shoal.integrations.base import Bridge, pieces
 from shoal.integrations.escaping import id_of, key_of, name_of, tag, unsafe
 from shoal.names import check_name
 

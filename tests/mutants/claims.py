@@ -9,7 +9,7 @@ import pytest
 
 from shoal.kinds.lease.state.table import Group, HandedOut, HandOut, Table, Turn
 from shoal.kinds.worklist import state as queue
-from shoal.kinds.worklist.serving import tries
+from shoal.kinds.worklist.serving import queues as tries
 from shoal.kinds.worklist.serving.claims import Claims
 from shoal.kinds.worklist.state import RankedEntry
 from shoal.node.handler import WriteContext

@@ -11,8 +11,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.floor import Floor
 from shoal.crdt.rows import Rows
 from shoal.kinds.document.state import compaction, document
-from shoal.kinds.document.state.compaction import CurrentCompaction, Cut
-from shoal.kinds.document.state.coverage import Coverage, End
+from shoal.kinds.document.state.compaction import Coverage, CurrentCompaction, Cut, End
 from shoal.kinds.document.state.document import Pace
 from shoal.node.collection.entries import GarbageEntry
 from shoal.node.collection.garbage import Collector, Piece

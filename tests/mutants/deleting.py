@@ -8,7 +8,7 @@ import pytest
 
 from shoal.crdt.rows import Rows
 from shoal.kinds.budget.handler import Budgets
-from shoal.kinds.items.state import items
+from shoal.kinds.items import state as items
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations, rows_of
 from shoal.node.target import Target

@@ -13,7 +13,7 @@ from shoal.cluster.operation import Reach, Readiness, readiness
 from shoal.cluster.replication import Replication
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
-from shoal.node.peers.operations.incoming import _Ahead
+from shoal.node.peers.incoming import _Ahead
 from tests.mutants.mutant import Mutant
 
 Vector = VersionVector | Reach
@@ -48,7 +48,7 @@ def applied_again(patch: pytest.MonkeyPatch) -> None:
 
     _readiness(patch, forgetful)
     patch.setattr(operation, "chain", lambda *_: bytes(32))
-    patch.setattr("shoal.node.peers.operations.incoming._check_body", lambda *_: None)
+    patch.setattr("shoal.node.peers.incoming._check_body", lambda *_: None)
 
 
 def dependencies_of_others_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from shoal.kinds.step import state as step_log
 from shoal.kinds.step.serving.steps import Steps
-from shoal.kinds.step.state import step_log
-from shoal.kinds.step.state.step_log import StepEntry
+from shoal.kinds.step.state import StepEntry
 from shoal.node.handler import Contest
 from shoal.node.peers.quorum import Quorum
 from shoal.node.writes.acknowledging import Acknowledging

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from shoal.kinds.document.serving.documents import Documents
-from shoal.kinds.document.serving.generations import DocumentGenerations
-from shoal.kinds.journal.state import claims
-from shoal.kinds.label.state import notes
+from shoal.kinds.document.serving.opening import DocumentGenerations
+from shoal.kinds.journal.state import events as claims
+from shoal.kinds.label import state as notes
 from shoal.node.collection.garbage import Collector
 from shoal.node.watching.feed import Subscriber
 from tests.mutants.mutant import Mutant

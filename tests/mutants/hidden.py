@@ -20,13 +20,12 @@ from shoal.kinds.scalars.handler import Counters
 from shoal.kinds.worklist import state as queue
 from shoal.node.database import Database
 from shoal.node.handler import Applied, View
-from shoal.node.peers.operations import incoming
-from shoal.node.peers.operations.incoming import Incoming
+from shoal.node.peers import incoming
+from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.target import Place, Target
 from shoal.node.watching import changelog, feed, resumable
-from shoal.node.watching.audience import Audience
-from shoal.node.watching.feed import Feed, Staged
+from shoal.node.watching.feed import Audience, Feed, Staged
 from shoal.node.writes import issuing
 from shoal.node.writes.idempotency import Answered, IdempotencyTable
 from shoal.protocol import requests

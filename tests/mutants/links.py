@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cluster.limits import Limits
+from shoal.cluster.effects import Limits
 from shoal.cluster.peering import Identity
 from shoal.errors import PeerRefused
 from shoal.node.peers import replica

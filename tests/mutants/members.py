@@ -10,9 +10,9 @@ from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.peering import Identity
-from shoal.cluster.stability import Holding
-from shoal.node.collection import orphans
-from shoal.node.collection.orphans import Orphans
+from shoal.cluster.truncation import Holding
+from shoal.node.collection import retiring as orphans
+from shoal.node.collection.retiring import Orphans
 from shoal.node.incarnation import Incarnation
 from shoal.node.membership.roster import Roster
 from shoal.node.partitions import Partition

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds.budget import state as budget
 from shoal.kinds.budget.handler import Budgets
-from shoal.kinds.budget.peers.rights import Rights
-from shoal.kinds.budget.state import budget, shares
-from shoal.kinds.budget.state.budget import Transfer
+from shoal.kinds.budget.peers import Rights
+from shoal.kinds.budget.state import Transfer
 from shoal.kinds.map import state as ormap
 from shoal.kinds.set import state as orset
 from shoal.node import service
@@ -63,7 +63,7 @@ def rights_that_are_not_sure_are_given_away(patch: pytest.MonkeyPatch) -> None:
             return sound(self, context, request)
 
     patch.setattr(Budgets, "_transfer", transfer)
-    patch.setattr(shares, "to_give_in_need", lambda held, asked: asked)
+    patch.setattr(budget, "to_give_in_need", lambda held, asked: asked)
 
 
 def a_spend_is_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:

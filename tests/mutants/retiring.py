@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 
 import pytest
 
-from shoal.cluster import knowledge, stability
+from shoal.cluster import knowledge
+from shoal.cluster import truncation as stability
 from shoal.cluster.knowledge import Parts
-from shoal.cluster.stability import Holding, Step
+from shoal.cluster.truncation import Holding, Step
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.node.appliers import retirement as applier
 from shoal.node.collection.retiring import Retiring

@@ -9,7 +9,7 @@ import pytest
 from shoal.crdt.dot import Dot
 from shoal.errors import NoQuorum
 from shoal.node import service
-from shoal.node.peers.operations.incoming import Incoming
+from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.transaction import Transaction
 from shoal.node.writes.idempotency import IdempotencyTable

@@ -13,8 +13,7 @@ from shoal.node.peers.quorum import Quorum
 from shoal.node.reads.reads import Reads
 from shoal.node.service import Service
 from shoal.protocol import requests
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.bookmark_delta import SharedBookmark
+from shoal.protocol.bookmark import Bookmark, SharedBookmark
 from shoal.protocol.requests import AnyReply, AnyWrite, Durability, Term
 from shoal.transport.link import Link
 from tests.mutants.mutant import Mutant

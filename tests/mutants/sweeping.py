@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from shoal.cluster import stability
-from shoal.cluster.stability import Holding, Waiting
+from shoal.cluster import truncation as stability
+from shoal.cluster.truncation import Holding, Waiting
 from shoal.node.peers.quorum import Quorum
 from tests.mutants.mutant import Mutant
 

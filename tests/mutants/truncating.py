@@ -8,12 +8,11 @@ import pytest
 
 from shoal.cluster import truncation
 from shoal.cluster.operation import Body
-from shoal.cluster.stability import Holding
-from shoal.cluster.truncation import Reach
+from shoal.cluster.truncation import Holding, Reach
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.node.collection import answers
-from shoal.node.collection.key_expiry import Expiry
+from shoal.node.collection.answers import Expiry
 from shoal.node.database import Database
 from shoal.node.target import Target
 from shoal.node.watching.changelog import Changelog, Logged

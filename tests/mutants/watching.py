@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.dot import NOTHING_SEEN
-from shoal.node.watching.merging import Merge, Told
-from shoal.node.watching.resumable import ResumableWatch
+from shoal.node.watching.resumable import Merge, ResumableWatch, Told
 from shoal.protocol.requests import Push
 from tests.mutants.mutant import Mutant
 

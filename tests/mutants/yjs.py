@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.document.handle.beginnings import Beginnings
+from shoal.kinds.document.handle.content import Beginnings
 from shoal.kinds.document.serving.documents import Documents
 from shoal.kinds.document.state import document, live, markup
 from shoal.node.blobs import Blobs

@@ -11,15 +11,15 @@ import pytest
 from shoal.cluster import messages, operation
 from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.messages import Vectors
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import PeerRefused, ShoalError
 from shoal.node import blobs
 from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.peers import incoming
+from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.members import Members
-from shoal.node.peers.operations import incoming
-from shoal.node.peers.operations.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify

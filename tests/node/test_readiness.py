@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import CatchingUp
-from shoal.node.reads.readiness import Readiness
+from shoal.node.reads.cluster import Readiness
 
 
 def readiness(**incarnation: Any) -> Readiness:

@@ -7,8 +7,7 @@ import pytest
 
 from shoal.crdt.dot import DOT_BYTES, Origin, VersionVector
 from shoal.errors import BookmarkLost, TooLarge
-from shoal.protocol.bookmark import BYTES_MAX, ORIGINS_MAX, Bookmark
-from shoal.protocol.bookmark_delta import SharedBookmark
+from shoal.protocol.bookmark import BYTES_MAX, ORIGINS_MAX, Bookmark, SharedBookmark
 
 SEEN = VersionVector({Origin(b"a" * 16): 1})
 

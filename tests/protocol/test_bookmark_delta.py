@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import InvalidValue
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.bookmark_delta import SharedBookmark, Sight, take_news
+from shoal.protocol.bookmark import Bookmark, SharedBookmark, Sight, take_news
 from tests.support.examples import examples
 
 A, B, C = (Origin(bytes([letter]) * 16) for letter in b"abc")

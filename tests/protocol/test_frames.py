@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shoal import errors
 from shoal.errors import InvalidInput, InvalidValue, Overloaded, ShoalError, Unsupported
 from shoal.protocol import frames, requests
-from shoal.protocol.bookmark_delta import Sight
+from shoal.protocol.bookmark import Sight
 from shoal.protocol.frames import (
     CallFrame,
     CancelFrame,

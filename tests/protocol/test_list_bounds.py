@@ -14,7 +14,7 @@ from shoal.config import MOST_REQUESTED, Config, checked
 from shoal.errors import InvalidConfig, ShoalError, TooLarge
 from shoal.protocol import frames, requests
 from shoal.protocol.conformance import conforming
-from shoal.protocol.fields import TOGETHER_MAX
+from shoal.protocol.declared import TOGETHER_MAX
 from shoal.protocol.frames import decode_request, decode_subscription
 from shoal.protocol.requests.families import operations
 
@@ -42,7 +42,7 @@ def unbounded(hint: Any, most: int | None = None) -> Iterator[Any]:
 @pytest.mark.parametrize("kind", operations(), ids=lambda kind: kind.__name__)
 def test_each_list_of_a_request_is_bounded(kind: type[Struct]) -> None:
     found = {field.name: list(unbounded(field.type)) for field in msgspec.structs.fields(kind)}
-    assert not {name: kinds for name, kinds in found.items() if kinds}, "see shoal.protocol.fields"
+    assert not {name: kinds for name, kinds in found.items() if kinds}, "see shoal.protocol.declared"
 
 
 def test_a_list_without_a_bound_is_found() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import InvalidSchema
-from shoal.schemas.breadth import VISITS_MAX, Survey
+from shoal.schemas.effort import VISITS_MAX, Survey
 
 
 def _doubling(levels: int, keyword: str = "allOf") -> dict[str, Any]:

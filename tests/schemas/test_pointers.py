@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import InvalidInput
-from shoal.schemas.pointers import HIDDEN, covers, hidden, parts_of, pointer, redacted, without
+from shoal.schemas.secret_fields import HIDDEN, covers, hidden, parts_of, pointer, redacted, without
 
 STATE: dict[str, Any] = {
     "credentials": {"token": "t", "user": "u"},

@@ -20,7 +20,7 @@ from shoal.errors import (
     SchemaTooNew,
     SchemaViolation,
 )
-from shoal.schemas.models import carried, plain
+from shoal.schemas.schema import carried, plain
 
 
 class Task(msgspec.Struct):

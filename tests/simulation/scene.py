@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Add, CounterValue, ReadCounter
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from shoal.transport.session import RemoteSession
 from simulation.plan import Fault, Plan
 from simulation.world.cluster import SimulatedCluster

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.consensus.rebuilding import Foundation
-from shoal.cluster.membership import agreement, epochs, rebuilds
+from shoal.cluster.consensus.recovery import Foundation
+from shoal.cluster.membership import agreement, epochs
+from shoal.cluster.membership import notices as rebuilds
 from shoal.cluster.membership.agreement import Voices
 from shoal.cluster.membership.epochs import Record
-from shoal.cluster.membership.rebuilds import Founding
+from shoal.cluster.membership.notices import Founding
 from shoal.cluster.snapshots.roots import Word, is_believed
 from shoal.errors import InvalidValue
 from shoal.node.consensus.condition import Condition

@@ -12,7 +12,7 @@ from shoal.cluster.consensus.ballots import Electorate
 from shoal.cluster.membership.epochs import Record
 from shoal.crdt.dot import Origin
 from shoal.errors import ChangeUnderWay
-from shoal.node.collection.ripening import Ripening
+from shoal.node.collection.retiring import Ripening
 from shoal.node.incarnation import Incarnation
 from shoal.node.membership.changes import Changes
 from shoal.node.membership.roster import Roster

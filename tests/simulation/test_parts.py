@@ -11,9 +11,9 @@ from typing import TypeVar, cast
 import pytest
 
 from shoal.kinds.document.handle.document import Document
-from shoal.kinds.items.serving import planning
+from shoal.kinds.items.serving import searches as planning
 from shoal.protocol.requests import Durability
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.execution import execute
 from simulation.judging.linearity import Operation
 from simulation.judging.obligations import Losses

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from shoal.cluster.consensus import rebuilding as pure
+from shoal.cluster.consensus import recovery as pure
 from shoal.kinds.lease.state.table import Table
-from shoal.node.consensus import foundations
+from shoal.node.consensus import condition as foundations
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.membership import rebuilding
 from shoal.node.membership.roster import Roster

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from shoal.cluster.marks import Mark
 from shoal.kinds.worklist import state as queue
 from shoal.node.collection.truncating import Truncator
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation import __main__ as command
 from simulation import year
 from simulation.year import GROWTH_MAX

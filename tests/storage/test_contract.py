@@ -17,8 +17,7 @@ from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.config import Config, MiB
 from shoal.errors import Overloaded, StorageError
 from shoal.storage.commit import LoggedStorage
-from shoal.storage.encrypted.keyring import Keyring, KeysInMemory
-from shoal.storage.encrypted.master import LocalKeys
+from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.interface import Snapshot
 from shoal.storage.memory import MemoryStorage

@@ -14,7 +14,7 @@ import pytest
 
 import shoal
 from shoal.node import node
-from shoal.storage.engines import TESTED, installed, untested
+from shoal.storage.engine import TESTED, installed, untested
 
 PROJECT = Path(__file__).parent.parent.parent / "pyproject.toml"
 

@@ -13,8 +13,9 @@ import pytest
 
 import shoal
 from shoal.errors import NotFound, ReadOnly, StorageFull
-from shoal.storage import recovery, rocks
-from shoal.storage.lock import Holder, StoreLock
+from shoal.storage import engine as recovery
+from shoal.storage import rocks
+from shoal.storage.layout import Holder, StoreLock
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.support import forked
 
@@ -69,7 +70,7 @@ def test_a_lock_needs_no_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("shoal.storage.lock.os.pwrite", full)
+    monkeypatch.setattr("shoal.storage.layout.os.pwrite", full)
     lock = StoreLock.acquire(tmp_path / "LOCK", holder=Holder.this_process(0))
     lock.release()
 

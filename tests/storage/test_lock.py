@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import StoreLocked, Unsupported
-from shoal.storage import lock
-from shoal.storage.lock import Holder, StoreLock, read_holder
+from shoal.storage import layout as lock
+from shoal.storage.layout import Holder, StoreLock, read_holder
 
 HOLDER = Holder(pid=4711, host="reef", command="shoal serve", since_ms=1_700_000_000_000)
 
 HOLD = """
 import sys
 from pathlib import Path
-from shoal.storage.lock import Holder, StoreLock
+from shoal.storage.layout import Holder, StoreLock
 lock = StoreLock.acquire(Path(sys.argv[1]), holder=Holder.this_process(0))
 print("held", flush=True)
 sys.stdin.read()

@@ -13,10 +13,10 @@ import pytest
 
 import shoal.crdt.thread
 from shoal.crdt import expiring
-from shoal.kinds.budget.state import budget
+from shoal.kinds.budget import state as budget
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.state import compaction, document, repeats
-from shoal.kinds.items.state import indexes, items
+from shoal.kinds.items import state as items
 from shoal.kinds.map import state as ormap
 from shoal.kinds.register import state as register
 from shoal.kinds.schema import state as schema
@@ -31,7 +31,7 @@ ALONE = {
     "counter": (counter, expiring),
     "register": (register,),
     "document": (document, compaction, repeats),
-    "items": (items, indexes),
+    "items": (items, items),
     "schema": (schema,),
     "set": (orset,),
     "budget": (budget,),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from shoal.testing.loop import VirtualLoop
+from shoal.testing.machines import VirtualLoop
 
 TURNS_MAX = 500_000
 """Far more than any test needs; one that waits for what never comes ends soon."""

@@ -8,8 +8,8 @@ import pytest
 from rocksdict import DBCompressionType, Options
 
 from shoal.config import Config
-from shoal.storage import recovery
-from shoal.storage.options import options_for
+from shoal.storage import engine as recovery
+from shoal.storage.engine import options_for
 
 
 def uncompressed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.testing.loop import VirtualLoop
+from shoal.testing.machines import VirtualLoop
 
 
 class Turns:

@@ -6,7 +6,7 @@ import asyncio
 import math
 from contextlib import suppress
 
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 
 
 def test_a_wait_of_the_smallest_time_ends() -> None:

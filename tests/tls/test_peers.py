@@ -21,7 +21,7 @@ from chaos.ports import free_ports
 from shoal.cluster.handshake import Dialling, Side
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidConfig, PeerRefused
-from shoal.transport.peer import PEER_PATH
+from shoal.transport.peer_link import PEER_PATH
 from tests.tls.conftest import WAIT_S, Certificates, Serve, Served, until
 
 UPGRADE = {

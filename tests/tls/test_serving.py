@@ -14,8 +14,7 @@ import pytest
 
 import shoal
 from shoal.api.http import accepting
-from shoal.api.http.accepting import TlsServer, listening
-from shoal.api.http.places import TOLD_MAX, Places
+from shoal.api.http.accepting import TOLD_MAX, Places, TlsServer, listening
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError, Unreachable, Unsupported
 from shoal.integrations.langgraph import ShoalSaver, ShoalStore

@@ -17,9 +17,8 @@ from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.errors import PeerRefused, ShoalError
 from shoal.transport.keyring import Keyring
-from shoal.transport.peer import PEER_PATH
-from shoal.transport.peer_dial import dial
-from shoal.transport.peer_link import PeerLink
+from shoal.transport.peer_dialler import dial
+from shoal.transport.peer_link import PEER_PATH, PeerLink
 from shoal.transport.peers import Peers
 
 CONFIG = Config(

@@ -11,8 +11,7 @@ import pytest
 
 from shoal.config import Config
 from shoal.errors import InvalidConfig
-from shoal.transport.cluster_key import ClusterKey
-from shoal.transport.keyring import Keyring
+from shoal.transport.keyring import ClusterKey, Keyring
 from tests.transport.dummy_node import CONFIG, DummyNode, until
 
 Make = Callable[..., Awaitable[DummyNode]]

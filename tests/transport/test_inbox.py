@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from shoal.errors import Disconnected, SlowConsumer
 from shoal.protocol.requests import Change
-from shoal.transport.inbox import Inbox
+from shoal.transport.link import Inbox
 
 
 def change(name: str) -> Change:

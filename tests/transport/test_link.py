@@ -34,8 +34,8 @@ from shoal.protocol.frames import (
     encode_reply,
 )
 from shoal.protocol.requests import Add, Added, Change, CounterValue, Prune, ReadCounter, Reply, Trim, Watch
+from shoal.transport.dialling import DialledSocket
 from shoal.transport.link import Link
-from shoal.transport.sockets import DialledSocket
 
 READ = ReadCounter("s", "c")
 WRITE = Add("s", "c", 1)

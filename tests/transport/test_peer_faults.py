@@ -11,8 +11,7 @@ from aiohttp import web
 
 from shoal.cluster import handshake
 from shoal.errors import InvalidValue, Unavailable
-from shoal.transport.peer import PEER_PATH
-from shoal.transport.peer_link import PeerLink
+from shoal.transport.peer_link import PEER_PATH, PeerLink
 from tests.transport.dummy_node import CONFIG, DummyNode, Make, dialled, raw, side, soon, until
 
 # ── what goes wrong on a link concerns that link alone ────────────────────────

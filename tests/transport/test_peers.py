@@ -17,13 +17,12 @@ from shoal.cluster import handshake
 from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX
 from shoal.config import Config
 from shoal.errors import Overloaded, PeerRefused
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from shoal.transport import peer_dialler
+from shoal.transport.dialling import DialledSocket
 from shoal.transport.keyring import Keyring
-from shoal.transport.peer import PEER_PATH
-from shoal.transport.peer_dial import dial
-from shoal.transport.peer_dialler import PeerDialler
-from shoal.transport.sockets import DialledSocket
+from shoal.transport.peer_dialler import PeerDialler, dial
+from shoal.transport.peer_link import PEER_PATH
 from tests.transport.dummy_node import CONFIG, Make, dialled, raw, side, soon, until
 
 # ── what works ────────────────────────────────────────────────────────────────

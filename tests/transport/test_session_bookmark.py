@@ -9,8 +9,7 @@ import pytest
 
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import BookmarkLost
-from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.bookmark_delta import Sight
+from shoal.protocol.bookmark import Bookmark, Sight
 from shoal.protocol.frames import CallFrame, ObserveFrame, encode_error, encode_push, encode_reply
 from shoal.protocol.requests import Change, CounterValue, Watch
 from shoal.transport.session import RemoteSession

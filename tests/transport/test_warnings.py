@@ -6,8 +6,8 @@ import asyncio
 
 from shoal.config import Config
 from shoal.errors import Disconnected, PeerRefused
-from shoal.testing.loop import run
-from shoal.transport.peer import Warnings
+from shoal.testing.machines import run
+from shoal.transport.peer_link import Warnings
 
 CONFIG = Config(peer_warning_interval_s=60.0, peer_warnings_max=3)
 

@@ -19,7 +19,7 @@ from shoal.node.environment import system_environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.watching.feed import Feed, Staged
 from shoal.storage.commit import GroupCommit
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.judging.checkers import InvariantViolated
 
 ROUNDS = 8

@@ -25,7 +25,8 @@ from hypothesis import strategies as st
 
 from shoal import values
 from shoal.errors import InvalidValue, TooLarge
-from shoal.values import arrays, forms, location
+from shoal.values import arrays, forms
+from shoal.values import codec as location
 from tests.support.examples import examples
 from tests.support.samples import anything, hashables, shape
 

@@ -17,7 +17,7 @@ from langgraph.types import Send
 from shoal import values
 from shoal.errors import InvalidValue, ShoalError
 from shoal.integrations.langgraph import encoding
-from shoal.values.foreign import LANGGRAPH, LANGGRAPH_TYPED
+from shoal.values.codec import LANGGRAPH, LANGGRAPH_TYPED
 
 SERDE = JsonPlusSerializer()
 Point = namedtuple("Point", "x y")

@@ -7,7 +7,7 @@ from math import inf, nan
 import pytest
 
 from shoal.errors import InvalidValue
-from shoal.values import vectors
+from shoal.values import forms as vectors
 
 
 @pytest.mark.parametrize("floats", [[], [1.0, nan], [inf], [1e300]])

@@ -12,11 +12,12 @@ import pytest
 import shoal
 from shoal import Space, Store
 from shoal.errors import HeadMoved, TooLarge
-from shoal.kinds.thread.flows import checkpoints, editing, merges, undo
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
-from shoal.kinds.thread.flows.differences import difference
+from shoal.kinds.thread.flows import checkpoints, editing
+from shoal.kinds.thread.flows import merging as merges
+from shoal.kinds.thread.flows import mutations as undo
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
 from shoal.kinds.thread.flows.export import export
+from shoal.kinds.thread.flows.merging import difference
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.connection import Connection

@@ -16,8 +16,8 @@ from shoal.errors import InvalidInput, InvalidName, Overloaded
 from shoal.node.session import ServiceSession
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import AlterSet, DeleteDocument, ObjectKind
-from shoal.workflows.subjects import erasure, tags
-from shoal.workflows.subjects.tags import KINDS, SubjectTag, set_of
+from shoal.workflows import subjects
+from shoal.workflows.subjects import KINDS, SubjectTag, set_of
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, bench
 from tests.workflows.test_spaces import fill
@@ -148,9 +148,9 @@ async def test_subjects_whose_names_begin_alike_or_share_a_set_are_apart(bench: 
 async def test_more_tags_than_a_page_are_found_erased_and_bounded(bench: Bench) -> None:
     found = [SubjectTag("counter", f"c{n:04}") for n in range(1203)]
     connection = bench.store.connection
-    assert await tags.write(connection, "crew", "ana", found) == 1203
+    assert await subjects.write_tag(connection, "crew", "ana", found) == 1203
     assert await bench.space.subjects.find("ana") == found
-    report, after = await erasure.erase(connection, "crew", "ana", objects_max=10)
+    report, after = await subjects.erase(connection, "crew", "ana", objects_max=10)
     assert (len(report.objects), bool(after), report.is_complete) == (500, True, False)
     assert len(await bench.space.subjects.find("ana")) == 703
     assert len((await bench.space.subjects.erase("ana")).objects) == 703

@@ -25,16 +25,15 @@ from aiohttp import web
 from msgspec import Meta, Raw, Struct
 
 from shoal import values
-from shoal.api.http import bookmarks, conditions, leases
-from shoal.api.http.bodies import Receiving
+from shoal.api.http import headers
+from shoal.api.http.bodies import Noting, Receiving
 from shoal.api.http.problems import UnsupportedMediaType
-from shoal.api.http.written import Noting
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue
 from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
 from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.names import check_key, check_name
-from shoal.protocol.bookmark_delta import SharedBookmark
+from shoal.protocol.bookmark import SharedBookmark
 from shoal.protocol.conformance import nearest, too_many
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.workflows.connection import Connection, HeldLeases
@@ -152,7 +151,7 @@ class Exchange:
         """
         if isinstance(request, Read):
             return await self.session.call(request, stale=stale)
-        held = leases.named_by(self.request)
+        held = headers.named_by(self.request)
         if held is not None:
             named = self.durability if "durability" in self.request.query else None
             return await self.connection.write(request, key=self.key, durability=durability or named)
@@ -176,7 +175,7 @@ class Exchange:
         Raises:
             InvalidInput, Unsupported: the condition cannot be compared.
         """
-        return conditions.expected(self.request, given, field=field)
+        return headers.expected(self.request, given, field=field)
 
     @property
     def durability(self) -> Durability:
@@ -194,7 +193,7 @@ class Exchange:
     @property
     def connection(self) -> Connection:
         """This exchange's session, as `shoal.workflows` uses it."""
-        return Connection(self.session, self.config, "local", held=leases.named_by(self.request) or HeldLeases())
+        return Connection(self.session, self.config, "local", held=headers.named_by(self.request) or HeldLeases())
 
     def checkpoints(self, *, author: str = "") -> ThreadCheckpoints:
         """The checkpoints of the thread that the path names."""
@@ -259,7 +258,7 @@ class Exchange:
 
     def bookmark_headers(self) -> dict[str, str]:
         """The headers with the client's bookmark after this answer."""
-        return bookmarks.headers(self._bookmark, bytes_max=self.config.bookmark_header_bytes_max)
+        return headers.headers(self._bookmark, bytes_max=self.config.bookmark_header_bytes_max)
 
     @property
     def answers_packed(self) -> bool:

@@ -6,7 +6,7 @@ Laws:
 - A connection that sends no complete request for `idle_s` is closed, and one whose request has begun, or that is new, and has
   sent no whole head after `head_s`, however it trickles. If a client does not read its answers,
   no further request of its connection begins, and after `heartbeat_s` without progress it is cut off.
-- A new connection for which there is no place (`shoal.api.http.places`) is answered with an error and closed.
+- A new connection for which there is no place (`shoal.api.http.accepting`) is answered with an error and closed.
 - A stop accepts no new connections, then no new requests, gives requests under way
   `stop_timeout_s` to finish, then closes sockets with 1001.
 """
@@ -20,9 +20,7 @@ from ssl import SSLContext
 from aiohttp import hdrs, web
 
 from shoal.api.http import accepting, problems
-from shoal.api.http.accepting import TlsServer
-from shoal.api.http.places import Places, address_of
-from shoal.api.http.unsent import is_encrypted, unsent_bytes
+from shoal.api.http.accepting import Places, TlsServer, address_of, is_encrypted, unsent_bytes
 from shoal.api.server import SESSIONS, STREAMS, YJS
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError

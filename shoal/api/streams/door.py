@@ -19,23 +19,21 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from shoal.api.http.bodies import Bodies, Receiving
-from shoal.api.http.credentials import OpenGuarded
 from shoal.api.http.exchange import decoded
+from shoal.api.http.origins import OpenGuarded
 from shoal.api.http.problems import MethodNotAllowed
-from shoal.api.streams import answers, headers
-from shoal.api.streams.protocol import METHODS
-from shoal.api.streams.reading import Reading, described
-from shoal.api.streams.tails import Tails
+from shoal.api.streams import headers
+from shoal.api.streams.headers import METHODS
+from shoal.api.streams.reading import Reading, Tails, described
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, ShuttingDown, TooLarge
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.session import Session
-from shoal.workflows.streams.chain import Head, candidate, caught_up
 from shoal.workflows.streams.decisions import Append, Command, Create, Delete, Hold, LetGo, Settle, absence
 from shoal.workflows.streams.forking import forked
-from shoal.workflows.streams.record import COMMITTED, Fork, Offset, State, thread_of
+from shoal.workflows.streams.record import COMMITTED, Fork, Head, Offset, State, candidate, caught_up, thread_of
 from shoal.workflows.streams.writer import Answer, Writer
 
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ class StreamDoor:
                 case other:
                     raise MethodNotAllowed(f"{other} is not allowed here. Nothing was written.", allowed=list(METHODS))
         except ShoalError as error:
-            return answers.problem(error, {})
+            return headers.problem(error, {})
 
     async def stop(self) -> None:
         """Accept nothing new, and end what is under way."""
@@ -285,7 +283,7 @@ class StreamDoor:
         if answer.offset is not None:
             said["Stream-Next-Offset"] = str(answer.offset)
         if outcome.error is not None:
-            return answers.problem(outcome.error, said)
+            return headers.problem(outcome.error, said)
         return web.Response(status=outcome.status, headers={**said, "Cache-Control": "no-store"})
 
     def _opened(self) -> Session:

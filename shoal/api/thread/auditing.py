@@ -20,7 +20,7 @@ from shoal import values
 from shoal.api.http.exchange import Exchange
 from shoal.api.http.problems import internal
 from shoal.errors import ShoalError
-from shoal.kinds.thread.flows import audit as workflow
+from shoal.kinds.thread.flows import export as workflow
 from shoal.kinds.thread.flows.export import export
 from shoal.workflows.spaces import check_exists
 

@@ -9,7 +9,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from shoal import values
 from shoal.api.http.exchange import Exchange, ReadQuery
-from shoal.kinds.thread.flows.differences import difference
+from shoal.kinds.thread.flows.merging import difference
 from shoal.values.difference import Change
 
 

@@ -15,15 +15,15 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 from shoal.api.derived import show
 from shoal.api.http.exchange import Exchange
 from shoal.errors import HeadMoved, InvalidInput
-from shoal.kinds.thread.flows import editing, merges
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
+from shoal.kinds.thread.flows import editing
+from shoal.kinds.thread.flows import merging as merges
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
 from shoal.kinds.thread.flows.merging import ABSENT, UNRESOLVED, merged
 from shoal.kinds.thread.flows.mutations import Mutation
 from shoal.kinds.thread.flows.mutations import mutations as changed
-from shoal.protocol.fields import ChannelNames, Channels, Merged
+from shoal.protocol.declared import ChannelNames, Channels, Merged
 from shoal.protocol.requests import Saved
-from shoal.schemas.pointers import hidden
+from shoal.schemas.secret_fields import hidden
 
 Limit = Annotated[int, Meta(ge=1)]
 

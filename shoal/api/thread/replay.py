@@ -14,9 +14,9 @@ from msgspec import Meta, Raw, Struct
 
 from shoal.api.derived import moment_ms, show, view_of
 from shoal.api.http.exchange import Exchange, ReadQuery
-from shoal.api.http.opaque import shown_opaque
+from shoal.api.http.headers import shown_opaque
 from shoal.errors import InvalidInput
-from shoal.kinds.journal.flows.replay import check_whole
+from shoal.kinds.journal.flows import check_whole
 from shoal.protocol.requests import Event, ReadJournal, ReadSnapshot, Snapshot
 
 Version = Annotated[int, Meta(ge=0)]

@@ -12,8 +12,8 @@ from shoal import values
 from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.errors import InvalidInput, NotFound
-from shoal.kinds.step.flows.resume import catch_up, drift
-from shoal.kinds.thread.flows.settings import setting_of
+from shoal.kinds.step.flows import catch_up, drift
+from shoal.kinds.thread.flows.provenance import setting_of
 from shoal.protocol.requests import Checkpoint, Event, ListSteps, Load, ReadJournal, Step
 
 _LISTED_MAX = 1000

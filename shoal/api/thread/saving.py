@@ -11,8 +11,8 @@ from msgspec import Raw, Struct, field
 from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange
 from shoal.errors import InvalidInput
-from shoal.kinds.thread.flows.settings import setting_of
-from shoal.protocol.fields import ChannelNames, Channels, Merged, Secrets
+from shoal.kinds.thread.flows.provenance import setting_of
+from shoal.protocol.declared import ChannelNames, Channels, Merged, Secrets
 from shoal.protocol.requests import Save, Saved
 
 SavedView = view_of(Saved)

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import WSCloseCode, web
 
-from shoal.api.http.credentials import PROTOCOL, OpenGuarded
 from shoal.api.http.exchange import name_in
+from shoal.api.http.origins import PROTOCOL, OpenGuarded
 from shoal.api.http.problems import internal
 from shoal.api.metrics import Metrics
-from shoal.api.yjs.connection import Line, YjsConnection
+from shoal.api.yjs.connection import Line, YjsConnection, YWebsocketLine
 from shoal.api.yjs.hocuspocus import HocuspocusSocket
 from shoal.api.yjs.room import Room
-from shoal.api.yjs.socket import Socket
-from shoal.api.yjs.waiting import Waiting
-from shoal.api.yjs.y_websocket import YWebsocketLine
+from shoal.api.yjs.socket import Socket, Waiting
 from shoal.config import Config
 from shoal.errors import Overloaded, ShuttingDown
 from shoal.names import check_name

@@ -30,8 +30,7 @@ from aiohttp import WSCloseCode, WSMsgType
 
 from shoal.api.yjs.connection import YjsConnection
 from shoal.api.yjs.room import close_code
-from shoal.api.yjs.socket import UNAUTHORIZED, Message, Socket
-from shoal.api.yjs.waiting import Waiting
+from shoal.api.yjs.socket import UNAUTHORIZED, Message, Socket, Waiting
 from shoal.errors import InvalidValue, ShoalError, TooLarge
 from shoal.protocol import hocuspocus, yjs
 

@@ -5,17 +5,26 @@ Laws:
 - Frames are written to the connection's transport as they are. The bytes that wait there count against the client's budget.
 - A client that has not read `yjs_send_bytes_max` of replies to its messages is not read, so that these cannot fill the memory.
 - It is stalled if it takes nothing for `yjs_stalled_s`. Documents that share the socket wait for what was written before.
+
+The WebSockets of providers that have no document open, so that nobody has shown a token on them.
+
+Laws:
+- There are at most `most`. Beyond that the oldest one of the address that has most gives way, so that a flood from one
+  address does not displace the clients of others.
+- The addresses of one IPv6 network of 64 bits count as one.
 """
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Generic, TypeVar
 
 from aiohttp import WSCloseCode, WSMessage, web
 from aiohttp.http import WS_CLOSED_MESSAGE
 
-from shoal.api.http.unsent import unsent_bytes
+from shoal.access.failures import network_of
+from shoal.api.http.accepting import unsent_bytes
 
 UNAUTHORIZED = 4401
 """The close code if a token counts no more: with another one the client may come back."""
@@ -138,3 +147,42 @@ def _frame(payload: bytes) -> bytes:
     if size < _MEDIUM:
         return b"\x82\x7e" + size.to_bytes(2, "big") + payload
     return b"\x82\x7f" + size.to_bytes(8, "big") + payload
+
+
+T = TypeVar("T")
+
+
+class Waiting(Generic[T]):
+    """Sockets of any hashable type `T`, by the network that each came from."""
+
+    def __init__(self, *, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._there: dict[str, dict[T, None]] = {}  # The oldest first.
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, socket: T, address: str) -> T | None:
+        """Add a socket; returns the one that has to give way, if any, which is forgotten."""
+        self._there.setdefault(network_of(address), {})[socket] = None
+        self._count += 1
+        if self._count <= self._most:
+            return None
+        network = max(self._there, key=lambda network: len(self._there[network]))
+        oldest = next(iter(self._there[network]))
+        self._forget(network, oldest)
+        return oldest
+
+    def discard(self, socket: T, address: str) -> None:
+        """Forget a socket, if it is there."""
+        network = network_of(address)
+        if socket in self._there.get(network, ()):
+            self._forget(network, socket)
+
+    def _forget(self, network: str, socket: T) -> None:
+        sockets = self._there[network]
+        del sockets[socket]
+        self._count -= 1
+        if not sockets:
+            del self._there[network]

@@ -5,7 +5,7 @@ This is the one place where the rule stands. `shoal serve` checks it before anyt
 
 from __future__ import annotations
 
-from shoal.api.http.hosts import is_local
+from shoal.api.http.origins import is_local
 from shoal.config import Config
 from shoal.errors import InvalidConfig
 

@@ -15,10 +15,9 @@ from shoal.cli.options import By, Limit, Reason, Reveal, ThreadName
 from shoal.cli.output import emit, line, note, pairs, to_text
 from shoal.cli.terminal import Listing
 from shoal.errors import NotFound
-from shoal.kinds.thread.flows.differences import Difference
 from shoal.kinds.thread.flows.export import event_record
-from shoal.kinds.thread.handle.branches import Branch
-from shoal.kinds.thread.handle.inspect import Why
+from shoal.kinds.thread.flows.merging import Difference
+from shoal.kinds.thread.handle.history import Branch, Why
 from shoal.values.difference import Change
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import By, LimitOrAll, OlderThan
 from shoal.cli.output import emit, to_text
 from shoal.cli.terminal import Listing, ago, show_value, shown_bytes
-from shoal.kinds.document.handle import compaction
+from shoal.kinds.document.handle import changes as compaction
 from shoal.kinds.document.handle.changes import DocumentChange
 from shoal.protocol import requests
 

@@ -25,8 +25,7 @@ from shoal.workflows.spaces import DeleteSpace, exists
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
-    from shoal.workflows.subjects.erasure import SubjectErased
-    from shoal.workflows.subjects.tags import SubjectKind, SubjectTag
+    from shoal.workflows.subjects import SubjectErased, SubjectKind, SubjectTag
 
 _ALONE_S = 60.0
 _POLL_S = 0.1

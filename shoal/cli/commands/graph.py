@@ -24,8 +24,7 @@ from shoal.cli.options import PANEL, Limit, ThreadName
 from shoal.cli.output import emit, line, note, plain, to_text
 from shoal.cli.target import Data, SpaceName, Target, Url, chosen, opened
 from shoal.cli.terminal import ago, is_terminal, show_text
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
 from shoal.kinds.thread.flows.export import export as exported
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.api.http.opaque import opaque, shown_opaque
+from shoal.api.http.headers import opaque, shown_opaque
 from shoal.cli.absence import check_thread
 from shoal.cli.arguments import age_of, bytes_of, json_of
 from shoal.cli.command import Run, Work, in_store
@@ -19,7 +19,7 @@ from shoal.cli.options import PANEL, By, DryRun, Follow, KeepBytes, KeepLast, Ke
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.terminal import Listing, ago, shown_bytes
 from shoal.kinds.thread.flows.export import event_record
-from shoal.kinds.worklist.handle.inbox import Message
+from shoal.kinds.worklist.handle.worklist import Message
 from shoal.records import NamedTuple
 
 if TYPE_CHECKING:

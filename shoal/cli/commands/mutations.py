@@ -17,7 +17,7 @@ from shoal.cli.output import to_text
 from shoal.cli.terminal import Listing, ago
 from shoal.client.store import Store
 from shoal.errors import HeadMoved, InvalidInput
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.flows.merging import UNRESOLVED
 from shoal.kinds.thread.handle.thread import Thread
 

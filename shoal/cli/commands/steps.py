@@ -13,8 +13,8 @@ from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL, Branch, By, Reason, Result, ThreadName
 from shoal.cli.output import emit, line, to_text
 from shoal.cli.terminal import Listing, ago, show_value
-from shoal.kinds.step.flows.steps import StepRecord
-from shoal.kinds.step.handle.status import Standing
+from shoal.kinds.step.flows import StepRecord
+from shoal.kinds.step.handle.resume import Standing
 from shoal.kinds.thread.flows.export import event_record, step_record
 from shoal.kinds.thread.handle.thread import Thread
 

@@ -17,13 +17,13 @@ from shoal.cli.output import emit, line, plain, to_text
 from shoal.cli.terminal import Listing, ago, is_terminal, show_value
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound
-from shoal.kinds.journal.flows.events import Event
-from shoal.kinds.step.handle.status import Standing
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.journal.flows import Event
+from shoal.kinds.step.handle.resume import Standing
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.flows.export import event_record
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.records import NamedTuple
-from shoal.values.foreign import LANGGRAPH
+from shoal.values.codec import LANGGRAPH
 
 # The metadata that only LangGraph needs: its own bytes.
 _OTHERS_FIELD = (LANGGRAPH, "langgraph")

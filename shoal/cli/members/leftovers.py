@@ -19,7 +19,7 @@ from shoal.cli.target import check_store, encryption_key, tls_ca, token_file
 from shoal.config import Config
 from shoal.errors import BookmarkLost, SessionBehind
 from shoal.node.incarnation import had_fellows
-from shoal.node.verification.logged import Held, logged_before, name_in, naming, operations
+from shoal.node.verification.remains import Held, logged_before, name_in, naming, operations
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.opening import open_storage

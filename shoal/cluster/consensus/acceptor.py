@@ -22,21 +22,29 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from shoal.cluster.consensus.ballots import ANYTHING, NO_BALLOT, NO_TERM, NOTHING, Ballot, Electorate, Rules, Term, Terms, Value
-from shoal.cluster.consensus.motions import (
+from shoal.cluster.consensus.ballots import (
+    ANYTHING,
+    NO_BALLOT,
+    NO_TERM,
+    NOTHING,
     Accept,
     Answer,
     AnyMotion,
     Ask,
+    Ballot,
+    Electorate,
     Known,
     Prepare,
     Refusal,
+    Rules,
     Slot,
     State,
+    Term,
+    Terms,
+    Value,
     Vote,
 )
-from shoal.cluster.consensus.rebuilding import Foundation, Remains
-from shoal.cluster.consensus.recovery import Recovery
+from shoal.cluster.consensus.recovery import Foundation, Recovery, Remains
 from shoal.records import NamedTuple
 
 _OWN = b"own"

@@ -28,17 +28,20 @@ from shoal.cluster.consensus.ballots import (
     NO_BALLOT,
     NO_TERM,
     NOTHING,
+    Accept,
+    AnyMotion,
     Ballot,
     Ballots,
     Change,
     Electorate,
+    Prepare,
     Rules,
     Term,
     Terms,
     Value,
+    Vote,
     joined,
 )
-from shoal.cluster.consensus.motions import Accept, AnyMotion, Prepare, Vote
 from shoal.records import NamedTuple
 
 

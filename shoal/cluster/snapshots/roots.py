@@ -19,7 +19,7 @@ from enum import Enum
 
 from msgspec import Struct
 
-from shoal.cluster.partition import PARTITIONS
+from shoal.cluster.operation import PARTITIONS
 from shoal.errors import InvalidValue
 
 ROOT_BYTES = 32

@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
+from shoal.cluster.effects import SnapshotLimits
 from shoal.cluster.knowledge import Replica
-from shoal.cluster.limits import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.records import NamedTuple

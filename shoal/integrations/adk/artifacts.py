@@ -19,15 +19,13 @@ from google.adk.errors.input_validation_error import InputValidationError
 from google.adk.platform import time as platform_time
 from google.genai import types
 
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged
 from shoal.integrations import opaque
 from shoal.integrations.adk.naming import FORM, NAME, app_of, below, ids_of, user_of
-from shoal.integrations.batches import pieces
-from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.base import Bridge, checked_store, pieces, settled
 from shoal.integrations.escaping import text_of
-from shoal.integrations.opening import checked_store
 from shoal.kinds.items.handle.item import Item, Namespace, delete_request, put_request
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

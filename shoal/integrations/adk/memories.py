@@ -22,15 +22,13 @@ from google.adk.memory.memory_entry import MemoryEntry
 from google.adk.platform import uuid as platform_uuid
 from google.adk.sessions.session import Session
 
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidValue, ItemChanged
 from shoal.integrations import opaque
 from shoal.integrations.adk.naming import FORM, NAME, app_of, below, key_in, user_of
-from shoal.integrations.batches import pieces
-from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.base import Bridge, checked_store, pieces, settled
 from shoal.integrations.escaping import text_of
-from shoal.integrations.opening import checked_store
 from shoal.kinds.items.handle.item import Namespace, put_request
 from shoal.outcomes import partly
 from shoal.protocol import requests

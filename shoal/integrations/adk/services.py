@@ -19,7 +19,7 @@ from shoal.errors import InvalidInput
 from shoal.integrations.adk.artifacts import ShoalArtifactService
 from shoal.integrations.adk.memories import ShoalMemoryService
 from shoal.integrations.adk.sessions import ShoalSessionService
-from shoal.integrations.opening import OnStore, Opening
+from shoal.integrations.base import OnStore, Opening
 
 _WAIT_S = 30.0  # A node that starts together with `adk web` has this long.
 _OPTIONS = {"space", "durability", "tls_ca"}

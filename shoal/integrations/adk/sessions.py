@@ -27,16 +27,14 @@ from google.adk.sessions._session_util import extract_json_safe_state_delta
 from google.adk.sessions.base_session_service import BaseSessionService, GetSessionConfig, ListSessionsResponse
 from google.adk.sessions.session import Session
 
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidValue, ItemChanged, KeyReused
 from shoal.integrations.adk import events, naming
 from shoal.integrations.adk.events import Given, Head, Stored
 from shoal.integrations.adk.naming import Place, app_of, below, place_of, user_of
-from shoal.integrations.batches import pieces, remember
-from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.base import Bridge, checked_store, pieces, remember, settled
 from shoal.integrations.escaping import key_of
-from shoal.integrations.opening import checked_store
 from shoal.kinds.items.handle.item import Namespace, delete_request, put_request
 from shoal.outcomes import partly
 from shoal.protocol import requests

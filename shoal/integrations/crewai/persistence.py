@@ -21,8 +21,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 from shoal.client.store import Space, Store
 from shoal.errors import InvalidValue, NotFound
 from shoal.integrations import escaping, opaque
-from shoal.integrations.bridge import Bridge
-from shoal.integrations.opening import OnStore, checked_store
+from shoal.integrations.base import Bridge, OnStore, checked_store
 from shoal.kinds.thread.handle.thread import Thread
 
 NAME = "crewai"

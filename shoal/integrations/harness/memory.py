@@ -21,12 +21,12 @@ from pydantic_ai_harness.memory import (
     MemoryOperationConflictError,
 )
 
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.errors import InvalidInput, InvalidValue, ItemChanged
 from shoal.integrations import opaque
+from shoal.integrations.base import InSpace
 from shoal.integrations.escaping import escaped, name_of, unescaped, unsafe
 from shoal.integrations.harness.forms import FORM, NAME
-from shoal.integrations.in_space import InSpace
 from shoal.kinds.items.handle.item import Item, delete_request, put_request
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

@@ -14,9 +14,9 @@ from pydantic_ai_harness.planning import PlanItem, TaskStatus
 
 from shoal.client.store import Store
 from shoal.errors import NotFound
+from shoal.integrations.base import InSpace
 from shoal.integrations.escaping import name_of, unsafe
 from shoal.integrations.harness.forms import FORM, NAME, Form
-from shoal.integrations.in_space import InSpace
 from shoal.kinds.thread.handle.thread import Thread
 
 _PLAIN = unsafe()

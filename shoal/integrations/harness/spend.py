@@ -19,12 +19,12 @@ from typing import Any
 
 from pydantic_ai_harness.spend import SpendEntry, Spent
 
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidInput, ItemChanged
+from shoal.integrations.base import InSpace
 from shoal.integrations.escaping import escaped, unsafe
 from shoal.integrations.harness.forms import Form
-from shoal.integrations.in_space import InSpace
 from shoal.kinds.items.handle.item import Item, put_request
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

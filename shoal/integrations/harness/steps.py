@@ -18,13 +18,13 @@ from typing import Any
 
 from pydantic_ai_harness.step_persistence import ContinuableSnapshot, RunRecord, StepEvent, ToolEffectRecord
 
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import HeadMoved, InvalidInput, ItemChanged, KeyReused, NotFound
+from shoal.integrations.base import InSpace
 from shoal.integrations.escaping import escaped, name_of, unsafe
 from shoal.integrations.harness.forms import NAME, Form
-from shoal.integrations.in_space import InSpace
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.names import KEY_BYTES_MAX
 from shoal.protocol.requests import NO_HEAD, NO_ITEM

@@ -36,15 +36,14 @@ from shoal.client.connection import StoreConnection
 from shoal.errors import NotFound, StoreCorrupt
 from shoal.integrations.escaping import text_of
 from shoal.integrations.langgraph import encoding
-from shoal.integrations.langgraph.bases import NOTHING_PACKED, Base, Bases, Packed
-from shoal.integrations.langgraph.naming import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
-from shoal.integrations.langgraph.writes import Writes
+from shoal.integrations.langgraph.encoding import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
+from shoal.integrations.langgraph.writes import NOTHING_PACKED, Base, Bases, Packed, Writes
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
 from shoal.protocol.session import Prompt
 from shoal.records import NamedTuple
+from shoal.values.codec import LANGGRAPH
 from shoal.values.filtering import check, meets
-from shoal.values.foreign import LANGGRAPH
 
 PAGE_ITEMS = 100
 THREAD, CHECKPOINT = "the id of a thread", "the id of a checkpoint"

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 
 from shoal.errors import InvalidInput, ShoalError, StoreClosed, Unavailable
-from shoal.integrations.bridge import Bridge
+from shoal.integrations.base import Bridge
 from shoal.kinds.lease.handle.leases import Lease, Leasing
 
 _Left = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]

@@ -29,15 +29,13 @@ from shoal import opening
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import NotFound, StoreCorrupt
-from shoal.integrations.bridge import Bridge
+from shoal.integrations.base import Bridge, Opening, checked_store
 from shoal.integrations.escaping import text_of
 from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.checkpoints import THREAD, Checkpoints, Put
+from shoal.integrations.langgraph.encoding import AllowedTypes, name_of, serialiser
 from shoal.integrations.langgraph.lease import RunLease
-from shoal.integrations.langgraph.naming import name_of
-from shoal.integrations.langgraph.serialising import AllowedTypes, serialiser
 from shoal.integrations.langgraph.writes import Writes
-from shoal.integrations.opening import Opening, checked_store
 from shoal.kinds.lease.handle.leases import Leasing
 from shoal.names import check_name
 from shoal.protocol import requests

@@ -23,9 +23,9 @@ from pathlib import Path
 from shoal import opening
 from shoal.client.store import Store
 from shoal.errors import InvalidConfig
+from shoal.integrations.base import Opening
 from shoal.integrations.langgraph.saver import ShoalSaver
 from shoal.integrations.langgraph.store import ShoalStore
-from shoal.integrations.opening import Opening
 
 _WAIT_S = 30.0  # A node that starts together with the server has this long.
 

@@ -21,11 +21,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shoal.errors import InvalidInput
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, checkpoint_id_of, pending_writes, place_of
-from shoal.integrations.langgraph.naming import CALL, Place, branch_of, label_of, name_of, prefix_of, split_label
+from shoal.integrations.langgraph.encoding import CALL, Place, branch_of, label_of, name_of, prefix_of, split_label
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled
-from shoal.values.foreign import LANGGRAPH
+from shoal.values.codec import LANGGRAPH
 
 _UNLABEL_MAX = 500  # Checkpoints per operation.
 _AGAIN = "Call it again to do the rest."

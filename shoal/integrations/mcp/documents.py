@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from shoal.errors import InvalidInput, NotFound
-from shoal.integrations.mcp.tool import Answer, Arguments, Call, Writing, reads, writes
+from shoal.integrations.mcp.views import Answer, Arguments, Call, Writing, reads, writes
 from shoal.protocol import requests
 from shoal.protocol.requests import document_version
 

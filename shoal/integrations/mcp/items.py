@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, field
 
 from shoal import values
-from shoal.integrations.mcp.tool import Answer, Arguments, Call, Limit, Writing, reads, writes
+from shoal.integrations.mcp.views import Answer, Arguments, Call, Limit, Writing, reads, writes
 from shoal.kinds.items.handle.item import Item
 
 Namespace = Annotated[list[str], Meta(min_length=1, description='Labels, the general one first: ["memory", "user-1"].')]

@@ -19,7 +19,7 @@ from msgspec import Meta, Struct, field
 
 from shoal.client.batch import Batch
 from shoal.errors import NotFound
-from shoal.integrations.mcp.tool import Answer, Arguments, Call, reads, writes
+from shoal.integrations.mcp.views import Answer, Arguments, Call, reads, writes
 from shoal.kinds.map.handle import Entry, SharedMap
 from shoal.kinds.set.handle import SharedSet
 from shoal.records import NamedTuple

@@ -4,22 +4,39 @@
     shoal://SPACE/documents/NAME      the content, as JSON
 
 Law: names are percent-encoded in URIs. Each name has one URI that is listed, and every spelling of it is understood.
+
+Subscriptions to changes by any process on any node, and the watch that reports them.
+
+Laws:
+- A subscription is answered once the watch has begun: no later change is missed.
+- While no node can be reached, the watch goes on trying, and continues where it was. If changes were left out, every
+  subscriber is told, and reads again.
+- There is one watch for all subscriptions, and none before the first.
+- When the token no longer counts, the watch ends, and all subscriptions with it: a node counts the attempts that it refuses.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Literal, get_args
 from urllib.parse import quote, unquote
 
+from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated, ServerEvent
 from mcp.types import Resource, ResourceTemplate, TextResourceContents
 
 from shoal import values
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space
-from shoal.errors import InvalidInput, InvalidValue
+from shoal.client.watching import Change, Reset
+from shoal.errors import Forbidden, InvalidInput, InvalidValue, ShoalError, TooLarge, Unauthenticated
 from shoal.names import check_name
 from shoal.protocol import requests
+from shoal.protocol.position import Position
 from shoal.records import NamedTuple
 
 Kind = Literal["thread", "document"]
@@ -119,3 +136,161 @@ def _position(cursor: str | None) -> tuple[Kind, str | None]:
     if kind not in KINDS or not isinstance(after, str | None):
         raise InvalidValue(f"{cursor[:80]!r} is no cursor of this list. Nothing was read. Begin without one.")
     return kind, after
+
+
+logger = logging.getLogger(__name__)
+
+_SEEN_MAX = 4096  # Names of which clients need not be told again that the list may be another.
+_PAUSE_S = 1.0  # Between attempts of a watch that no node serves.
+
+
+class Subscriptions:
+    """A bus of the SDK (`SubscriptionBus`) whose events come from a watch of the space."""
+
+    def __init__(self, connection: StoreConnection, space: Space, *, ended: Callable[[], None]) -> None:
+        """`ended` is called when the watch ends by itself; then `failed` says why."""
+        self.failed: ShoalError | None = None
+        self._ended = ended
+        self._connection = connection
+        self._space = space
+        self._bus = InMemorySubscriptionBus()
+        self._wanted: Counter[str] = Counter()  # URIs as clients spell them.
+        self._seen: dict[tuple[str, str], None] = {}
+        self._watch: asyncio.Task[None] | None = None
+        self._starting = asyncio.Lock()
+        self._telling: set[asyncio.Task[None]] = set()
+
+    async def publish(self, event: ServerEvent) -> None:
+        """Publish an event (`SubscriptionBus`)."""
+        await self._bus.publish(event)
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """Subscribe to events (`SubscriptionBus`)."""
+        unsubscribe: Callable[[], None] = self._bus.subscribe(listener)
+        return unsubscribe
+
+    @asynccontextmanager
+    async def wanting(self, uris: Iterable[str]) -> AsyncIterator[None]:
+        """Within this context, changes of these resources are published.
+
+        Raises:
+            InvalidInput: a URI names no resource of this space, or there are too many.
+            ShoalError: no node serves the watch.
+        """
+        wanted = list(uris)
+        await self.want(wanted)
+        try:
+            yield
+        finally:
+            self.unwant(wanted)
+
+    async def want(self, uris: Iterable[str]) -> None:
+        """From now on, changes of these resources are published. Raises as `wanting`."""
+        added = list(uris)
+        for uri in added:
+            place_of(uri, self._space.name)
+        subscriptions_max = self._connection.config.mcp_subscriptions_max
+        if self._wanted.total() + len(added) > subscriptions_max:
+            raise TooLarge(
+                f"at most {subscriptions_max} resources are watched for a client. Nothing was subscribed. End other "
+                "subscriptions first."
+            )
+        async with self._starting:
+            if self._watch is None:
+                self.failed = None
+                self._watch = asyncio.create_task(self._watching(await self._begun()))
+        self._wanted.update(added)
+
+    def unwant(self, uris: Iterable[str]) -> None:
+        """These resources are wanted once less."""
+        self._wanted -= Counter(list(uris))
+
+    def tell(self, uri: str, send: Callable[[str], Awaitable[None]]) -> Callable[[], None]:
+        """Call `send` for each change of this resource, one at a time, until the returned function is called.
+
+        Changes that come while a call is under way are one call after it.
+        """
+        changed = asyncio.Event()
+
+        def noted(event: ServerEvent) -> None:
+            if isinstance(event, ResourceUpdated) and event.uri == uri:
+                changed.set()
+
+        async def sending() -> None:
+            while True:
+                await changed.wait()
+                changed.clear()
+                await send(uri)
+
+        task = asyncio.create_task(sending())
+        self._telling.add(task)
+        task.add_done_callback(self._telling.discard)
+        unsubscribe = self._bus.subscribe(noted)
+
+        def end() -> None:
+            unsubscribe()
+            task.cancel()
+
+        return end
+
+    async def close(self) -> None:
+        """End the watch."""
+        for each in self._telling:
+            each.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._watch
+
+    async def _begun(self) -> str:
+        """The bookmark of a watch that begins now."""
+        watch = requests.Watch(self._space.name, None, "", list(KINDS), after=b"")
+        async with self._connection.session.subscribe(watch) as pushes:
+            async for push in pushes:
+                if isinstance(push, requests.Watching):
+                    return Position.unpack(push.position).text()
+        raise AssertionError("a watch begins with its position")
+
+    async def _watching(self, bookmark: str) -> None:
+        while True:
+            try:
+                async with aclosing(self._space.watch(kinds=KINDS, after=bookmark)) as changes:
+                    async for change in changes:
+                        await self._told(change)
+                        bookmark = change.bookmark
+            except (Unauthenticated, Forbidden) as error:
+                logger.warning("the watch has ended: %s", error.message)
+                self.failed, self._watch = error, None
+                self._ended()
+                return
+            except ShoalError as error:
+                logger.warning("the watch was interrupted: %s", error.message)
+                await asyncio.sleep(_PAUSE_S)
+                if not error.retryable:
+                    with suppress(ShoalError):
+                        bookmark = await self._begun()
+                        await self._reread()
+
+    async def _told(self, change: Change | Reset) -> None:
+        if isinstance(change, Reset):
+            await self._reread()
+            return
+        place = change.kind, change.name
+        deleted = change.what.startswith("delete")
+        if deleted or place not in self._seen:
+            await self._bus.publish(ResourcesListChanged())
+        if deleted:
+            self._seen.pop(place, None)
+        else:
+            self._seen[place] = None
+            if len(self._seen) > _SEEN_MAX:
+                del self._seen[next(iter(self._seen))]
+        for uri in list(self._wanted):
+            found = place_of(uri, self._space.name)
+            if (found.kind, found.name) == place:
+                await self._bus.publish(ResourceUpdated(uri=uri))
+
+    async def _reread(self) -> None:
+        await self._bus.publish(ResourcesListChanged())
+        for uri in list(self._wanted):
+            await self._bus.publish(ResourceUpdated(uri=uri))

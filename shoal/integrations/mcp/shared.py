@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, field
 
 from shoal import values
 from shoal.errors import InvalidInput
-from shoal.integrations.mcp.tool import Answer, Arguments, Call, Limit, Writing, reads, writes
+from shoal.integrations.mcp.views import Answer, Arguments, Call, Limit, Writing, reads, writes
 from shoal.kinds.map.handle import Entry
 from shoal.kinds.set.handle import packed_elements
 from shoal.protocol import requests

@@ -16,9 +16,9 @@ from msgspec import Meta, field
 
 from shoal import values
 from shoal.errors import InvalidInput, InvalidValue, NotFound
-from shoal.integrations.mcp.tool import Answer, Arguments, Call, Limit, Writing, reads, writes
-from shoal.kinds.journal.handle.journal import append_request
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.integrations.mcp.views import Answer, Arguments, Call, Limit, Writing, reads, writes
+from shoal.kinds.journal.handle import append_request
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 
 Name = Annotated[str, Meta(description="The thread's name.")]
 Branch = Annotated[str, Meta(description="The thread's branch.")]

@@ -20,8 +20,7 @@ from agent_framework.exceptions import WorkflowCheckpointException
 
 from shoal.client.store import Store
 from shoal.integrations import escaping, opaque
-from shoal.integrations.bridge import Bridge, settled
-from shoal.integrations.opening import checked_store
+from shoal.integrations.base import Bridge, checked_store, settled
 from shoal.kinds.items.handle.item import delete_request, put_request
 from shoal.protocol import requests
 

@@ -16,13 +16,12 @@ from agent_framework import HistoryProvider, Message
 from agent_framework._sessions import filter_new_messages
 
 from shoal import values
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged, NotFound
 from shoal.integrations import escaping, opaque
-from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.base import Bridge, checked_store, settled
 from shoal.integrations.microsoft.checkpoints import FORM, NAME
-from shoal.integrations.opening import checked_store
 from shoal.kinds.items.handle.item import put_request
 from shoal.outcomes import partly
 from shoal.protocol import requests

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from shoal.client.store import Store
+from shoal.integrations.base import OnStore
 from shoal.integrations.microsoft.checkpoints import NAME, ShoalCheckpointStorage
 from shoal.integrations.microsoft.history import ShoalHistoryProvider
-from shoal.integrations.opening import OnStore
 
 
 class ShoalState(OnStore):

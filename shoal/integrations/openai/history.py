@@ -18,12 +18,11 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from shoal.client.connection import StoreConnection
-from shoal.client.retrying import contended
+from shoal.client.connection import StoreConnection, contended
 from shoal.client.store import Space
 from shoal.errors import HeadMoved, MergeConflict, NotFound
 from shoal.integrations import escaping, opaque
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.outcomes import partly
 from shoal.protocol.requests import NO_HEAD

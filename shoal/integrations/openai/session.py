@@ -19,13 +19,11 @@ from shoal import opening
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import HeadMoved
-from shoal.integrations.bridge import Bridge, settled
+from shoal.integrations.base import Bridge, Opening, checked_store, settled
 from shoal.integrations.escaping import text_of
-from shoal.integrations.openai import conversation
-from shoal.integrations.openai.conversation import UserTurn
+from shoal.integrations.openai import turn as conversation
 from shoal.integrations.openai.history import MAIN, Branch, History, channels, now
-from shoal.integrations.openai.turn import Turn, limited
-from shoal.integrations.opening import Opening, checked_store
+from shoal.integrations.openai.turn import Turn, UserTurn, limited
 from shoal.protocol.requests import NO_HEAD, Durability
 from shoal.protocol.session import Credential
 

@@ -18,7 +18,6 @@ except ModuleNotFoundError as missing:
     ) from None
 
 from shoal.integrations.pydantic.conversations import ShoalConversationStore
-from shoal.integrations.pydantic.durability import ShoalDurability, StepOptions
-from shoal.integrations.pydantic.place import durable
+from shoal.integrations.pydantic.durability import ShoalDurability, StepOptions, durable
 
 __all__ = ["ShoalConversationStore", "ShoalDurability", "StepOptions", "durable"]

@@ -19,11 +19,11 @@ from typing import Any, TypeVar
 
 from pydantic_ai.conversation_store import ConversationConflict, ConversationEntry, ConversationRecord, ConversationStore
 
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged
+from shoal.integrations.base import InSpace
 from shoal.integrations.escaping import name_of, text_of, unsafe
-from shoal.integrations.in_space import InSpace
 from shoal.integrations.pydantic.forms import Entry, Kept, packed_entry, packed_record, shown_entry, shown_record
 from shoal.kinds.items.handle.item import delete_request, put_request
 from shoal.outcomes import partly

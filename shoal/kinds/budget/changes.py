@@ -5,9 +5,9 @@ from __future__ import annotations
 from shoal.crdt.dot import ORIGIN_BYTES
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation
-from shoal.kinds.budget.state import budget
+from shoal.kinds.budget import state as budget
 from shoal.node.appliers.applier import Appliers, bare
-from shoal.node.implied_keys import check as check_implied
+from shoal.node.naming import check as check_implied
 from shoal.storage.keys import Kind
 
 

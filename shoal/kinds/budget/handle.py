@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.client.arguments import named
+from shoal.client.arguments import Deletable, named
 from shoal.client.connection import StoreConnection
-from shoal.client.deletion import Deletable
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import BudgetConflict, Durability, Holder

@@ -17,13 +17,12 @@ from shoal.config import Config
 from shoal.crdt.dot import ORIGIN_BYTES, Origin
 from shoal.crdt.rows import Rows
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
-from shoal.kinds.budget.state import budget, shares
+from shoal.kinds.budget import state as budget
 from shoal.kinds.counter import state as counter
 from shoal.names import check_key, check_name
 from shoal.node.handler import Applied, Checks, Memory, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import expires, users_key
 from shoal.node.incarnation import Incarnation
-from shoal.node.naming import of_hex
+from shoal.node.naming import expires, of_hex, users_key
 from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
@@ -265,7 +264,7 @@ class Budgets(Memory):
         own = (self._incarnation.current, budget.REMOVED)
         return [account for account in budget.accounts(rows) if account.rights > 0 and account.origin not in own]
 
-    def spread(self, rows: Rows, target: Target, linked: frozenset[bytes], *, everyone: bool) -> shares.Spread:
+    def spread(self, rows: Rows, target: Target, linked: frozenset[bytes], *, everyone: bool) -> budget.Spread:
         """How the rights are spread over this node and its linked nodes; `everyone` says that these are all owners."""
         held = dict.fromkeys([*sorted(linked), self._incarnation.node], 0)
         for account in budget.accounts(rows):
@@ -274,7 +273,7 @@ class Budgets(Memory):
         held[self._incarnation.node] = self.usable(rows, target)
         pool = max(0, budget.pool(rows)) if everyone else 0
         past = sum(account.rights for account in self.over(rows)) if everyone else 0
-        return shares.Spread(self._incarnation.node, held, pool, past, target.name.encode(), self._kept.get(target, 0))
+        return budget.Spread(self._incarnation.node, held, pool, past, target.name.encode(), self._kept.get(target, 0))
 
     def sure(self, rows: Rows, target: Target) -> list[Drawn]:
         """Settle the unsure draws: every owner was heard after them, so all count except what others drew as well.
@@ -360,7 +359,7 @@ def _exhausted(request: Spend, remaining: int) -> BudgetExhausted:
 
 
 def _elsewhere(request: Spend, rows: Rows, usable: int) -> RightsElsewhere:
-    """If the rights cannot be fetched, `shoal.kinds.budget.peers.rights` adds who has them."""
+    """If the rights cannot be fetched, `shoal.kinds.budget.peers` adds who has them."""
     return RightsElsewhere(
         f"this node may spend {usable} of budget {request.budget!r}, but the spend is of {request.amount}. "
         "Nothing was written. Try again later, or on another node.",

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from shoal.errors import BudgetExhausted, RightsElsewhere
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, operation
-from shoal.protocol.fields import AtLeast, Named, Positive, Shape
+from shoal.protocol.declared import AtLeast, Cli, Http, Named, Positive, Shape, operation
 
 __all__ = [
     "BudgetConflict",

@@ -8,10 +8,9 @@ from hashlib import sha256
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.kinds.document.state import compaction, document, repeats, yjs
-from shoal.kinds.document.state.coverage import Coverage
+from shoal.kinds.document.state.compaction import Coverage
 from shoal.names import check_names
-from shoal.node.appliers.applier import Applier, Appliers
-from shoal.node.appliers.effects import Effects, Erased, Sweep, What
+from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What
 from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit

@@ -11,8 +11,7 @@ from msgspec import Struct, field
 from shoal.errors import DocumentChanged, NotFound
 from shoal.kinds.thread.requests import Deleted
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, always, operation
-from shoal.protocol.fields import Authors, Elements, Named, Roots, Seconds, Value
+from shoal.protocol.declared import Authors, Cli, Elements, Http, Named, Roots, Seconds, Value, always, operation
 
 __all__ = [
     "ANY",

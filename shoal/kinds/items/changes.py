@@ -1,4 +1,7 @@
-"""Changes of memory items."""
+"""Changes of memory items.
+
+Changes of the set of indexed fields of items.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,12 @@ from typing import Any
 from shoal import values
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidInput
-from shoal.kinds.items.state import items
+from shoal.kinds.items import state as items
 from shoal.names import check_label, check_name
-from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.appliers.effects import Effects
+from shoal.node.appliers.applier import Applier, Appliers, Effects, bare
 from shoal.protocol.requests import always
 from shoal.storage.keys import Kind
-from shoal.values import vectors
+from shoal.values import forms as vectors
 
 _TIME_END_MS = 1 << 62  # 8 bytes hold it.
 
@@ -69,4 +71,27 @@ APPLIERS: Appliers = {
     items.Delete: _applier(items.apply_delete, _check_path)._replace(id_of=_address, effects=Effects(frees=always)),
     items.Refresh: _applier(items.apply_refresh, _check_refresh),
     items.Expire: _applier(items.apply_expire, _check_expire)._replace(effects=Effects(frees=always)),
+}
+
+
+def _check_declare(_stamp: Stamp, change: items.Declare) -> None:
+    for field in change.fields:
+        _check(field)
+
+
+def _check_drop(_stamp: Stamp, change: items.Drop) -> None:
+    for field, _ in change.fields:
+        _check(field)
+
+
+def _check(field: str) -> None:
+    try:
+        check_name("field", field)
+    except InvalidInput as error:
+        raise BadOperation(error.message, reason="content") from None
+
+
+INDEX_APPLIERS: Appliers = {
+    items.Declare: bare(Kind.ITEMS, items.apply_declare, _check_declare),
+    items.Drop: bare(Kind.ITEMS, items.apply_drop, _check_drop),
 }

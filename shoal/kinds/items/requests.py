@@ -1,6 +1,8 @@
 """Memory items. `items` is the first label of their namespace, `rest` the labels after it.
 
 An item's version is opaque; NO_ITEM is the version of an item that does not exist or has expired.
+
+Indexes of items' fields: an index covers all items whose namespaces begin with one label, `items`.
 """
 
 from __future__ import annotations
@@ -12,28 +14,49 @@ from msgspec import Struct, field
 from shoal.errors import InvalidInput, ItemChanged
 from shoal.kinds.thread.requests import Deleted
 from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Http, Part, always, operation
-from shoal.protocol.fields import Cursor, Elements, Few, Labels, Named, Natural, Positive, Seconds, Shape, Terms, Value, Vector
+from shoal.protocol.declared import (
+    Cursor,
+    Elements,
+    Few,
+    Http,
+    Labels,
+    Named,
+    Natural,
+    Part,
+    Positive,
+    Seconds,
+    Shape,
+    Terms,
+    Value,
+    Vector,
+    always,
+    operation,
+)
 
 __all__ = [
-    "NO_ITEM",
     "DeleteItem",
     "DeleteItems",
     "DiscardItems",
     "EndItems",
     "GetItems",
+    "IndexItems",
     "Item",
     "ItemDeleted",
+    "ItemIndex",
+    "ItemIndexes",
     "ItemPut",
     "ItemSibling",
     "ItemsDeleted",
     "ItemsDiscarded",
     "ItemsFound",
+    "ItemsIndexed",
     "ItemsPage",
     "ItemsRefreshed",
     "ItemsSwept",
+    "ListItemIndexes",
     "ListNamespaces",
     "Match",
+    "NO_ITEM",
     "Namespaces",
     "PutItem",
     "RankItems",
@@ -43,6 +66,7 @@ __all__ = [
     "SearchItems",
     "SearchPlan",
     "SweepItems",
+    "UnindexItems",
 ]
 
 NO_ITEM = ""
@@ -358,3 +382,57 @@ class Namespaces(Reply, array_like=True, frozen=True, tag="namespaces"):
     namespaces: list[list[str]]
     cursor: Cursor
     more: bool
+
+
+@operation(
+    action="admin",
+    http=Http(
+        "POST",
+        "/items:index",
+        "Index fields of all items below a first label",
+        example={"label": "memory", "fields": ["tea"]},
+    ),
+)
+class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="index-items"):
+    """Index these fields on every node."""
+
+    items: Annotated[str, Named("label")]
+    fields: Few[str]  # "user.age" is a field within another.
+
+
+@operation(
+    frees=True,
+    action="admin",
+    http=Http("POST", "/items:unindex", "Drop the indexes of fields", example={"label": "memory", "fields": ["tea"]}),
+)
+class UnindexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="unindex-items"):
+    """Drop the indexes of these fields on every node."""
+
+    items: Annotated[str, Named("label")]
+    fields: Few[str]  # "user.age" is a field within another.
+
+
+class ItemsIndexed(Reply, array_like=True, frozen=True, tag="items-indexed"):
+    """The fields whose indexes were added or dropped."""
+
+    changed: list[str]  # The fields that are now indexed and were not before, or the other way round.
+
+
+@operation(http=Http("GET", "/items:indexes", "The indexed fields"))
+class ListItemIndexes(ObjectRead["ItemIndexes"], array_like=True, frozen=True, tag="list-item-indexes"):
+    """List the indexed fields."""
+
+    items: Annotated[str, Named("label")]
+
+
+class ItemIndex(Struct, array_like=True, frozen=True):
+    """One index."""
+
+    field: str
+    built: bool  # Whether the serving node has built it; until then its searches scan.
+
+
+class ItemIndexes(Reply, array_like=True, frozen=True, tag="item-indexes"):
+    """All indexes below a label."""
+
+    indexes: list[ItemIndex]

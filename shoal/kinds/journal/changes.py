@@ -10,8 +10,7 @@ from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.kinds.journal.state import consumers, journal, progress, reductions, retention, trimming
 from shoal.kinds.journal.state.events import ERASED as ERASED_VALUE
 from shoal.names import check_key, check_name
-from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
-from shoal.node.appliers.effects import Effects, Erased, Sweep, What
+from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare, position_of
 from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.node.transaction import ObjectRows
 from shoal.storage.keys import Kind

@@ -8,33 +8,32 @@ from hashlib import sha256
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
-from shoal.kinds.label.state import labels, notes
+from shoal.kinds.label import state as labels
 from shoal.kinds.thread.state import ownership
-from shoal.node.appliers.applier import Applier, Appliers, bare, position_of
-from shoal.node.appliers.effects import Effects, Erased, Sweep, What
+from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare, position_of
 from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
 
-def _apply(rows: Rows, stamp: Stamp, change: notes.Annotate, attached: Blobs) -> None:
+def _apply(rows: Rows, stamp: Stamp, change: labels.Annotate, attached: Blobs) -> None:
     if not is_gone(attached):  # If they are gone, a cut that will arrive later has taken them elsewhere.
-        notes.apply(rows, stamp, change, attached.content)
+        labels.apply_note(rows, stamp, change, attached.content)
 
 
-def _check(_rows: Rows, _stamp: Stamp, change: notes.Annotate, attached: Blobs) -> Blobs:
+def _check(_rows: Rows, _stamp: Stamp, change: labels.Annotate, attached: Blobs) -> Blobs:
     if is_gone(attached):
         return attached
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its notes do not match their hash", reason="content")
     try:
-        notes.unpack(attached.content)
+        labels.unpack(attached.content)
     except InvalidValue as error:
         raise BadOperation(error.message, reason="content") from None
     return attached
 
 
-def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Blobs:
-    content = notes.content_of(rows, stamp, change)
+def _notes_of(rows: Rows, stamp: Stamp, change: labels.Annotate) -> Blobs:
+    content = labels.content_of(rows, stamp, change)
     if content is None:
         return ERASED
     if sha256(content).digest() != change.digest:
@@ -42,7 +41,7 @@ def _notes_of(rows: Rows, stamp: Stamp, change: notes.Annotate) -> Blobs:
     return Blobs(content)
 
 
-def _check_cut(_stamp: Stamp, change: notes.Cut) -> None:
+def _check_cut(_stamp: Stamp, change: labels.Cut) -> None:
     try:
         VersionVector.unpack(change.known)
     except ValueError:
@@ -54,24 +53,24 @@ def _check_mark(_stamp: Stamp, change: ownership.LeaseMark) -> None:
         raise BadOperation("its fencing number is out of range", reason="content")
 
 
-def _is_cut(_rows: Rows, stamp: Stamp, change: notes.Annotate, erased: Erased) -> bool:
+def _is_cut(_rows: Rows, stamp: Stamp, change: labels.Annotate, erased: Erased) -> bool:
     return erased.notes.get(change.label, NOTHING_SEEN).covers(stamp.dot)
 
 
-def _erases(change: notes.Cut, erased: Erased) -> None:
+def _erases(change: labels.Cut, erased: Erased) -> None:
     with suppress(ValueError):
         known = VersionVector.unpack(change.known)
         erased.notes[change.label] = erased.notes.get(change.label, NOTHING_SEEN).join(known)
 
 
 APPLIERS: Appliers = {
-    labels.Release: bare(Kind.THREAD, labels.apply),
-    notes.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of, id_of=position_of, effects=Effects(erased_by=_is_cut)),
-    notes.Cut: bare(
+    labels.Release: bare(Kind.THREAD, labels.apply_label),
+    labels.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of, id_of=position_of, effects=Effects(erased_by=_is_cut)),
+    labels.Cut: bare(
         Kind.THREAD,
-        notes.cut,
+        labels.cut,
         _check_cut,
-        effects=Effects(sweeps=Sweep(What.NOTES, lambda _stamp, cut: notes.pack_cut(cut)), erases=_erases),
+        effects=Effects(sweeps=Sweep(What.NOTES, lambda _stamp, cut: labels.pack_cut(cut)), erases=_erases),
     ),
     ownership.Claim: bare(Kind.THREAD, ownership.apply),
     ownership.LeaseMark: bare(Kind.THREAD, ownership.apply_mark, _check_mark, effects=Effects(marks_lease=True)),

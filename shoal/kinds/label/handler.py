@@ -8,7 +8,7 @@ from hashlib import sha256
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, TooLarge
-from shoal.kinds.label.state import labels, notes
+from shoal.kinds.label import state as labels
 from shoal.kinds.thread.serving.checkpoints import Checkpoints, found_checkpoint
 from shoal.kinds.thread.serving.ownership import check_owner
 from shoal.kinds.thread.state import dag, ownership
@@ -66,7 +66,7 @@ class Labels:
                 return requests.Labels(items, more=True)
             found = found_checkpoint(view.rows, request.thread, id)
             shown = self._checkpoints.shown(view.rows, request, found, _wanted(request, found))
-            beside = notes.read(view.rows, label) if request.notes else []
+            beside = labels.read(view.rows, label) if request.notes else []
             items.append(Labelled(label, shown, beside))
             size += sum(map(len, shown.channels.values())) + len(shown.metadata) + 200
             size += sum(len(note.name) + len(note.value) + 50 for note in beside)
@@ -98,8 +98,8 @@ def _annotate(context: WriteContext, request: Annotate) -> Annotated:
         OwnerSuperseded: another writer has claimed the thread.
     """
     check_owner(context.rows, request)
-    content = notes.pack(request.notes)
-    change = notes.Annotate(request.label, sha256(content).digest(), context.implied_key)
+    content = labels.pack(request.notes)
+    change = labels.Annotate(request.label, sha256(content).digest(), context.implied_key)
     id = context.stamp.pack_position().hex()
     context.apply(change, Blobs(content))
     return Annotated(id)
@@ -118,8 +118,8 @@ def _unlabel(context: WriteContext, request: Unlabel) -> Unlabelled:
         count += bool(ids)
         if ids:
             context.apply(labels.Release(label, ids))
-        if known := notes.known(context.rows, label):
-            context.apply(notes.Cut(label, known.pack()))
+        if known := labels.known(context.rows, label):
+            context.apply(labels.Cut(label, known.pack()))
     return Unlabelled(count)
 
 

@@ -7,11 +7,10 @@ import typing
 from msgspec import Struct
 
 from shoal.errors import NotFound
-from shoal.kinds.label.state.notes import Note as Note
+from shoal.kinds.label.state import Note
 from shoal.kinds.thread.requests import Checkpoint
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Http, Part, operation
-from shoal.protocol.fields import ChannelNames, Elements, Named, Notes, Positive, Shape
+from shoal.protocol.declared import ChannelNames, Elements, Http, Named, Notes, Part, Positive, Shape, operation
 
 __all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "Note", "ReadLabels", "Unlabel", "Unlabelled"]
 

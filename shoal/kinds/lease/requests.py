@@ -9,8 +9,7 @@ from msgspec import Struct, field
 
 from shoal.errors import LeaseHeld, LeaseLost, NotFound, Overloaded
 from shoal.protocol.base import ObjectWrite, Read, Reply
-from shoal.protocol.declared import Http, operation
-from shoal.protocol.fields import Elements, Moment, Natural, Seconds
+from shoal.protocol.declared import Elements, Http, Moment, Natural, Seconds, operation
 
 __all__ = [
     "AcquireLease",

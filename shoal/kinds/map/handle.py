@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal import values
-from shoal.client.arguments import named
+from shoal.client.arguments import Deletable, named
 from shoal.client.connection import StoreConnection
-from shoal.client.deletion import Deletable
 from shoal.kinds.set.handle import packed_elements
 from shoal.names import check_name
 from shoal.protocol import requests

@@ -10,8 +10,7 @@ from shoal.errors import RegisterChanged, TooManySiblings
 from shoal.kinds.scalars.requests import Sibling
 from shoal.kinds.set.requests import SetAltered
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, Part, always, operation
-from shoal.protocol.fields import Elements, Keys, Named, Positive, Value
+from shoal.protocol.declared import Cli, Elements, Http, Keys, Named, Part, Positive, Value, always, operation
 
 __all__ = [
     "AddEntry",

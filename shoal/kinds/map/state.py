@@ -11,7 +11,7 @@ Laws (observed-remove map, as in Riak's: Brown et al. 2014, with causal delivery
 - A *fold* merges adds of its issuer's directory into one, which takes the place of the last of them. All are stable and their
   keys expired, as are those that lose to them. So every removal that the issuer has not seen names all of
   them or none: the merged add is removed just where its parts are. Nobody else folds these adds, until the
-  directory is removed from the cluster: then its heir does (`shoal.node.collection.orphans`).
+  directory is removed from the cluster: then its heir does (`shoal.node.collection.retiring`).
 - A merged add names the directory that merged it, so that its later openings can fold it, whatever they still know of the
   origins of earlier ones.
 

@@ -25,7 +25,7 @@ from typing import Any, Literal
 import msgspec
 
 from shoal.client.arguments import named
-from shoal.client.resuming import StreamTimer, resumed
+from shoal.client.connection import StreamTimer, resumed
 from shoal.config import Config
 from shoal.errors import Disconnected, InvalidInput, InvalidValue, ShoalError
 from shoal.kinds.presence.state import GONE

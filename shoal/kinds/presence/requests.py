@@ -7,8 +7,7 @@ from typing import Annotated, Never
 from msgspec import Struct, field
 
 from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Http, operation
-from shoal.protocol.fields import Elements, Named, Shape
+from shoal.protocol.declared import Elements, Http, Named, Shape, operation
 
 __all__ = ["Announce", "Announced", "FollowPresence", "Presence", "Present", "ReadPresence"]
 

@@ -10,9 +10,8 @@ from shoal.kinds.map import state as ormap
 from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
 from shoal.kinds.thread.state.ownership import FENCE_MAX
-from shoal.node.appliers.applier import Appliers, bare
-from shoal.node.appliers.effects import NO_EFFECTS, Effects
-from shoal.node.implied_keys import check as check_implied
+from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects, bare
+from shoal.node.naming import check as check_implied
 from shoal.protocol.requests import always
 from shoal.storage.keys import Kind
 

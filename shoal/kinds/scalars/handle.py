@@ -8,9 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from shoal import values
-from shoal.client.arguments import named
+from shoal.client.arguments import Deletable, named
 from shoal.client.connection import StoreConnection
-from shoal.client.deletion import Deletable
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability

@@ -12,7 +12,7 @@ from shoal.kinds.register import state as register
 from shoal.names import check_key, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import expires
+from shoal.node.naming import expires
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     NIL,
@@ -29,7 +29,7 @@ from shoal.protocol.requests import (
     Swapped,
     WasSet,
 )
-from shoal.values.canonical import canonical
+from shoal.values.order import canonical
 from shoal.values.work import Allowance
 
 AMOUNT_MAX = 2**63 - 1

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from shoal.errors import NoQuorum, RegisterChanged, TooManySiblings
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, operation
-from shoal.protocol.fields import Cursor, Named, Natural, Value
+from shoal.protocol.declared import Cli, Cursor, Http, Named, Natural, Value, operation
 
 __all__ = [
     "Add",

@@ -8,8 +8,7 @@ from msgspec import Struct
 
 from shoal.errors import InvalidSchema, NotFound, SchemaTaken
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Http, operation
-from shoal.protocol.fields import Named, Shape
+from shoal.protocol.declared import Http, Named, Shape, operation
 
 __all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "SchemaVersions", "Violation", "Violations"]
 

@@ -6,9 +6,8 @@ from collections.abc import AsyncIterator, Generator, Iterable
 from typing import Any
 
 from shoal import values
-from shoal.client.arguments import named
+from shoal.client.arguments import Deletable, named
 from shoal.client.connection import StoreConnection
-from shoal.client.deletion import Deletable
 from shoal.names import check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests

@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, always, operation
-from shoal.protocol.fields import Cursor, Elements, Positive, Value
+from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, always, operation
 
 __all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetCleared", "SetMembers"]
 

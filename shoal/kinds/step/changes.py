@@ -6,15 +6,14 @@ from hashlib import sha256
 
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
-from shoal.kinds.step.state import status, step_log
-from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.appliers.effects import Effects
+from shoal.kinds.step import state as step_log
+from shoal.node.appliers.applier import Applier, Appliers, Effects, bare
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.storage.keys import Kind
 
 
 def _apply(rows: Rows, stamp: Stamp, change: step_log.Intend | step_log.Result, attached: Blobs) -> step_log.StepEntry:
-    return step_log.apply(rows, stamp, change, attached.content)
+    return step_log.apply_step(rows, stamp, change, attached.content)
 
 
 def _check(_rows: Rows, _stamp: Stamp, change: step_log.Intend | step_log.Result, attached: Blobs) -> Blobs:
@@ -37,8 +36,8 @@ _WITH_CONTENT = Applier(Kind.THREAD, _apply, _check, _content_of)
 APPLIERS: Appliers = {
     step_log.Intend: _WITH_CONTENT,
     step_log.Result: _WITH_CONTENT,
-    step_log.Progress: bare(Kind.THREAD, step_log.apply),
-    step_log.End: bare(Kind.THREAD, step_log.apply),
-    step_log.Decide: bare(Kind.THREAD, step_log.apply),
-    status.Move: bare(Kind.THREAD, status.apply, effects=Effects(sets_status=True)),
+    step_log.Progress: bare(Kind.THREAD, step_log.apply_step),
+    step_log.End: bare(Kind.THREAD, step_log.apply_step),
+    step_log.Decide: bare(Kind.THREAD, step_log.apply_step),
+    step_log.Move: bare(Kind.THREAD, step_log.apply_status, effects=Effects(sets_status=True)),
 }

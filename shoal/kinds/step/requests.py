@@ -8,8 +8,7 @@ from msgspec import Struct, field
 
 from shoal.errors import NotFound, StepSettled
 from shoal.protocol.base import ObjectRead, ObjectWrite, Read, Reply
-from shoal.protocol.declared import Http, operation
-from shoal.protocol.fields import Named, Positive, Value
+from shoal.protocol.declared import Http, Named, Positive, Value, operation
 
 __all__ = [
     "BeginStep",

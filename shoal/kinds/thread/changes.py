@@ -1,4 +1,7 @@
-"""Changes of a thread's checkpoints: their records and chunks."""
+"""Changes of a thread's checkpoints: their records and chunks.
+
+Prunes of a thread's checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds.thread.state import dag, pruning
 from shoal.names import check_name
-from shoal.node.appliers.applier import Applier, Appliers, bare
-from shoal.node.appliers.effects import Effects, Sweep, What
+from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare
 from shoal.node.blobs import ERASED, Blobs, is_gone
 from shoal.node.transaction import ObjectRows
 from shoal.storage.keys import Kind
@@ -97,4 +99,25 @@ APPLIERS: Appliers = {
     ),
     dag.Move: bare(Kind.THREAD, dag.apply_move, _check_move, lambda _name, _stamp, move: move.to.hex()),
     dag.Drop: bare(Kind.THREAD, dag.apply_drop, _check_drop, since=lambda _: 7),
+}
+
+
+def _check_prune(stamp: Stamp, change: pruning.Prune) -> None:
+    if any(len(id) != dag.ID_BYTES for id in (*change.ids, *change.moves)):
+        raise BadOperation("its prune does not name checkpoints", reason="content")
+    if not 0 <= change.moves_hlc < stamp.hlc:
+        raise BadOperation("its prune forgets moves that are not in its past", reason="content")
+
+
+def _erases(change: pruning.Prune, erased: Erased) -> None:
+    erased.checkpoints.update(change.ids)
+
+
+PRUNE_APPLIERS: Appliers = {
+    pruning.Prune: bare(
+        Kind.THREAD,
+        pruning.apply,
+        _check_prune,
+        effects=Effects(hides=lambda prune: prune.ids, sweeps=Sweep(What.CHECKPOINTS), erases=_erases),
+    )
 }

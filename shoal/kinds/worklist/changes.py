@@ -10,7 +10,7 @@ from shoal.errors import BadOperation, ShoalError
 from shoal.kinds.worklist import state as queue
 from shoal.names import check_key, check_name
 from shoal.node.appliers.applier import Appliers, bare
-from shoal.node.implied_keys import users_key
+from shoal.node.naming import users_key
 from shoal.storage.keys import Kind
 
 _STATES = (queue.RUNNING, queue.WAITING, queue.DEAD)

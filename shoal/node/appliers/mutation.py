@@ -18,18 +18,17 @@ from shoal.crdt import deletion
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.kinds.budget import changes as budgets
-from shoal.kinds.budget.state import budget
+from shoal.kinds.budget import state as budget
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document import changes as documents
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.document import Pace
-from shoal.kinds.items import changes as item_changes
-from shoal.kinds.items import index_changes
-from shoal.kinds.items.state import indexes, items
+from shoal.kinds.items import changes as index_changes
+from shoal.kinds.items import state as items
 from shoal.kinds.journal import changes as journals
 from shoal.kinds.journal.state import consumers, journal, progress, reductions, retention, trimming
 from shoal.kinds.label import changes as label_changes
-from shoal.kinds.label.state import labels, notes
+from shoal.kinds.label import state as labels
 from shoal.kinds.map import state as ormap
 from shoal.kinds.register import state as register
 from shoal.kinds.scalars import changes as scalars
@@ -37,15 +36,13 @@ from shoal.kinds.schema import changes as schemas
 from shoal.kinds.schema import state as schema
 from shoal.kinds.set import state as orset
 from shoal.kinds.step import changes as steps
-from shoal.kinds.step.state import status, step_log
+from shoal.kinds.step import state as step_log
 from shoal.kinds.thread import changes as checkpoints
-from shoal.kinds.thread import prunes
 from shoal.kinds.thread.state import dag, ownership, pruning
 from shoal.kinds.worklist import changes as queues
 from shoal.kinds.worklist import state as queue
-from shoal.node.appliers import deletions
-from shoal.node.appliers.applier import Appliers
-from shoal.node.appliers.effects import NO_EFFECTS, Effects
+from shoal.node.appliers import retirement as deletions
+from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit
@@ -56,8 +53,8 @@ Change = (
     | dag.Move
     | dag.Drop
     | labels.Release
-    | notes.Annotate
-    | notes.Cut
+    | labels.Annotate
+    | labels.Cut
     | ownership.Claim
     | ownership.LeaseMark
     | journal.Append
@@ -81,10 +78,10 @@ Change = (
     | items.Delete
     | items.Refresh
     | items.Expire
-    | indexes.Declare
-    | indexes.Drop
+    | items.Declare
+    | items.Drop
     | step_log.Change
-    | status.Move
+    | step_log.Move
     | deletion.Delete
     | schema.Put
     | pruning.Prune
@@ -100,12 +97,12 @@ _APPLIERS: Appliers = {
     **documents.APPLIERS,
     **scalars.APPLIERS,
     **budgets.APPLIERS,
-    **item_changes.APPLIERS,
     **index_changes.APPLIERS,
+    **index_changes.INDEX_APPLIERS,
     **schemas.APPLIERS,
     **steps.APPLIERS,
     **deletions.APPLIERS,
-    **prunes.APPLIERS,
+    **checkpoints.PRUNE_APPLIERS,
 }
 
 _EFFECTS = {kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.cluster.operation import NO_TIP, LogEntry, Tip
-from shoal.cluster.partition import PARTITIONS
+from shoal.cluster.operation import NO_TIP, PARTITIONS, LogEntry, Tip
 from shoal.config import Config
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import successor

@@ -18,7 +18,7 @@ from shoal.crdt.dot import NOTHING_SEEN, Dot
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.node.appliers import mutation
-from shoal.node.appliers.effects import What
+from shoal.node.appliers.applier import What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.target import Target
 from shoal.node.transaction import Readable

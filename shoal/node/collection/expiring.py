@@ -2,7 +2,7 @@
 
 Laws:
 - A claim is removed once its key is older than the window, with a margin for clocks that differ, and its operation is stable in
-  two steps (`shoal.cluster.stability`). Then no operation with this key can arrive (`shoal.crdt.expiring`). The window
+  two steps (`shoal.cluster.truncation`). Then no operation with this key can arrive (`shoal.crdt.expiring`). The window
   alone protects against a directory that was set back: until its peers tell it so, it may take a request that it has forgotten.
 - A learner removes and folds nothing: it may have forgotten operations itself.
 - Removing is not replicated, and replicas do it at different times. So these rows are left out of comparisons with peers, and
@@ -24,14 +24,14 @@ from collections.abc import Callable, Iterator, Set
 from contextlib import suppress
 from itertools import islice
 
-from shoal.cluster.stability import Cut, Holding, advanced_cut
+from shoal.cluster.truncation import Cut, Holding, advanced_cut
 from shoal.config import Config
 from shoal.crdt import expiring
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.crdt.rows import Rows, Within, successor
 from shoal.errors import ShoalError
-from shoal.kinds.budget.state import budget
+from shoal.kinds.budget import state as budget
 from shoal.kinds.map import state as ormap
 from shoal.node.collection.generations import Generations, split
 from shoal.node.environment import Environment

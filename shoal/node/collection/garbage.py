@@ -4,7 +4,7 @@ Laws:
 - An entry is written in the batch of the operation that erased, and removed after the
   last of its rows: after a crash in between, the sweep is repeated and leaves nothing.
 - An entry counts only if its operation makes it (`entries`).
-- Rows are removed only once the eraser is stable (`shoal.cluster.stability`). An owner
+- Rows are removed only once the eraser is stable (`shoal.cluster.truncation`). An owner
   that is away delays that, and `waits_for` names it.
 - Each look takes a bounded number of entries, then other tasks get their turn. While
   the queue is empty there is no task and no timer.
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
-from shoal.cluster import stability
-from shoal.cluster.stability import Holding, Waiting
+from shoal.cluster import truncation as stability
+from shoal.cluster.truncation import Holding, Waiting
 from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
@@ -29,11 +29,11 @@ from shoal.kinds.document.state import compaction, document, repeats
 from shoal.kinds.items.serving import indexes
 from shoal.kinds.journal.state import trimming
 from shoal.kinds.journal.state.events import PLACE_BYTES
-from shoal.kinds.label.state import notes
-from shoal.kinds.thread.serving import sweeping
-from shoal.kinds.thread.serving.sweeping import SLICE, Marking
+from shoal.kinds.label import state as notes
+from shoal.kinds.thread.serving import pruning as sweeping
+from shoal.kinds.thread.serving.pruning import SLICE, Marking
 from shoal.kinds.thread.state import dag, pruning
-from shoal.node.appliers.effects import What
+from shoal.node.appliers.applier import What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.collection.entries import Garbage, GarbageEntry, Made, left_by, pack
 from shoal.node.collection.erasure import Erasure

@@ -218,7 +218,7 @@ class KeyKeeper:
     def _answered(self, stored: bytes, scope: bytes, latest_ms: int) -> bytes | None:
         """The row of a request's key without its answer; None if it must keep that."""
         try:
-            row = answers.unpack(stored)
+            row = answers.unpack_answer(stored)
         except StoreCorrupt:
             return None  # `shoal verify` reports it.
         if row.kept is None or row.wall_ms is None or row.wall_ms > latest_ms:

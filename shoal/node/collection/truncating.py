@@ -16,19 +16,17 @@ from contextlib import suppress
 from itertools import chain, islice
 
 from shoal.cluster import operation, truncation
-from shoal.cluster.operation import LogEntry, Tip
-from shoal.cluster.partition import PARTITIONS
-from shoal.cluster.stability import Holding
-from shoal.cluster.truncation import Terms
+from shoal.cluster.operation import PARTITIONS, LogEntry, Tip
+from shoal.cluster.truncation import Holding, Terms
 from shoal.config import Config
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidValue, ShoalError
 from shoal.node.collection import answers
-from shoal.node.collection.forgetting import Forgetting
+from shoal.node.collection.answers import Expiry
 from shoal.node.collection.garbage import Collector
-from shoal.node.collection.key_expiry import Expiry
+from shoal.node.collection.retiring import Forgetting
 from shoal.node.environment import Environment
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.replicas import Replicas

@@ -5,6 +5,10 @@ Laws:
 - A time is this node's: when it saw the member change, or when it started.
 - It is shown to people: in the status, at `/readyz`, in metrics, and in each `NoQuorum` of the register. It decides one
   thing: a member that sees a quorum takes no part in a rebuild (`can_decide`).
+
+The foundation of a rebuilt register: what survivors hold, with every number that its contents count moved ahead.
+
+`shoal.cluster.consensus.recovery` never looks into contents; the tables of leases count fencing numbers.
 """
 
 from __future__ import annotations
@@ -12,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 
-from shoal.cluster.consensus.ballots import Electorate
-from shoal.cluster.consensus.motions import Answer, AnyMotion, Ask, Known, State, Vote
+from shoal.cluster.consensus.ballots import Answer, AnyMotion, Ask, Electorate, Known, State, Value, Vote
+from shoal.cluster.consensus.recovery import COUNTS_AHEAD, Foundation, Remains, founded
+from shoal.kinds.lease.state import table
 from shoal.records import NamedTuple
 
 COMMAND = "shoal cluster rebuild"
@@ -136,3 +141,24 @@ _SAYS: Mapping[State, str] = {
 
 def _moment(now_ms: int) -> str:
     return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+_BEAT_BYTES = 8
+_NOTHING: Mapping[str, Value] = {}
+
+
+def foundation_of(
+    remains: Mapping[str, Remains], *, id: bytes, shards: int, own: Mapping[str, Value] = _NOTHING, unseen_ms: int = 0
+) -> Foundation:
+    """The foundation with which these survivors, by address, go on; `own` are values that the rebuild itself makes.
+
+    Leases that none of the survivors knows of may last for another `unseen_ms`.
+    """
+
+    def raised(key: str, content: bytes) -> bytes:
+        if not key.startswith(table.KEY):
+            return content
+        return table.rebuilt(content, by=COUNTS_AHEAD, beat=id[:_BEAT_BYTES], unseen_ms=unseen_ms)
+
+    # Also those shards of which no survivor knows anything: a lost member may have granted a lease of them.
+    return founded(remains, id=id, own=own, raised=raised, keys=[f"{table.KEY}{nth}" for nth in range(shards)])

@@ -22,17 +22,22 @@ from shoal.cluster.consensus.ballots import (
     ANYTHING,
     ID_BYTES,
     NO_BALLOT,
+    Accept,
+    Answer,
+    AnyMotion,
     Ballot,
     Ballots,
     Change,
     Electorate,
+    Known,
+    Prepare,
     Rules,
     Value,
     Verdict,
+    Vote,
 )
-from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Known, Prepare, Vote
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
-from shoal.cluster.consensus.rebuilding import Foundation, Remains
+from shoal.cluster.consensus.recovery import Foundation, Remains
 from shoal.cluster.messages import Message
 from shoal.config import Config
 from shoal.errors import (
@@ -48,8 +53,7 @@ from shoal.errors import (
     TooLarge,
 )
 from shoal.names import check_key
-from shoal.node.consensus.condition import COMMAND, Condition, why_missing
-from shoal.node.consensus.foundations import foundation_of
+from shoal.node.consensus.condition import COMMAND, Condition, foundation_of, why_missing
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.records import NamedTuple

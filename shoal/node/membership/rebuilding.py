@@ -22,13 +22,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 
 from shoal.cluster.consensus.ballots import ID_BYTES, Value
-from shoal.cluster.consensus.rebuilding import why_not_whole
-from shoal.cluster.membership import epochs, rebuilds
+from shoal.cluster.consensus.recovery import why_not_whole
+from shoal.cluster.membership import epochs
+from shoal.cluster.membership import notices as rebuilds
 from shoal.cluster.membership.epochs import Record
-from shoal.cluster.membership.rebuilds import MET_MAX, Founded, Founding, Inquiry, RebuildNotice, Report
+from shoal.cluster.membership.notices import MET_MAX, Founded, Founding, Inquiry, RebuildNotice, Report
 from shoal.config import Config
 from shoal.errors import InvalidInput, NotAMember, OutcomeUnknown, ShoalError, Unavailable
-from shoal.node.consensus.foundations import foundation_of
+from shoal.node.consensus.condition import foundation_of
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.environment import Environment
 from shoal.node.membership.roster import Roster

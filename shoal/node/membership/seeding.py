@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 
-from shoal.cluster.membership import founding
-from shoal.cluster.membership.founding import Founder, Founding
+from shoal.cluster.membership import notices as founding
+from shoal.cluster.membership.notices import FirstMembers as Founding
+from shoal.cluster.membership.notices import Founder
 from shoal.cluster.peering import Identity
 from shoal.node.membership.roster import Roster, readable
 from shoal.storage import keys

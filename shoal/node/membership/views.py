@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from shoal.cluster.membership.epochs import Record
-from shoal.cluster.membership.notices import Standing
-from shoal.cluster.membership.rebuilds import Report
+from shoal.cluster.membership.notices import Report, Standing
 from shoal.config import Config
-from shoal.kinds.lease.state.timing import waits_s
+from shoal.kinds.lease.state.table import waits_s
 from shoal.node.membership.changes import Changes
 from shoal.node.membership.rebuilding import Survey
 from shoal.node.membership.roster import Roster

@@ -12,7 +12,7 @@ from shoal.config import Config
 from shoal.errors import ClockWrong
 from shoal.node.environment import Environment
 from shoal.node.peers.members import Members
-from shoal.node.peers.outlets import Outlets
+from shoal.node.peers.replica import Outlets
 
 _log = logging.getLogger("shoal.node")
 

@@ -7,16 +7,16 @@ from itertools import islice
 
 from shoal.cluster.knowledge import Knowledge, Totals
 from shoal.cluster.learning import Learning
-from shoal.cluster.membership.founding import is_placeholder
+from shoal.cluster.membership.notices import is_placeholder
 from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
+from shoal.node.peers.admission import Resets
 from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.members import Members, MemberState
-from shoal.node.peers.resets import Resets
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.protocol.requests import ClusterView, Member
 

@@ -19,9 +19,7 @@ from itertools import filterfalse
 
 from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.membership.epochs import Record
-from shoal.cluster.membership.founding import is_placeholder
-from shoal.cluster.membership.notices import Membership, Notice, Standing
-from shoal.cluster.membership.rebuilds import RebuildNotice
+from shoal.cluster.membership.notices import Membership, Notice, RebuildNotice, Standing, is_placeholder
 from shoal.cluster.peering import Identity
 from shoal.cluster.replication import Replication
 from shoal.config import Config
@@ -33,10 +31,9 @@ from shoal.node.membership.changes import Changes, Sight
 from shoal.node.membership.rebuilding import Rebuilding
 from shoal.node.membership.roster import Roster
 from shoal.node.membership.seeding import Seeding
-from shoal.node.peers.admission import Admission
-from shoal.node.peers.marking import Marking
+from shoal.node.peers.admission import Admission, Marking
 from shoal.node.peers.members import Members
-from shoal.node.peers.outlets import Outlets
+from shoal.node.peers.replica import Outlets
 from shoal.protocol.requests import ChangeMembers, ClusterView, MembersView, Rebuild, RebuildView
 
 _log = logging.getLogger("shoal.node")

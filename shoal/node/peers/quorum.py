@@ -17,11 +17,11 @@ from contextlib import suppress
 from functools import partial
 
 from shoal.cluster.replication import Replication
-from shoal.cluster.stability import Holding
+from shoal.cluster.truncation import Holding
 from shoal.config import Config
 from shoal.crdt.dot import DIRECTORY_BYTES, NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
-from shoal.kinds.budget.peers.rights_requests import RightsRequests
+from shoal.kinds.budget.peers import RightsRequests
 from shoal.node.database import Database
 from shoal.node.incarnation import Incarnation
 from shoal.node.peers.cluster_state import ClusterState

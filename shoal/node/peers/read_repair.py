@@ -22,8 +22,7 @@ from hashlib import sha256
 
 from shoal.cluster import operation
 from shoal.cluster.messages import LOST_MAX, RepairReply, RepairRequest
-from shoal.cluster.operation import Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import Tip, partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import ShoalError, StoreCorrupt, Unavailable

@@ -1,10 +1,25 @@
-"""The view of the node that the replication protocol needs: its vectors, and the bounds of its configuration."""
+"""The view of the node that the replication protocol needs: its vectors, and the bounds of its configuration.
+
+The links on which messages go out to peers, and what waits in them.
+
+When a node among peers looks for work that is due: often while something happens, seldom while nothing does.
+
+Law: looks stay on one grid of `tick_s`, so that those which find nothing can be left out without moving the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Iterator
+from math import ceil
 
-from shoal.cluster.limits import Limits, SnapshotLimits
+from shoal.cluster import messages
+from shoal.cluster.clocks import Clock
+from shoal.cluster.consensus.ballots import Known
+from shoal.cluster.effects import Limits, SnapshotLimits
+from shoal.cluster.handshake import PEER_PROTOCOL
+from shoal.cluster.messages import Digest, Message, Objects, Present, Rows
+from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.node.database import Database
@@ -72,3 +87,128 @@ def limits_of(config: Config) -> Limits:
             pause_s_max=config.peer_pause_s_max,
         ),
     )
+
+
+class Outlets:
+    """One outlet for each linked node. `dropped` is told of each message that the queue of a node's link did not take.
+
+    Above `bytes_max` waiting bytes a peer is behind: it gets no more hints, and no bulk. Every message names this node's
+    `epoch`.
+    """
+
+    def __init__(
+        self, *, dropped: Callable[[bytes, Message], None], bytes_max: int, epoch: Callable[[], int] = lambda: 0
+    ) -> None:
+        self._dropped = dropped
+        self._epoch = epoch
+        self._bytes_max = bytes_max
+        self._outlets: dict[bytes, Outlet] = {}
+        self._older: dict[bytes, int] = {}  # Nodes that speak an older protocol, and which.
+        self.oldest = PEER_PROTOCOL
+        """The oldest protocol that a peer spoke when it was linked last."""
+
+    def __bool__(self) -> bool:
+        return bool(self._outlets)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._outlets)
+
+    def linked(self, peer: Identity, outlet: Outlet) -> None:
+        """A link to a node begins; it takes the place of an older one."""
+        self._outlets[peer.node] = outlet
+        self._older.pop(peer.node, None)
+        if 0 < peer.protocol < PEER_PROTOCOL:
+            self._older[peer.node] = peer.protocol
+        self.oldest = min(self._older.values(), default=PEER_PROTOCOL)
+
+    def forget(self, node: bytes) -> None:
+        """This node does not take part any more."""
+        self._older.pop(node, None)
+        self.oldest = min(self._older.values(), default=PEER_PROTOCOL)
+
+    def unlinked(self, node: bytes, outlet: Outlet) -> bool:
+        """A link has ended. Returns whether it was the node's present one."""
+        if self._outlets.get(node) is not outlet:
+            return False
+        del self._outlets[node]
+        return True
+
+    def send(self, nodes: Iterable[bytes], message: Message) -> None:
+        """Send a message, encoded once, to those nodes that have a link and know this kind of message."""
+        if self._older and (since := messages.SINCE.get(type(message), 0)):
+            nodes = [node for node in nodes if self._older.get(node, since) >= since]
+        packed = messages.stamped(messages.encode(message), self._epoch())
+        for node in nodes:
+            outlet = self._outlets.get(node)
+            if outlet is not None and not outlet.offer(packed):
+                self._dropped(node, message)
+
+    def offer(self, node: bytes, message: Message) -> bool:
+        """Send a message to a node, unless the queue of its link has no room for it. Returns whether it was queued."""
+        outlet = self._outlets.get(node)
+        return outlet is not None and outlet.offer(messages.stamped(messages.encode(message), self._epoch()))
+
+    def hint(self, nodes: Collection[bytes], message: Message) -> None:
+        """Send a message that may be lost, to the nodes that have little waiting."""
+        self.send([node for node in nodes if not self.is_behind(node)], message)
+
+    def is_behind(self, node: bytes) -> bool:
+        """Whether too many bytes wait to be sent to a node."""
+        outlet = self._outlets.get(node)
+        return outlet is not None and outlet.waiting_bytes > self._bytes_max
+
+
+_OF_IDLE_NODES = (Digest, Clock, Known, Rows, Objects, Present)
+"""Messages that come from time to time, and leave nothing to be looked for."""
+
+_LATE = 1e-6  # In ticks: a moment that is so little after a point of the grid is on it.
+
+
+class Pace:
+    """`stir` or `heard` is called when something happens, `next` by the one task that looks."""
+
+    def __init__(self, config: Config) -> None:
+        self._tick_s = config.tick_s
+        self._idle_ticks = max(1, round(config.tick_idle_s / config.tick_s))
+        self._quiet_ticks = round(config.tick_quiet_s / config.tick_s)
+        self._quiet = 0  # So many looks in a row found that nothing had happened since the one before.
+        self._is_stirred = False
+        self._woken: asyncio.Event | None = None  # While a long pause lasts, which
+        self._began = 0.0  # began then.
+
+    def stir(self) -> None:
+        """Something happened: look again soon, and often for a while. Cheap."""
+        self._is_stirred = True
+        if self._woken is not None:
+            self._woken.set()
+
+    def heard(self, message: Message) -> None:
+        """A peer sent this."""
+        if not isinstance(message, _OF_IDLE_NODES):
+            self.stir()
+
+    async def next(self, *, due_s: float) -> int:
+        """Wait for the next look, and return the ticks that passed. Some work is due in `due_s`, even if nothing happens."""
+        self._quiet = 0 if self._is_stirred else self._quiet + 1
+        self._is_stirred = False
+        ticks = min(self._idle_ticks, ceil(due_s / self._tick_s - _LATE))
+        if ticks <= 1 or self._quiet < self._quiet_ticks:
+            await asyncio.sleep(self._tick_s)
+            return 1
+        if not await self._stirred_within(ticks * self._tick_s):
+            return ticks
+        passed = (asyncio.get_running_loop().time() - self._began) / self._tick_s
+        ticks = max(1, ceil(passed - _LATE))
+        await asyncio.sleep((ticks - passed) * self._tick_s)
+        return ticks
+
+    async def _stirred_within(self, seconds: float) -> bool:
+        self._began, self._woken = asyncio.get_running_loop().time(), asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._woken = None
+        return True

@@ -6,7 +6,7 @@ Laws:
 - Each kind of message has one handler, which the part that it belongs to provides (`handlers`).
   What has none is for the protocol.
 - The next message of a link is read once this one is written, or waits for its turn as one of a bounded number
-  (`shoal.node.peers.operations.delivering`). All but acknowledgements and votes wait for the operations that came before them.
+  (`shoal.node.peers.delivering`). All but acknowledgements and votes wait for the operations that came before them.
 - Nothing that a peer sends stops the node: it is rejected, and both sides get the reason.
 """
 
@@ -20,12 +20,10 @@ from typing import Any
 
 from shoal.cluster import messages
 from shoal.cluster.clocks import Clock
-from shoal.cluster.consensus.ballots import Rules
-from shoal.cluster.consensus.motions import Motion
+from shoal.cluster.consensus.ballots import Motion, Rules
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.effects import Apply, Read, Reset, Send, SetBack
-from shoal.cluster.membership.notices import Membership, Standing
-from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, Report
+from shoal.cluster.membership.notices import Founded, Founding, Inquiry, Membership, Report, Standing
 from shoal.cluster.messages import (
     Digest,
     Have,
@@ -52,29 +50,23 @@ from shoal.cluster.replication import Replication
 from shoal.cluster.snapshots.roots import Roots, RootsRequest
 from shoal.config import Config
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError
-from shoal.kinds.budget.peers.rights_requests import RightsRequests
+from shoal.kinds.budget.peers import RightsRequests
 from shoal.kinds.presence.handler import Presences
 from shoal.node.consensus.quorum_register import Links, QuorumRegister
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
-from shoal.node.membership.pins import Pins
-from shoal.node.membership.roster import Roster
-from shoal.node.peers.admission import Admission
+from shoal.node.membership.roster import Pins, Roster
+from shoal.node.peers.admission import Admission, Marking, Resets
 from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.cluster_state import ClusterState
-from shoal.node.peers.marking import Marking
+from shoal.node.peers.delivering import Deliveries
 from shoal.node.peers.members import Members, addresses_of
 from shoal.node.peers.memberships import Memberships
-from shoal.node.peers.operations.delivering import Deliveries
-from shoal.node.peers.operations.outgoing import busy
-from shoal.node.peers.operations.settling import Settling
-from shoal.node.peers.outlets import Outlets
-from shoal.node.peers.pace import Pace
+from shoal.node.peers.outgoing import Settling, busy
 from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
-from shoal.node.peers.replica import NodeReplica, limits_of
-from shoal.node.peers.resets import Resets
+from shoal.node.peers.replica import NodeReplica, Outlets, Pace, limits_of
 from shoal.node.snapshots.exchange import SnapshotExchange
 from shoal.node.snapshots.witnessing import Owners
 from shoal.node.spaces.sharing import Sharing

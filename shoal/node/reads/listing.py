@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.crdt.rows import Rows
-from shoal.kinds.step.state import status
+from shoal.kinds.step import state as status
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name, is_colocated
 from shoal.node.database import Database

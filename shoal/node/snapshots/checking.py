@@ -14,8 +14,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping
 
 from shoal.cluster import operation
-from shoal.cluster.operation import CHAIN_BYTES, NO_TIP, TIP_BYTES, Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import CHAIN_BYTES, NO_TIP, TIP_BYTES, Tip, partition_of
 from shoal.cluster.snapshots.roots import GARBAGE_MAX
 from shoal.crdt.clock import is_plausible
 from shoal.crdt.dot import DOT_BYTES, HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector

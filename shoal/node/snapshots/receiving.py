@@ -3,26 +3,45 @@
 Laws:
 - A partition is replaced only by a whole, checked snapshot that holds every operation that is held here, and whose rows the
   other owners confirm (`witnessing`).
-- With the new rows it is written down from whom they came, and who confirmed them (`shoal.node.snapshots.provenance`).
+- With the new rows it is written down from whom they came, and who confirmed them (`shoal.node.snapshots.receiving`).
 - From just before that until the new rows are durable, the partition is closed: it is neither read nor written, and its
   operations are neither taken nor sent.
 - A snapshot of at most `snapshot_memory_bytes` replaces the partition in one write. A longer one is staged, and a marker
   makes it certain that the switch is finished, in this life of the node or at its next start.
 - If storage fails after the marker, the partition stays closed; the next start finishes the switch.
 - While others write here, snapshots take a fifth of the loop's time at most (`resting`).
+
+From whom a partition's rows came, if a snapshot brought them, and which other owners had the same.
+
+Law: the row is written with the rows that it is about, so it is there if they are.
+
+Holds the taking of snapshots back while others write here.
+
+Where nodes and clients share processors, most of a join's cost is the joining node's, so it has to rest, and not only its
+senders.
+
+Laws:
+- While the store takes writes that are not of a snapshot, work on snapshots takes a fifth of the loop's time at most: after it,
+  nothing is asked for until four times as long has passed as it took. There is no rest if no such write was made lately.
+- Time is that of the wall, so where nodes and clients share processors, work takes longer, and the rests grow.
+- A rest ends at most `_REST_S_MAX` after the work that caused it, however long that took.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
+
+from msgspec import Struct, msgpack
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.snapshots.taking import Snapshots
 from shoal.config import Config
+from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, Overloaded, ShoalError
 from shoal.node.database import Database
 from shoal.node.environment import Environment
@@ -30,14 +49,91 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import Checker, Content, differing, lacking
-from shoal.node.snapshots.provenance import Taken
-from shoal.node.snapshots.resting import Rests
 from shoal.node.snapshots.switching import Row, Write
 from shoal.node.snapshots.witnessing import Witnesses
 from shoal.node.turns import Background
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
+
+_TAKEN = keys.meta("taken/")  # Followed by the partition₂.
+
+
+class Taken(Struct, array_like=True, frozen=True):
+    """Where a snapshot came from. Nodes are named by their addresses at that time."""
+
+    sender: str
+    confirmed_by: list[str]
+    wall_ms: int
+
+    def row(self, number: int) -> dict[bytes, bytes | None]:
+        """The row that records it of a partition."""
+        return {_TAKEN + number.to_bytes(2, "big"): msgpack.encode(self)}
+
+    @property
+    def told(self) -> str:
+        """For people: what happened to the rows."""
+        compared = f"were compared with {' and '.join(self.confirmed_by)}" if self.confirmed_by else "were compared with nobody"
+        return f"came in a snapshot from {self.sender}, and {compared}"
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Self:
+        """The record in these bytes.
+
+        Raises:
+            ValueError: they are none.
+        """
+        return msgpack.decode(packed, type=cls)
+
+
+def taken(storage: Storage) -> dict[int, Taken]:
+    """The partitions whose rows came in a snapshot.
+
+    Raises:
+        ValueError: a record is damaged.
+    """
+    found = storage.scan(_TAKEN, successor(_TAKEN))
+    return {int.from_bytes(key[len(_TAKEN) :], "big"): Taken.unpack(packed) for key, packed in found}
+
+
+_RESTS = 4  # After some work, so many times as long as it took.
+_REST_S_MAX = 1.0
+_LATELY_S = 0.1  # The node writes its own records now and then: such a write costs a join next to nothing.
+
+
+class Rests:
+    """The rests of one node. `writes` counts the writes made of snapshots, which are no reason to rest."""
+
+    def __init__(self, snapshots: Snapshots, commit: GroupCommit, now: Callable[[], float]) -> None:
+        self.writes = 0
+        self._snapshots = snapshots
+        self._commit = commit
+        self._now = now
+        self._others = commit.written  # Writes that are not of a snapshot, when work ended last,
+        self._lately_until = 0.0  # and until when they count.
+        self._began: float | None = None
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Work on a snapshot while the context is open, without awaiting. Work within work counts once."""
+        if self._began is not None:
+            yield
+            return
+        self._began = self._now()
+        try:
+            yield
+        finally:
+            now, began, self._began = self._now(), self._began, None
+            self._rest(now, now - began)
+
+    def _rest(self, now: float, worked_s: float) -> None:
+        others = self._commit.written - self.writes
+        if others > self._others:
+            self._others, self._lately_until = others, now + _LATELY_S
+        if now < self._lately_until:
+            rest_s = self._snapshots.rests_for(now) + _RESTS * worked_s
+            self._snapshots.rest(now + min(rest_s, _REST_S_MAX))
+
 
 _log = logging.getLogger("shoal.node")
 

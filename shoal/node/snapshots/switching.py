@@ -17,7 +17,7 @@ import msgspec
 
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
-from shoal.kinds.step.state import status
+from shoal.kinds.step import state as status
 from shoal.node.catalog import STATUS_CODES
 from shoal.node.collection.generations import current_of
 from shoal.node.target import Target

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
-from shoal.cluster.partition import PARTITIONS
+from shoal.cluster.operation import PARTITIONS
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node.transaction import Readable

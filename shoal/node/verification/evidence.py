@@ -6,21 +6,45 @@ Laws:
 - Only rows of objects are compared, and of these none that expire (`shoal.node.collection.expiring`). Hash chains protect
   the log and the vectors; `shoal verify` checks the rows derived from these (request keys, the catalog, indexes, snapshots);
   the node's own rows have no counterpart.
+
+The part of a log that has left this node, as a peer shows it that says it still has it all.
+
+Laws:
+- It is nobody's word: the operations of each origin, from its first one, must end in the chain hash of the base here.
+- Of an origin that was forgotten here nothing can be checked, so no log shows anything then.
+- Operations that do not change the object are dropped once their hash was checked. Those kept have `rebuild_bytes_max` bytes.
+- A peer has `_WAITS_MAX` times the time for one answer, and each answer must bring something new.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import islice
 
+from msgspec import Raw
+
+from shoal.cluster import operation
+from shoal.cluster.messages import Range, Shipment, Supply
+from shoal.cluster.operation import CHAIN_START, Tip
 from shoal.cluster.scrub import Piece, vector_digest
 from shoal.config import Config
+from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import successor
-from shoal.errors import StoreCorrupt
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.node import blobs
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import FencedMutation
+from shoal.node.blobs import Blobs
 from shoal.node.collection.entries import of_partition
 from shoal.node.collection.expiring import range_end
 from shoal.node.partitions import Partitions
+from shoal.node.verification.report import Logged, ObjectPlace
+from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
 
 ERASED_MAX = 256
 """A partition with more entries of garbage is compared only after they were swept."""
@@ -99,3 +123,107 @@ def object_of(key: bytes) -> bytes:
     """The prefix of the rows of an object, from the key of any of its rows."""
     at = 6 + int.from_bytes(key[4:6], "big")
     return key[: at + 2 + int.from_bytes(key[at : at + 2], "big")]
+
+
+_ORIGINS_AT_ONCE = 256  # In one question.
+_WAITS_MAX = 12
+
+Ask = Callable[[bytes, list[Range]], Awaitable[Supply | None]]
+"""Asks a peer for operations; None if no answer came in time."""
+
+
+class Changes(NamedTuple):
+    """An operation that changes an object."""
+
+    logged: Logged
+    changes: list[FencedMutation]
+
+
+class Shown(NamedTuple):
+    """The operations of an object up to the bases, which were checked, with the blobs that the peer sent beside them."""
+
+    bases: Mapping[Origin, Tip]
+    entries: list[Changes]
+    supplied: dict[Dot, list[Blobs]]
+
+
+async def shown_by(peer: bytes, place: ObjectPlace, bases: Mapping[Origin, Tip], *, ask: Ask, config: Config) -> Shown | None:
+    """Fetch what has left the log here from a peer; None if it does not show it, or shows another log."""
+    reading = _Reading(place, bases, config.rebuild_bytes_max)
+    with suppress(TimeoutError, ShoalError, ValueError):
+        async with asyncio.timeout(_WAITS_MAX * config.repair_wait_s):
+            while wanted := reading.wanted():
+                supply = await ask(peer, wanted)
+                if not reading.take(() if supply is None else supply.operations):
+                    return None
+            return reading.shown
+    return None
+
+
+def changes_of(place: ObjectPlace, body: operation.Body) -> list[FencedMutation] | None:
+    """The changes of an operation, if one of them is of this object.
+
+    Raises:
+        StoreCorrupt: they cannot be decoded.
+    """
+    made = mutation.decode(body.payload)
+    is_of_it = any((Kind(each.kind), each.space, each.name) == tuple(place[1:]) for each in made)
+    return list(made) if is_of_it else None
+
+
+class _Reading:
+    """How far a peer has shown its log."""
+
+    def __init__(self, place: ObjectPlace, bases: Mapping[Origin, Tip], bytes_max: int) -> None:
+        self._place = place
+        self._left = dict(bases)
+        self._ends: dict[Origin, tuple[int, bytes]] = {}
+        self._bytes_left = bytes_max
+        self.shown = Shown(bases, [], {})
+
+    def wanted(self) -> list[Range]:
+        """The next operations to ask for; none: all are here, and are those that have left."""
+        some = islice(self._left.items(), _ORIGINS_AT_ONCE)
+        return [(self._place.partition, origin, self._end(origin)[0] + 1, base.sequence) for origin, base in some]
+
+    def take(self, shipments: Sequence[Shipment | Raw]) -> bool:
+        """Take an answer. Returns whether it brought anything, and nothing but what has left the log here.
+
+        Raises:
+            ShoalError, ValueError: an operation cannot be decoded.
+        """
+        is_new = False
+        for shipment in shipments:
+            if isinstance(shipment, Raw) or not self._is_next(shipment):
+                continue
+            if not self._follows(shipment):
+                return False
+            self._keep(shipment)
+            is_new = True
+        return is_new and self._bytes_left >= 0
+
+    def _end(self, origin: Origin) -> tuple[int, bytes]:
+        return self._ends.get(origin, (0, CHAIN_START))
+
+    def _is_next(self, shipment: Shipment) -> bool:
+        dot = shipment.dot
+        is_wanted = shipment.partition == self._place.partition and dot.origin in self._left
+        return is_wanted and dot.sequence == self._end(dot.origin)[0] + 1
+
+    def _follows(self, shipment: Shipment) -> bool:
+        """Whether the operation may be what has left: at the base this is known."""
+        dot, base = shipment.dot, self._left[shipment.dot.origin]
+        chain = operation.chain(self._end(dot.origin)[1], shipment.partition, dot, shipment.packed)
+        self._ends[dot.origin] = dot.sequence, chain
+        if dot.sequence == base.sequence:
+            del self._left[dot.origin]
+            return chain == base.chain
+        return True
+
+    def _keep(self, shipment: Shipment) -> None:
+        body = operation.decode(shipment.packed)
+        changes = changes_of(self._place, body)
+        if changes is not None:
+            self._bytes_left -= len(shipment.packed) + len(shipment.attached)
+            self.shown.entries.append(Changes(Logged(shipment.partition, body.hlc, shipment.dot, body), changes))
+            self.shown.supplied[shipment.dot] = blobs.unpack(shipment.attached)

@@ -24,10 +24,9 @@ from shoal.cluster.scrub import UNSURE, Piece, digest_of
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.database import Database
-from shoal.node.verification.integrity import is_damaged
+from shoal.node.verification.evidence import Ask, shown_by
 from shoal.node.verification.rebuilding import Outcome
-from shoal.node.verification.report import ObjectPlace, text_of
-from shoal.node.verification.shown import Ask, shown_by
+from shoal.node.verification.report import ObjectPlace, is_damaged, text_of
 from shoal.records import NamedTuple
 
 _log = logging.getLogger("shoal.node")

@@ -17,7 +17,7 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.live import Building, LiveDocument
-from shoal.kinds.document.state.pieces import parts
+from shoal.kinds.document.state.readiness import parts
 from shoal.node.database import Database
 from shoal.node.target import Target
 from shoal.node.turns import Steps, document_pace, in_turns

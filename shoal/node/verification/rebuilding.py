@@ -26,7 +26,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
-from shoal.node.appliers.effects import What
+from shoal.node.appliers.applier import What
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations, split
@@ -34,11 +34,10 @@ from shoal.node.partitions import Partitions
 from shoal.node.retired import RetiredOrigins
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
-from shoal.node.verification.integrity import unreadable
+from shoal.node.verification.evidence import Changes, Shown, changes_of
 from shoal.node.verification.remains import bases, is_whole
 from shoal.node.verification.replay import Folded, blank, differing, erased, fold
-from shoal.node.verification.report import Logged, Object, ObjectPlace
-from shoal.node.verification.shown import Changes, Shown, changes_of
+from shoal.node.verification.report import Logged, Object, ObjectPlace, unreadable
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit

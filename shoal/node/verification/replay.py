@@ -18,11 +18,11 @@ from shoal.crdt.dot import DOT_BYTES, Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.kinds.document.state import repeats
-from shoal.kinds.document.state.coverage import Coverage
-from shoal.kinds.label.state import notes
+from shoal.kinds.document.state.compaction import Coverage
+from shoal.kinds.label import state as notes
 from shoal.kinds.thread.state import dag
 from shoal.node.appliers import mutation
-from shoal.node.appliers.effects import Erased
+from shoal.node.appliers.applier import Erased
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection.expiring import expires
 from shoal.node.collection.generations import split

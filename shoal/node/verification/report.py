@@ -1,13 +1,30 @@
-"""The report of a verification, and the places that it names. All checks share them."""
+"""The report of a verification, and the places that it names. All checks share them.
+
+The integrity check of one object, without its log.
+
+- Every chunk of a thread matches its hash, and each channel of each checkpoint can be assembled
+  from chunks, with its size and hash; a checkpoint's record matches its id.
+- A document's snapshot, with the updates after it, equals the document that all its updates build, merged or not. A
+  compaction shows what the updates show that it covers, if they are all still there.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from hashlib import sha256
 
 from shoal.cluster import operation
+from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.dot import Dot
-from shoal.errors import ShoalError
+from shoal.errors import ShoalError, StoreCorrupt
+from shoal.kinds.document.state import compaction, document
+from shoal.kinds.document.state.live import LiveDocument
+from shoal.kinds.thread.state import channel, dag
+from shoal.kinds.thread.state import chunking as tree
+from shoal.node.collection.generations import split
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.records import NamedTuple
 from shoal.storage import keys
@@ -86,3 +103,135 @@ def reason(error: Exception) -> str:
 def text_of(place: ObjectPlace) -> str:
     """The object's kind, name and space, for people."""
     return f"{place.kind.label} {place.name!r} of space {place.space!r}"
+
+
+def is_damaged(place: ObjectPlace, row: bytes, value: bytes) -> bool:
+    """Whether a stored row shows by itself that it was altered: chunks and checkpoints of a thread have a hash as their key."""
+    _, key = split(row)
+    if place.kind is not Kind.THREAD or not key.startswith((dag.CHUNK, dag.CHECKPOINT)):
+        return False
+    if key.startswith(dag.CHUNK):
+        return sha256(value).digest() != key[1:]
+    try:
+        return dag.identify(dag.unpack(key[1:], value).record) != key[1:]
+    except StoreCorrupt:
+        return True
+
+
+def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config: Config) -> None:
+    """Add an object's flaws to the report. `rows` are all of its stored rows, also of ended generations."""
+    own = {key: value for row, value in rows.items() for of, key in [split(row)] if of == found.generation}
+    try:
+        if found.place.kind is Kind.THREAD:
+            _check_thread(found.place, found.rows, own, report)
+        elif found.place.kind is Kind.DOCUMENT:
+            _check_document(found, config)
+    except Exception as error:  # Damaged rows can raise anything.
+        report.problem(f"{text_of(found.place)}: {reason(error)}")
+
+
+def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes, bytes], report: Report) -> None:
+    for row, value in rows.items():
+        if row.startswith(dag.CHUNK):
+            report.chunks += 1
+            if sha256(value).digest() != row[1:]:
+                report.problem(f"{text_of(place)}: chunk {row[1:].hex()} is damaged")
+    recipes = {
+        row[1:]: found.record
+        for row in rows
+        if row.startswith(dag.CHECKPOINT) and (found := dag.checkpoint(object_rows, row[1:])) is not None
+    }
+    chunks = _Chunks(rows)
+    for id, record in recipes.items():
+        if dag.PRUNED + id in rows:
+            continue
+        report.checkpoints += 1
+        if dag.identify(record) != id:
+            report.problem(f"{text_of(place)}: checkpoint {id.hex()} does not match its id")
+        for name, recipe in record.channels.items():
+
+            def of_base(base: bytes, name: str = name) -> channel.Recipe | None:
+                return recipes[base].channels.get(name) if base in recipes else None
+
+            outline = channel.outline_of(recipe, of_base)
+            size = None if outline is None else chunks.size(outline.tops)
+            if outline is None or size is None:
+                report.problem(f"{text_of(place)}: channel {name!r} of checkpoint {id.hex()} misses chunks")
+            elif (
+                channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash
+                or len(recipe.header) + size + len(outline.tail) != recipe.size
+            ):
+                report.problem(f"{text_of(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
+
+
+def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:
+    """The ids of the checkpoints of a thread, given its rows, that were not pruned but lack a chunk or a base."""
+    records = {row[1:]: dag.unpack(row[1:], stored).record for row, stored in rows.items() if row.startswith(dag.CHECKPOINT)}
+    chunks = _Chunks(rows)
+
+    def is_whole(name: str, recipe: channel.Recipe) -> bool:
+        def of_base(base: bytes) -> channel.Recipe | None:
+            return records[base].channels.get(name) if base in records else None
+
+        outline = channel.outline_of(recipe, of_base)
+        return outline is not None and chunks.size(outline.tops) is not None
+
+    shown = [(id, record) for id, record in sorted(records.items()) if dag.PRUNED + id not in rows]
+    return [id for id, record in shown if not all(is_whole(name, recipe) for name, recipe in record.channels.items())]
+
+
+class _Chunks:
+    """The number of bytes below the tops of a tree. Each node is read once, because trees share nodes."""
+
+    def __init__(self, rows: dict[bytes, bytes]) -> None:
+        self._rows = rows
+        self._sizes: dict[tuple[bytes, int], int | None] = {}
+
+    def size(self, tops: tree.Tops) -> int | None:
+        """The size of the value; None if a chunk or a node is missing."""
+        return _sum(self._below(digest, height) for height, level in enumerate(tops) for digest in level)
+
+    def _below(self, digest: bytes, height: int) -> int | None:
+        if (digest, height) not in self._sizes:
+            stored = self._rows.get(dag.CHUNK + digest)
+            if stored is None or height == 0:
+                self._sizes[digest, height] = None if stored is None else len(stored)
+            else:
+                self._sizes[digest, height] = _sum(self._below(child, height - 1) for child in tree.children(stored))
+        return self._sizes[digest, height]
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    total = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total
+
+
+def _check_document(found: Object, config: Config) -> None:
+    rows = found.rows
+    if compaction.has_gap(rows):
+        return  # A part of it has not arrived yet.
+    roots = document.roots(rows)
+
+    def built(*folded: bytes, after: bytes | None = None) -> LiveDocument:
+        return LiveDocument(
+            bytes_max=config.document_bytes_max,
+            roots_max=config.roots_max,
+            updates=[*folded, *(update for _, update in document.updates(rows, after=after)), document.withdrawn(rows)],
+            roots=roots,
+        )
+
+    merged = [each.merged for each in compaction.standing(rows)]
+    whole = built(*merged)
+    snapshot = document.Snapshot.unpack(found.storage.get(keys.snapshot(*found.place)))
+    if snapshot is not None and built(snapshot.update, after=snapshot.position).canonical() != whole.canonical():
+        raise ShoalError("its snapshot differs from what its updates build")
+    if not merged:
+        return
+    with suppress(StoreCorrupt):  # The updates that a compaction covers may be swept.
+        unmerged = built()
+        if unmerged.extent() == whole.extent() and unmerged.canonical() != whole.canonical():
+            raise ShoalError("its compaction shows something else than the updates that it covers")

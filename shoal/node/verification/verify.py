@@ -30,8 +30,7 @@ from shoal.audit import statements as signing
 from shoal.audit.chains import RootClaim
 from shoal.audit.verification import RowsOf
 from shoal.cluster import operation
-from shoal.cluster.operation import NO_TIP, Tip
-from shoal.cluster.partition import PARTITIONS, partition_of
+from shoal.cluster.operation import NO_TIP, PARTITIONS, Tip, partition_of
 from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
@@ -39,17 +38,16 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.kinds.items.serving import indexes
 from shoal.kinds.journal.state import events
-from shoal.kinds.step.state import status
+from shoal.kinds.step import state as status
 from shoal.names import RESERVED
 from shoal.node.appliers import mutation
 from shoal.node.catalog import status_flaws
 from shoal.node.collection.generations import split
 from shoal.node.retired import RetiredOrigins
-from shoal.node.snapshots.provenance import taken
+from shoal.node.snapshots.receiving import taken
 from shoal.node.verification import remains
-from shoal.node.verification.integrity import check_object
 from shoal.node.verification.replay import compare, inhabited, refolded
-from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
+from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, check_object, reason, text_of
 from shoal.protocol.requests import Statement
 from shoal.storage import keys
 from shoal.storage.interface import Storage

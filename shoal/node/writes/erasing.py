@@ -16,13 +16,13 @@ from typing import cast
 from shoal.crdt import deletion
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
-from shoal.kinds.step.state import status
-from shoal.kinds.thread.serving.fencing import UnderLease
+from shoal.kinds.step import state as status
+from shoal.kinds.thread.serving.ownership import UnderLease
 from shoal.kinds.thread.serving.shapes import ShapeCache, Spot
 from shoal.kinds.thread.state import ownership, pruning
 from shoal.names import check_label, check_name
 from shoal.node.appliers import mutation
-from shoal.node.appliers.effects import Effects, Sweep, What
+from shoal.node.appliers.applier import Effects, Sweep, What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog

@@ -78,7 +78,7 @@ class IdempotencyTable:
         try:
             claimed = self._storage.get(keys.request_key(partition, key))
             if claimed is not None:
-                row = answers.unpack(claimed)
+                row = answers.unpack_answer(claimed)
                 kept = row.kept or self._logged(partition, row.dot)
                 if not kept.receipt:
                     raise KeyExpired(

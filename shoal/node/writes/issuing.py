@@ -24,7 +24,7 @@ from shoal.crdt.clock import END_MS, HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import SpansPartitions, TooLarge, Unavailable, Unsupported
-from shoal.kinds.thread.serving.fencing import DRIVING
+from shoal.kinds.thread.serving.ownership import DRIVING
 from shoal.names import check_name
 from shoal.node import blobs
 from shoal.node.appliers import mutation, retirement

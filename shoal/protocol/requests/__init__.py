@@ -14,10 +14,8 @@ from __future__ import annotations
 
 from shoal.kinds.budget.requests import *
 from shoal.kinds.document.requests import *
-from shoal.kinds.items.index_requests import *
 from shoal.kinds.items.requests import *
 from shoal.kinds.journal.requests import *
-from shoal.kinds.journal.retention_requests import *
 from shoal.kinds.label.requests import *
 from shoal.kinds.lease.requests import *
 from shoal.kinds.map.requests import *
@@ -27,8 +25,6 @@ from shoal.kinds.schema.requests import *
 from shoal.kinds.set.requests import *
 from shoal.kinds.step.requests import *
 from shoal.kinds.thread.requests import *
-from shoal.kinds.thread.scrutiny import *
-from shoal.kinds.worklist.claim_requests import *
 from shoal.kinds.worklist.requests import *
 from shoal.protocol.base import *
 from shoal.protocol.declared import *
@@ -36,10 +32,8 @@ from shoal.protocol.requests.audit import *
 from shoal.protocol.requests.batches import *
 from shoal.protocol.requests.deletions import *
 from shoal.protocol.requests.fenced import *
-from shoal.protocol.requests.listings import *
 from shoal.protocol.requests.membership import *
 from shoal.protocol.requests.multireads import *
-from shoal.protocol.requests.quotas import *
 from shoal.protocol.requests.status import *
 from shoal.protocol.requests.subscriptions import *
 from shoal.protocol.requests.unions import *

@@ -8,8 +8,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import operation
-from shoal.protocol.fields import Elements, Parts
+from shoal.protocol.declared import Elements, Parts, operation
 
 __all__ = ["LeftOut", "LogHead", "LogPage", "LoggedOperation", "ReadLog", "SignHeads", "StateRoot", "Statement"]
 

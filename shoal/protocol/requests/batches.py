@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from shoal.protocol.base import ObjectWrite, Reply, Write
-from shoal.protocol.declared import declaration_of
-from shoal.protocol.fields import Writes
+from shoal.protocol.declared import Writes, declaration_of
 from shoal.protocol.requests.families import operations, replies, union
 
 __all__ = ["Batch", "BatchAnswer", "BatchReply", "BatchWrite"]

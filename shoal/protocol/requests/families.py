@@ -9,10 +9,8 @@ from typing import Any
 
 from shoal.kinds.budget import requests as budgets
 from shoal.kinds.document import requests as documents
-from shoal.kinds.items import index_requests as indexes
 from shoal.kinds.items import requests as items
 from shoal.kinds.journal import requests as journal
-from shoal.kinds.journal import retention_requests as retention
 from shoal.kinds.label import requests as labels
 from shoal.kinds.lease import requests as leases
 from shoal.kinds.map import requests as maps
@@ -22,11 +20,9 @@ from shoal.kinds.schema import requests as schemas
 from shoal.kinds.set import requests as sets
 from shoal.kinds.step import requests as steps
 from shoal.kinds.thread import requests as threads
-from shoal.kinds.thread import scrutiny
-from shoal.kinds.worklist import claim_requests as claims
-from shoal.kinds.worklist import requests as queues
+from shoal.kinds.worklist import requests as claims
 from shoal.protocol.base import Reply, Request, reply_of
-from shoal.protocol.requests import audit, deletions, listings, membership, quotas, status, subscriptions
+from shoal.protocol.requests import audit, deletions, membership, status, subscriptions
 
 FAMILIES = (
     audit,
@@ -34,21 +30,21 @@ FAMILIES = (
     claims,
     deletions,
     documents,
-    indexes,
+    items,
     items,
     journal,
     labels,
     leases,
-    listings,
+    status,
     maps,
     membership,
     presence,
-    queues,
-    quotas,
-    retention,
+    claims,
+    status,
+    journal,
     scalars,
     schemas,
-    scrutiny,
+    threads,
     sets,
     status,
     steps,

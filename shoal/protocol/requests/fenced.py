@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from shoal.kinds.lease.requests import Term
 from shoal.protocol.base import ObjectWrite, Reply, Write
-from shoal.protocol.fields import Elements
+from shoal.protocol.declared import Elements
 from shoal.protocol.requests.batches import Batch
 from shoal.protocol.requests.families import operations, replies, union
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from shoal.protocol.base import ObjectRead, Read, Reply
-from shoal.protocol.declared import declaration_of
-from shoal.protocol.fields import Parts
+from shoal.protocol.declared import Parts, declaration_of
 from shoal.protocol.requests.families import operations, replies, union
 
 __all__ = ["MultiRead", "MultiReply", "PartAnswer", "PartRead", "Refused"]

@@ -1,16 +1,36 @@
-"""The status of a node and its cluster."""
+"""The status of a node and its cluster.
+
+Listings of spaces, objects and threads.
+
+The quota of a space: what it may hold and do at each node, and what it holds there.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Struct, field, structs
 
 from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import operation
-from shoal.protocol.fields import Shape
+from shoal.protocol.declared import Filtered, Http, Positive, Shape, operation
 
-__all__ = ["Cluster", "ClusterView", "Member", "NodeStatus", "Status"]
+__all__ = [
+    "Cluster",
+    "ClusterView",
+    "ListObjects",
+    "ListSpaces",
+    "ListThreads",
+    "Member",
+    "Names",
+    "NodeStatus",
+    "ObjectKind",
+    "QUOTAS",
+    "Quota",
+    "QuotaView",
+    "ReadQuota",
+    "Status",
+    "ThreadNames",
+]
 
 
 @operation(family="cluster")
@@ -112,3 +132,96 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     snapshots_taken: int = 0  # Those that it has replaced, in this opening,
     snapshot_bytes: int = 0  # and the bytes of snapshots that have arrived.
     unshown: int = 0  # How often a peer said that its log decides about rows, and did not show it, in this opening.
+
+
+ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema", "set", "budget", "map"]
+
+
+def _listing(kind: ObjectKind) -> Http:
+    plural = kind if kind == "items" else f"{kind}s"
+    return Http("GET", f"/{plural}", f"List {plural}", sets={"kind": kind})
+
+
+@operation(http=tuple(_listing(kind) for kind in get_args(ObjectKind) if kind != "thread"))  # `ListThreads` lists those.
+class ListObjects(Read["Names"], array_like=True, frozen=True, tag="list-objects"):
+    """List the names of a space's objects of one kind, in byte order."""
+
+    space: str
+    kind: ObjectKind
+    prefix: str = ""
+    after: str | None = None
+    limit: Positive = 1000
+
+
+@operation(http=Http("GET", "/spaces", "List spaces"))
+class ListSpaces(Read["Names"], array_like=True, frozen=True, tag="list-spaces"):
+    """List the names of spaces."""
+
+    after: str | None = None
+    limit: Positive = 1000
+
+
+class Names(Reply, array_like=True, frozen=True, tag="names"):
+    """A page of names."""
+
+    names: list[str]  # In byte order.
+    more: bool  # Ask again with after=names[-1].
+
+
+@operation(family="thread", http=Http("GET", "/threads", "List threads, by status and metadata"))
+class ListThreads(Read["ThreadNames"], array_like=True, frozen=True, tag="list-threads"):
+    """List threads by status and metadata, in byte order. A page may be empty although there are more."""
+
+    space: str
+    status: Literal["", "running", "paused", "waiting", "done", "failed"] = ""  # Empty for any status.
+    prefix: str = ""
+    filter: Filtered = field(default_factory=dict)  # Field → packed condition on the metadata of the head of `main`.
+    after: str | None = None
+    limit: Positive = 1000
+
+
+class ThreadNames(Reply, array_like=True, frozen=True, tag="thread-names"):
+    """A page of threads."""
+
+    names: list[str]  # In byte order.
+    after: str  # Ask again with this; empty if there are no more.
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be more threads: ask again with `after`."""
+        return bool(self.after)
+
+
+QUOTAS = "quotas"
+"""The map of the space `RESERVED` with the records: for each space, its limits by name, as a packed map.
+
+A limit that a record lacks is that of the node's configuration. Names that a node does not know are left alone.
+"""
+
+
+class Quota(Struct, frozen=True):
+    """A number for each thing that is limited. As a limit, 0 is none."""
+
+    bytes: int = 0  # Of the rows of its objects, deleted ones included until they are swept.
+    objects: int = 0  # Threads, documents, counters, registers, sets, maps, budgets, schemas, and first labels of items.
+    writes_per_s: float = 0.0  # At each node; a batch counts each of its writes.
+    watchers: int = 0  # Watches, and followers of presence, at each node.
+    documents: int = 0  # Open documents at each node: mirrors, and one for all Yjs clients of a document.
+
+
+@operation(family="quota", http=Http("GET", "/quota", "A space's quota, and what it uses"))
+class ReadQuota(Read["QuotaView"], array_like=True, frozen=True, tag="quota"):
+    """Read the quota of a space as the serving node applies it, and what the space uses there."""
+
+    space: str
+
+
+class QuotaView(Reply, array_like=True, frozen=True, tag="quota-view"):
+    """The quota of a space at one node."""
+
+    space: str
+    limits: Quota  # In force; 0: no limit.
+    used: Quota  # `writes_per_s`: in the last second.
+    recorded: dict[str, float] = field(default_factory=dict)  # The limits that are recorded for the space itself.
+    is_counted: bool = True  # False: bytes and objects are being counted, and what is told are those counted so far.
+    trouble: str = ""  # What is wrong with the record; else empty. What is wrong counts as not recorded.

@@ -9,8 +9,8 @@ from msgspec import field
 from shoal.kinds.document.requests import ANY, Beginning, DocumentState, RootKind
 from shoal.kinds.presence.requests import FollowPresence, Presence
 from shoal.protocol.base import Read, Reply
-from shoal.protocol.fields import Few
-from shoal.protocol.requests.listings import ObjectKind
+from shoal.protocol.declared import Few
+from shoal.protocol.requests.status import ObjectKind
 
 __all__ = ["Change", "Edit", "Follow", "Push", "Reset", "Subscription", "Watch", "Watching"]
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from shoal.config import Config, MiB
 from shoal.errors import StorageError
 from shoal.storage import layout
-from shoal.storage.encrypted.master import Entropy
+from shoal.storage.encrypted.keyring import Entropy
 from shoal.storage.opening import open_storage
 
 _WRITE_BYTES = MiB

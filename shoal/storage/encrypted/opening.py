@@ -17,8 +17,7 @@ from shoal.config import Config
 from shoal.encryption import KeyService
 from shoal.errors import MasterKeyWrong, StoreCorrupt
 from shoal.storage import layout
-from shoal.storage.encrypted.keyring import Keyring, KeysFile
-from shoal.storage.encrypted.master import Entropy, service_of
+from shoal.storage.encrypted.keyring import Entropy, Keyring, KeysFile, service_of
 from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.rocks import RocksStorage
 

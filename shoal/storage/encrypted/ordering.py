@@ -18,8 +18,7 @@ from typing import Final
 
 from shoal.crdt.rows import successor
 from shoal.records import NamedTuple
-from shoal.storage.encrypted.places import hidden_from
-from shoal.storage.encrypted.rows import RowCipher, unhidden
+from shoal.storage.encrypted.rows import RowCipher, hidden_from, unhidden
 
 _HELD_BYTES_MAX: Final = 1 << 20
 _REMEMBERED_MIN: Final = 64  # Rows of a group whose order is worth remembering.

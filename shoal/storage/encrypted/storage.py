@@ -21,11 +21,20 @@ from typing import Final
 
 from shoal.errors import StorageFull
 from shoal.storage.commit import LoggedStorage
-from shoal.storage.encrypted.keyring import Keyring
-from shoal.storage.encrypted.master import Entropy
+from shoal.storage.encrypted.keyring import Entropy, Keyring
 from shoal.storage.encrypted.ordering import Orders, Scanning
-from shoal.storage.encrypted.places import HIDING_TABLES, STORE, STORE_TABLES, hidden_from, place_of, scopes_of
-from shoal.storage.encrypted.rows import RowCipher, check_layers, unhidden, with_hidden
+from shoal.storage.encrypted.rows import (
+    HIDING_TABLES,
+    STORE,
+    STORE_TABLES,
+    RowCipher,
+    check_layers,
+    hidden_from,
+    place_of,
+    scopes_of,
+    unhidden,
+    with_hidden,
+)
 from shoal.storage.interface import Snapshot
 
 _RECENT_MAX: Final = 1024  # Rows that were just written, in memory,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from shoal.errors import Conflict, InvalidInput
 from shoal.protocol.session import Session
-from shoal.workflows.streams import chain
+from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Create, StreamGone, absence, messages
 from shoal.workflows.streams.record import Fork, Offset, State, media_type
 

@@ -44,10 +44,9 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.session import Session
 from shoal.records import NamedTuple
-from shoal.workflows.streams import chain
-from shoal.workflows.streams.chain import Head
+from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Command, Moment, Outcome
-from shoal.workflows.streams.record import COMMITTED, FROM, TOUCHED, Offset, Record, packed, thread_of
+from shoal.workflows.streams.record import COMMITTED, FROM, TOUCHED, Head, Offset, Record, packed, thread_of
 
 _RENEWALS = 3  # In each ttl.
 

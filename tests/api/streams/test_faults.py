@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.protocol import requests
-from shoal.workflows.streams import chain
+from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.record import Record, packed, unpacked
 from tests.api.streams.conftest import Serve, Streams
 

@@ -6,7 +6,7 @@ import asyncio
 import re
 from pathlib import Path
 
-from shoal.api.streams.protocol import STREAMS_PATH
+from shoal.api.streams.headers import STREAMS_PATH
 from shoal.config import Config
 from tests.cli.conftest import clean_environment, served
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, cast
 
-from shoal.api.streams.tails import Tails
+from shoal.api.streams.reading import Tails
 from shoal.config import Config
 from shoal.errors import Overloaded
 from shoal.protocol.session import Session, Wrapper

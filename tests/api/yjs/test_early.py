@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.api.yjs.early import UPDATE_OVERHEAD_BYTES, EarlyUpdates
+from shoal.api.yjs.room import UPDATE_OVERHEAD_BYTES, EarlyUpdates
 
 SIZE = 10
 EACH = SIZE + UPDATE_OVERHEAD_BYTES

@@ -6,7 +6,7 @@ import asyncio
 
 import aiohttp
 
-from shoal.api.yjs.waiting import Waiting
+from shoal.api.yjs.socket import Waiting
 from tests.api.yjs.conftest import PATIENCE_S, Serve
 from tests.api.yjs.test_hocuspocus import ACCEPTED, joined
 

@@ -16,7 +16,7 @@ from shoal.cluster.messages import Push as PeerPush
 from shoal.cluster.messages import Supply
 from shoal.config import Config
 from shoal.errors import NotFound, ReadOnly
-from shoal.kinds.document.handle.beginnings import Beginnings
+from shoal.kinds.document.handle.content import Beginnings
 from shoal.kinds.document.handle.document import Document
 from shoal.kinds.document.state import genesis
 from shoal.protocol import requests

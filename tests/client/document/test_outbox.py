@@ -8,7 +8,7 @@ from typing import Any
 import pycrdt
 import pytest
 
-from shoal.kinds.document.handle.outbox import Outbox
+from shoal.kinds.document.handle.mirror import Outbox
 
 pytestmark = pytest.mark.virtual_time
 

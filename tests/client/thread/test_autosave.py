@@ -15,7 +15,7 @@ import pytest
 import shoal
 from shoal.client.store import Store
 from shoal.errors import Disconnected, HeadMoved, InvalidInput, InvalidValue, ShoalError
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.handle.autosave import SIGTERM_EXIT, Autosave
 from shoal.kinds.thread.handle.thread import Thread
 

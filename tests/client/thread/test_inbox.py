@@ -15,7 +15,7 @@ from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.errors import HeadMoved, KeyReused, NotFound, Overloaded, Taken
 from shoal.kinds.thread.handle.thread import Thread
-from shoal.kinds.worklist.handle.inbox import Inbox, Message
+from shoal.kinds.worklist.handle.worklist import Inbox, Message
 from tests.client.test_store import subscribers
 
 

@@ -16,10 +16,9 @@ from shoal import workflows
 from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.errors import ConsumerReset, InvalidInput, InvalidValue, NotFound, TooLarge
-from shoal.kinds.journal.flows import replay
-from shoal.kinds.journal.flows.events import Event
-from shoal.kinds.journal.handle.consumers import Consumer
-from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.journal import flows as replay
+from shoal.kinds.journal.flows import Event
+from shoal.kinds.journal.handle import Consumer, Journal
 from tests.client.test_store import subscribers
 
 

@@ -10,7 +10,7 @@ import pytest
 from shoal.client.connection import StoreConnection
 from shoal.config import Config
 from shoal.errors import InvalidInput
-from shoal.kinds.step.handle.status import Standing
+from shoal.kinds.step.handle.resume import Standing
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.protocol.requests import NodeStatus, Status

@@ -26,7 +26,7 @@ from shoal.errors import (
     StepUnresolved,
     StorageFull,
 )
-from shoal.kinds.step.handle.step_log import Step
+from shoal.kinds.step.handle.steps import Step
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.protocol.requests import BeginStep, EndStep

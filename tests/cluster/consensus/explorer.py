@@ -26,8 +26,18 @@ from typing import NamedTuple, get_args
 import msgspec
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
-from shoal.cluster.consensus.ballots import Ballot, Ballots, Change, Electorate, Value, Verdict
-from shoal.cluster.consensus.motions import Accept, AnyMotion, Prepare, Vote
+from shoal.cluster.consensus.ballots import (
+    Accept,
+    AnyMotion,
+    Ballot,
+    Ballots,
+    Change,
+    Electorate,
+    Prepare,
+    Value,
+    Verdict,
+    Vote,
+)
 from shoal.cluster.consensus.proposal import Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery
 

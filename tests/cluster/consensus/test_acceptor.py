@@ -7,8 +7,23 @@ from collections.abc import Mapping
 import pytest
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
-from shoal.cluster.consensus.ballots import ANYTHING, NO_BALLOT, NOTHING, Ballot, Electorate, Rules, Term, Value
-from shoal.cluster.consensus.motions import Accept, Answer, AnyMotion, Ask, Known, Prepare, Vote
+from shoal.cluster.consensus.ballots import (
+    ANYTHING,
+    NO_BALLOT,
+    NOTHING,
+    Accept,
+    Answer,
+    AnyMotion,
+    Ask,
+    Ballot,
+    Electorate,
+    Known,
+    Prepare,
+    Rules,
+    Term,
+    Value,
+    Vote,
+)
 
 MEMBERS = "abc"
 ELECTORATE = Electorate((frozenset(MEMBERS),))

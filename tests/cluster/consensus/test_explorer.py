@@ -13,6 +13,8 @@ from shoal.cluster.consensus.ballots import (
     NO_BALLOT,
     NO_TERM,
     NOTHING,
+    Answer,
+    AnyMotion,
     Ballot,
     Ballots,
     Change,
@@ -20,8 +22,8 @@ from shoal.cluster.consensus.ballots import (
     Term,
     Terms,
     Value,
+    Vote,
 )
-from shoal.cluster.consensus.motions import Answer, AnyMotion, Vote
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from tests.cluster.consensus import explorer

@@ -9,15 +9,18 @@ from shoal.cluster.consensus.ballots import (
     ID_BYTES,
     NO_BALLOT,
     NOTHING,
+    Accept,
     Ballot,
     Ballots,
     Change,
     Electorate,
+    Prepare,
+    Refusal,
     Rules,
     Term,
     Value,
+    Vote,
 )
-from shoal.cluster.consensus.motions import Accept, Prepare, Refusal, Vote
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 
 MEMBERS = Electorate((frozenset("abc"),))

@@ -10,8 +10,21 @@ from typing import NamedTuple
 import pytest
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
-from shoal.cluster.consensus.ballots import ID_BYTES, NO_TERM, Ballots, Change, Electorate, Terms, Value, Verdict
-from shoal.cluster.consensus.motions import Accept, AnyMotion, Known, Prepare, Vote
+from shoal.cluster.consensus.ballots import (
+    ID_BYTES,
+    NO_TERM,
+    Accept,
+    AnyMotion,
+    Ballots,
+    Change,
+    Electorate,
+    Known,
+    Prepare,
+    Terms,
+    Value,
+    Verdict,
+    Vote,
+)
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from simulation.judging.linearity import Operation, broken

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pytest
 
 from shoal.cluster.consensus.ballots import NO_TERM, Ballot, Term, Value
-from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD, TERMS_AHEAD, Remains, founded, why_not_whole
+from shoal.cluster.consensus.recovery import COUNTS_AHEAD, TERMS_AHEAD, Remains, founded, why_not_whole
 
 MEMBERS = "abc"
 ID = b"i" * 16

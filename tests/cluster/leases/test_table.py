@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shoal.kinds.lease.state import timing
+from shoal.kinds.lease.state import table as timing
 from shoal.kinds.lease.state.table import (
     HELD,
     OFFERED,
@@ -25,14 +25,16 @@ from shoal.kinds.lease.state.table import (
     LeaseName,
     NobodyWaits,
     QueueFull,
+    Sightings,
     Table,
     Turn,
+    holds_s,
     is_item,
     item_name,
     shard_key,
+    waits_s,
     worklist_mark,
 )
-from shoal.kinds.lease.state.timing import Sightings, holds_s, waits_s
 
 NAME = LeaseName("s", "t", True)
 TTL_MS = 10_000

@@ -6,12 +6,11 @@ import pytest
 from msgspec import msgpack
 
 from shoal.cluster.consensus.ballots import NO_TERM, Term
-from shoal.cluster.consensus.rebuilding import Foundation, Remains
+from shoal.cluster.consensus.recovery import Foundation, Remains
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.agreement import Voices, disagreement
 from shoal.cluster.membership.epochs import Record, Removal
-from shoal.cluster.membership.notices import Membership, Standing
-from shoal.cluster.membership.rebuilds import Founded, Founding, Inquiry, Report
+from shoal.cluster.membership.notices import Founded, Founding, Inquiry, Membership, Report, Standing
 from shoal.cluster.messages import Message, decode
 from shoal.cluster.peering import Identity
 

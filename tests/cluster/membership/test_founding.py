@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.membership import founding
-from shoal.cluster.membership.founding import Founder, Founding
+from shoal.cluster.membership import notices as founding
+from shoal.cluster.membership.notices import FirstMembers as Founding
+from shoal.cluster.membership.notices import Founder
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidValue
 

@@ -17,8 +17,7 @@ from shoal.crdt.floor import Floor
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import NotReady, ShoalError, StoreCorrupt
 from shoal.kinds.document.state import compaction, document, genesis
-from shoal.kinds.document.state.compaction import Compact, Cut
-from shoal.kinds.document.state.coverage import Coverage, End, coverage_of
+from shoal.kinds.document.state.compaction import Compact, Coverage, Cut, End, coverage_of
 from shoal.kinds.document.state.document import Pace, RootKind, Update
 from shoal.kinds.document.state.live import EMPTY, Building, LiveDocument
 from tests.support import edits

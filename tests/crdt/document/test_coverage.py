@@ -10,7 +10,7 @@ import pytest
 
 from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
 from shoal.crdt.floor import Floor
-from shoal.kinds.document.state.coverage import NOTHING_COVERED, Coverage, End, coverage_of
+from shoal.kinds.document.state.compaction import NOTHING_COVERED, Coverage, End, coverage_of
 from tests.support.causal import Choose, origin
 from tests.support.retired import Past
 

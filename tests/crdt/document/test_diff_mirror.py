@@ -11,9 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.kinds.document.shared.doc import observe_deep
-from shoal.kinds.document.state import diff_mirror
-from shoal.kinds.document.state.content import open_root, to_py
-from shoal.kinds.document.state.diff_mirror import Difference, DiffMirror
+from shoal.kinds.document.state import content as diff_mirror
+from shoal.kinds.document.state.content import Difference, DiffMirror, open_root, to_py
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 from tests.support.examples import examples
 

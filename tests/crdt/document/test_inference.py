@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.kinds.document.state import yjs
-from shoal.kinds.document.state.inference import infer
+from shoal.kinds.document.state.structs import infer
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 from tests.support.examples import examples
 

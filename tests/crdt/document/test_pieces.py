@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from shoal.errors import InvalidValue, NotReady
 from shoal.kinds.document.state import compaction, readiness, yjs
 from shoal.kinds.document.state.live import Building
-from shoal.kinds.document.state.pieces import pieces
+from shoal.kinds.document.state.readiness import pieces
 from tests.crdt.document.edits import STEPS, map_update
 from tests.support.edits import Step, play
 from tests.support.examples import examples

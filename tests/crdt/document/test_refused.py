@@ -14,8 +14,7 @@ from shoal import values
 from shoal.errors import InvalidName, InvalidValue, NotReady, RootConflict, ShoalError, TooLarge
 from shoal.kinds.document.state import readiness, yjs
 from shoal.kinds.document.state.conflicts import Conflicts
-from shoal.kinds.document.state.content import open_root
-from shoal.kinds.document.state.diff_mirror import DiffMirror
+from shoal.kinds.document.state.content import DiffMirror, open_root
 from shoal.kinds.document.state.editing import Editor, on_copy
 from shoal.kinds.document.state.live import EMPTY, NESTING_MAX, Building
 from tests.crdt.document.edits import STEPS, edited, live, map_update

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.items.state import indexes
-from shoal.kinds.items.state.indexes import Declare, Drop
+from shoal.kinds.items import state as indexes
+from shoal.kinds.items.state import Declare, Drop
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges
 from tests.support.examples import examples
 from tests.support.samples import chooser, fails_for_some_seed

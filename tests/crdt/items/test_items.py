@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.items.state import items
-from shoal.kinds.items.state.items import NEVER, Delete, Expire, Put, Refresh, Refreshed, StoredItem
+from shoal.kinds.items import state as items
+from shoal.kinds.items.state import NEVER, Delete, Expire, Put, Refresh, Refreshed, StoredItem
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows

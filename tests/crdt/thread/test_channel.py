@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shoal.kinds.thread.state import channel, tree
+from shoal.kinds.thread.state import channel
+from shoal.kinds.thread.state import chunking as tree
 from shoal.kinds.thread.state.channel import (
     DEPTH_MAX,
     TINY_BYTES_MAX,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.journal.state import claims, events, journal, trimming
+from shoal.kinds.journal.state import events, journal, trimming
 from shoal.kinds.journal.state.events import ERASED, EVENT, Event
 from shoal.kinds.journal.state.journal import Append, Erase
 from shoal.kinds.journal.state.retention import Retain
@@ -35,7 +35,7 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
 
 def deciding(choose: Choose) -> Decide:
     def decide(replica: Replica, _everyone: list[Replica]) -> list[Change]:
-        positions = [row[1:] for row, _ in replica.rows.scan(EVENT)] + [each.position for each in claims.losers(replica.rows)]
+        positions = [row[1:] for row, _ in replica.rows.scan(EVENT)] + [each.position for each in events.losers(replica.rows)]
         if positions and choose(3) == 0:
             change = journal.erasure(replica.rows, positions[choose(len(positions))])
             return [] if change is None else [change]
@@ -107,7 +107,7 @@ def even_an_erased_one(rows: Rows, position: bytes, payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("module", "name", "bug"),
     [
-        (claims, "is_erased", never),
+        (events, "is_erased", never),
         (trimming, "keep_aside", nothing),
         (trimming, "keep_aside", even_an_erased_one),
         (events, "blank", uncounted),
@@ -171,7 +171,7 @@ def test_a_value_that_lost_its_key_is_erased_by_its_own_id() -> None:
     appended(rows, stamp(1, 1), b"other", "k")
     lost = appended(rows, stamp(2, 1), b"secret", "k")
     erase(rows, lost)
-    assert [each.payload for each in claims.losers(rows)] == [ERASED]
+    assert [each.payload for each in events.losers(rows)] == [ERASED]
     assert journal.erasure(rows, lost.pack_position()) is None
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
-from shoal.kinds.journal.state import claims, journal
-from shoal.kinds.journal.state.claims import Claim
-from shoal.kinds.journal.state.events import EVENT, Event
+from shoal.kinds.journal.state import events as claims
+from shoal.kinds.journal.state import journal
+from shoal.kinds.journal.state.events import EVENT, Claim, Event
 from shoal.kinds.journal.state.journal import Append, Conflict, Cursor
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, history, origin
 from tests.support.examples import examples
@@ -303,8 +303,8 @@ def stamp(number: int, *, hlc: int = 1, nth: int = 0) -> Stamp:
 def test_a_key_is_found_with_its_position_and_digest() -> None:
     rows = DictRows()
     apply(rows, stamp(1), change(b"p", "k"))
-    assert claims.find(rows, "k") == (stamp(1).pack_position(), sha256(b"p").digest())
-    assert claims.find(rows, "kk") is None
+    assert claims.find_claim(rows, "k") == (stamp(1).pack_position(), sha256(b"p").digest())
+    assert claims.find_claim(rows, "kk") is None
 
 
 @pytest.mark.answers("one-node-with-a-fast-clock-wins-every-conflict")
@@ -312,7 +312,7 @@ def test_the_least_dot_is_the_event_even_with_a_later_clock() -> None:
     rows = DictRows()
     apply(rows, stamp(2, hlc=1), change(b"early clock", "k"))
     apply(rows, stamp(1, hlc=9), change(b"least dot", "k"))
-    found = claims.find(rows, "k")
+    found = claims.find_claim(rows, "k")
     assert found is not None
     assert found.position == stamp(1, hlc=9).pack_position()
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.kinds.label.state import labels
-from shoal.kinds.label.state.labels import LabelEntry, Release
+from shoal.kinds.label import state as labels
+from shoal.kinds.label.state import LabelEntry, Release
 from shoal.kinds.thread.state.dag import Record, Save, apply, encode_record, identify
 from tests.support.examples import examples
 from tests.support.rows import DictRows
@@ -30,7 +30,7 @@ def saved(number: int, nonce: bytes, needs: set[int]) -> Operation:
 
 
 def released(number: int, ids: list[bytes], needs: set[int]) -> Operation:
-    return Operation(number, lambda rows, stamp: labels.apply(rows, stamp, Release("l", ids)), needs)
+    return Operation(number, lambda rows, stamp: labels.apply_label(rows, stamp, Release("l", ids)), needs)
 
 
 histories = st.lists(

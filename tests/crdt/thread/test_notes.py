@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
-from shoal.kinds.label.state import notes
-from shoal.kinds.label.state.notes import Annotate, Cut, Note
+from shoal.kinds.label import state as notes
+from shoal.kinds.label.state import Annotate, Cut, Note
 from tests.support.examples import examples
 from tests.support.rows import DictRows
 
@@ -29,7 +29,7 @@ class Operation(NamedTuple):
             notes.cut(rows, self.stamp, Cut("l", self.cuts.pack()))
             return
         packed = notes.pack(self.notes)
-        notes.apply(rows, self.stamp, Annotate("l", b"", self.key), packed)
+        notes.apply_note(rows, self.stamp, Annotate("l", b"", self.key), packed)
 
 
 def operation(number: int, *written: Note, cuts: dict[Origin, int] | None = None, key: str | None = None) -> Operation:
@@ -127,7 +127,7 @@ def test_labels_do_not_run_into_each_other() -> None:
     rows = DictRows()
     for label in ["l", "ll", "l\x00"]:
         stamp = operation(0).stamp
-        notes.apply(rows, stamp, Annotate(label, b""), notes.pack([Note(b"n", label.encode())]))
+        notes.apply_note(rows, stamp, Annotate(label, b""), notes.pack([Note(b"n", label.encode())]))
     assert [note.value for note in notes.read(rows, "l")] == [b"l"]
 
 

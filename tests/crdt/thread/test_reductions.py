@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.journal.state import claims, events, journal, reductions, trimming
+from shoal.kinds.journal.state import events, journal, reductions, trimming
 from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES
 from shoal.kinds.journal.state.journal import Append, Cursor
 from shoal.kinds.journal.state.reductions import Reduce, Snapshot
@@ -78,7 +78,7 @@ def the_last_to_arrive_stays(_stored: bytes) -> int:
     [
         (reductions, "holds", always),
         (reductions, "_rank", the_last_to_arrive_stays),
-        (claims, "contested", lambda _: Cursor().vector),
+        (events, "contested", lambda _: Cursor().vector),
     ],
 )
 def test_the_check_finds_a_planted_bug(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import StoreCorrupt
-from shoal.kinds.step.state import status
-from shoal.kinds.step.state.status import Move
+from shoal.kinds.step import state as status
+from shoal.kinds.step.state import Move
 from tests.support.causal import Choose, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows
@@ -23,7 +23,7 @@ def check(choose: Choose) -> None:
     def decide(_replica: Replica, _all: list[Replica]) -> list[Move]:
         return [Move(STATUSES[choose(5)], by="ab"[choose(2)], key=(None, "k", "l")[choose(3)])]
 
-    replica = check_converges(choose, status.apply, decide)[0]
+    replica = check_converges(choose, status.apply_status, decide)[0]
     made = sorted(
         [pair for operation in replica.applied for pair in operation.stamped()], key=lambda pair: (pair[0].dot, pair[0].nth)
     )
@@ -43,7 +43,7 @@ def test_replicas_agree_on_the_status_in_any_order_packet_and_repetition(data: s
 
 
 def test_the_check_finds_moves_that_are_ranked_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "_rank", lambda position: position)
+    monkeypatch.setattr(status, "_status_rank", lambda position: position)
     assert fails_for_some_seed(check)
 
 
@@ -51,7 +51,7 @@ def test_a_thread_is_held_while_it_is_paused_or_waiting() -> None:
     rows = DictRows()
     assert not status.is_held(status.current(rows))
     for number, told in enumerate(STATUSES, 1):
-        status.apply(rows, Stamp(Dot(origin(1), number), number, number, VersionVector()), Move(told))
+        status.apply_status(rows, Stamp(Dot(origin(1), number), number, number, VersionVector()), Move(told))
         assert status.is_held(status.current(rows)) == (told in ("paused", "waiting"))
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
-from shoal.kinds.step.state import step_log
-from shoal.kinds.step.state.step_log import Decide, End, Intend, Progress, Result
+from shoal.kinds.step import state as step_log
+from shoal.kinds.step.state import Decide, End, Intend, Progress, Result
 from tests.support.causal import Choose, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows
@@ -27,7 +27,7 @@ ATTEMPTS = ("x", "y", "z")
 
 
 def apply(rows: Rows, stamp: Stamp, made: Change) -> None:
-    step_log.apply(rows, stamp, *made)
+    step_log.apply_step(rows, stamp, *made)
 
 
 def digest(content: bytes) -> bytes:
@@ -154,9 +154,9 @@ def stamp(sequence: int) -> Stamp:
 
 def test_a_result_settles_a_step_that_was_abandoned() -> None:
     rows = DictRows()
-    step_log.apply(rows, stamp(1), Intend("k", "charge", "x"))
-    step_log.apply(rows, stamp(2), Decide("k", ("x",), "abandon", by="ana"))
-    entry = step_log.apply(rows, stamp(3), Result("k", "x", digest(b"r")), b"r")
+    step_log.apply_step(rows, stamp(1), Intend("k", "charge", "x"))
+    step_log.apply_step(rows, stamp(2), Decide("k", ("x",), "abandon", by="ana"))
+    entry = step_log.apply_step(rows, stamp(3), Result("k", "x", digest(b"r")), b"r")
     assert entry.state == "done"
 
 
@@ -164,7 +164,7 @@ def test_a_result_settles_a_step_that_was_abandoned() -> None:
 def test_the_progress_at_the_greatest_position_counts(order: int) -> None:
     rows = DictRows()
     for sequence in (1, 2)[::order]:
-        entry = step_log.apply(rows, stamp(sequence), Progress("k", "x", bytes([sequence])))
+        entry = step_log.apply_step(rows, stamp(sequence), Progress("k", "x", bytes([sequence])))
     assert [reached.progress for reached in entry.progress] == [b"\x02"]
 
 
@@ -172,37 +172,37 @@ def test_the_progress_at_the_greatest_position_counts(order: int) -> None:
 def test_a_decision_that_came_twice_is_one(order: int) -> None:
     rows = DictRows()
     for sequence in (1, 2)[::order]:
-        entry = step_log.apply(rows, stamp(sequence), Decide("k", ("x",), "retry", by=f"by {sequence}", key="request"))
+        entry = step_log.apply_step(rows, stamp(sequence), Decide("k", ("x",), "retry", by=f"by {sequence}", key="request"))
     assert [decision.by for decision in entry.decisions] == ["by 1"]
 
 
 def test_a_result_that_was_not_kept_leaves_it_open() -> None:
     rows = DictRows()
-    step_log.apply(rows, stamp(1), Intend("k", "charge", "x"))
-    assert step_log.apply(rows, stamp(2), End("k", "x", "unkept")).state == "open"
-    assert step_log.apply(rows, stamp(3), End("k", "x", "withdrawn")).state == "ready"
+    step_log.apply_step(rows, stamp(1), Intend("k", "charge", "x"))
+    assert step_log.apply_step(rows, stamp(2), End("k", "x", "unkept")).state == "open"
+    assert step_log.apply_step(rows, stamp(3), End("k", "x", "withdrawn")).state == "ready"
 
 
 def test_a_step_that_was_given_free_counts_its_failures_anew() -> None:
     rows = DictRows()
-    step_log.apply(rows, stamp(1), Intend("k", "charge", "x"))
-    failed = step_log.apply(rows, stamp(2), End("k", "x", "error", b"e"))
+    step_log.apply_step(rows, stamp(1), Intend("k", "charge", "x"))
+    failed = step_log.apply_step(rows, stamp(2), End("k", "x", "error", b"e"))
     assert (failed.state, len(failed.failures)) == ("failed", 1)
-    free = step_log.apply(rows, stamp(3), Decide("k", ("x",), "retry"))
+    free = step_log.apply_step(rows, stamp(3), Decide("k", ("x",), "retry"))
     assert (free.state, free.failures) == ("ready", [])
 
 
 def test_a_step_can_be_abandoned_again_after_a_change_of_mind() -> None:
     rows = DictRows()
-    step_log.apply(rows, stamp(1), Intend("k", "charge", "x"))
+    step_log.apply_step(rows, stamp(1), Intend("k", "charge", "x"))
     for number, kind in enumerate(("abandon", "retry", "abandon")):
-        entry = step_log.apply(rows, stamp(2 + number), Decide("k", ("x",), kind))  # type: ignore[arg-type]
+        entry = step_log.apply_step(rows, stamp(2 + number), Decide("k", ("x",), kind))  # type: ignore[arg-type]
     assert entry.state == "abandoned"
 
 
 def test_undecodable_and_missing_rows_are_reported() -> None:
     rows = DictRows()
-    step_log.apply(rows, stamp(1), Intend("k", "charge", "x", digest(b"a")), b"a")
+    step_log.apply_step(rows, stamp(1), Intend("k", "charge", "x", digest(b"a")), b"a")
     with pytest.raises(StoreCorrupt, match="is missing from the step log"):
         step_log.content(rows, "k", digest(b"b"))
     rows.put(step_log.ENTRY + b"k", b"\xc1")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.kinds.thread.state import tree
-from shoal.kinds.thread.state.tree import FANOUT, Tops
+from shoal.kinds.thread.state import chunking as tree
+from shoal.kinds.thread.state.chunking import FANOUT, Tops
 from tests.support.examples import examples
 
 LEAVES = [sha256(str(n).encode()).digest() for n in range(2 * FANOUT * FANOUT + 100)]

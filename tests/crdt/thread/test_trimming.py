@@ -14,7 +14,7 @@ from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import HORIZON, Dot, VersionVector
 from shoal.crdt.floor import NO_FLOOR, Floor
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.journal.state import claims, events, journal, retention, trimming
+from shoal.kinds.journal.state import events, journal, retention, trimming
 from shoal.kinds.journal.state.events import EVENT, Event, Issue
 from shoal.kinds.journal.state.journal import Append, Conflict, Cursor
 from shoal.kinds.journal.state.retention import Retain
@@ -111,15 +111,15 @@ def whatever_sorts_below(ends: list[bytes]) -> VersionVector:
     return VersionVector({origin(number): 10**6 for number in range(1, 4)})
 
 
-def only_events(_rows: Rows) -> list[claims.Claim]:
+def only_events(_rows: Rows) -> list[events.Claim]:
     return []
 
 
-remove = claims.remove
+remove = events.remove
 
 
-def the_whole_key_goes(rows: Rows, key: str, gone: Callable[[claims.Claim], bool]) -> list[claims.Claim]:
-    return remove(rows, key, lambda _: any(map(gone, claims.claims_of(rows, key))))
+def the_whole_key_goes(rows: Rows, key: str, gone: Callable[[events.Claim], bool]) -> list[events.Claim]:
+    return remove(rows, key, lambda _: any(map(gone, events.claims_of(rows, key))))
 
 
 def uncounted(rows: Rows, position: bytes) -> None:
@@ -139,8 +139,8 @@ def once(rows: Rows, to: Floor) -> None:
     ("module", "name", "bug"),
     [
         (trimming, "covered", whatever_sorts_below),
-        (claims, "losers", only_events),
-        (claims, "remove", the_whole_key_goes),
+        (events, "losers", only_events),
+        (events, "remove", the_whole_key_goes),
         (events, "drop", uncounted),
         (trimming, "_raise", once),
     ],

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.budget.state import budget
-from shoal.kinds.budget.state.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
+from shoal.kinds.budget import state as budget
+from shoal.kinds.budget.state import THE_POOL, Change, Draw, Grant, Spend, Transfer
 from shoal.kinds.counter import state as counter
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
-from shoal.kinds.budget.state import budget, shares
-from shoal.kinds.budget.state.budget import THE_POOL, Change, Draw, Grant, Spend, Transfer
-from shoal.kinds.budget.state.shares import Spread
+from shoal.kinds.budget import state as budget
+from shoal.kinds.budget.state import THE_POOL, Change, Draw, Grant, Spend, Spread, Transfer
 from tests.support.examples import examples
 from tests.support.rows import DictRows
 
@@ -31,36 +30,36 @@ def spreads(draw: st.DrawFn) -> Spread:
 
 @given(spreads())
 def test_all_shares_together_are_what_there_is_and_differ_by_one_at_most(spread: Spread) -> None:
-    found = [shares.share(spread._replace(own=node)) for node in spread.held]
+    found = [budget.share(spread._replace(own=node)) for node in spread.held]
     assert sum(found) == sum(spread.held.values()) + spread.pool
     assert max(found) - min(found) <= 1
 
 
 @given(spreads(), amounts)
 def test_a_node_gives_only_what_it_has_beyond_its_share(spread: Spread, asked: int) -> None:
-    given_ = shares.to_give(spread, asked)
+    given_ = budget.to_give(spread, asked)
     held = spread.held[spread.own]
     assert 0 <= given_ <= asked
-    assert given_ == 0 or held - given_ >= shares.share(spread)
+    assert given_ == 0 or held - given_ >= budget.share(spread)
 
 
 @given(amounts, amounts)
 def test_in_need_a_node_gives_what_it_is_asked_for_if_it_has_it(held: int, asked: int) -> None:
-    found = shares.to_give_in_need(held, asked)
+    found = budget.to_give_in_need(held, asked)
     assert min(held, asked) <= found <= held
 
 
 @given(spreads())
 def test_a_node_asks_those_that_can_spare_some_for_no_more_than_its_share(spread: Spread) -> None:
-    asked, others = shares.to_ask(spread)
-    assert 0 <= asked <= shares.share(spread)
-    assert all(spread.held[node] > shares.share(spread) for node in others)
+    asked, others = budget.to_ask(spread)
+    assert 0 <= asked <= budget.share(spread)
+    assert all(spread.held[node] > budget.share(spread) for node in others)
     assert bool(asked) == bool(others)
 
 
 def test_the_budget_decides_who_has_one_more() -> None:
     held = dict.fromkeys(NODES[:3], 0)
-    first = [node for name in range(60) for node in held if shares.share(Spread(node, held, 1, 0, str(name).encode())) == 1]
+    first = [node for name in range(60) for node in held if budget.share(Spread(node, held, 1, 0, str(name).encode())) == 1]
     assert len(first) == 60
     assert set(first) == set(held)
 
@@ -90,14 +89,14 @@ class Model:
 
     def look(self, node: bytes) -> None:
         """As `Rights.spread` and `RightsRequests.answer` do."""
-        wanted = shares.to_draw(self.known(node))
+        wanted = budget.to_draw(self.known(node))
         if wanted is not None:
             drawn = min(budget.pool(self.rows), wanted - self.held()[node])
             if drawn > 0:
                 self.move(node, Draw(THE_POOL, drawn, node))
-        asked, others = shares.to_ask(self.known(node))
+        asked, others = budget.to_ask(self.known(node))
         for giver in others:
-            amount = min(shares.to_give(self.known(giver), asked), self.held()[giver])
+            amount = min(budget.to_give(self.known(giver), asked), self.held()[giver])
             if amount > 0:
                 self.move(giver, Transfer(node, node, amount, giver))
                 asked -= amount
@@ -127,7 +126,7 @@ def check(data: st.DataObject) -> None:
     assert min(held.values()) >= 0
     assert budget.pool(model.rows) >= 0
     for node in model.nodes:  # Enough, so that a dead one takes no more than what the others lack of that.
-        assert 4 * held[node] >= 3 * shares.share(model.known(node)) or total < 2 * len(model.nodes)
+        assert 4 * held[node] >= 3 * budget.share(model.known(node)) or total < 2 * len(model.nodes)
 
 
 @pytest.mark.answers("one-dead-node-stops-the-spending-of-a-budget")
@@ -138,7 +137,7 @@ def test_looks_of_all_nodes_come_to_an_end_with_three_quarters_of_a_share_at_eac
 
 
 def test_the_check_finds_a_node_that_gives_more_than_it_can_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "to_give", lambda spread, asked: spread.held[spread.own])
+    monkeypatch.setattr(budget, "to_give", lambda spread, asked: spread.held[spread.own])
     with pytest.raises(AssertionError):
         settings(max_examples=200, deadline=None, database=None, derandomize=True, report_multiple_bugs=False)(
             given(st.data())(check)
@@ -160,6 +159,6 @@ def test_a_budget_that_one_node_spends_costs_moves_that_grow_with_its_logarithm(
 
 
 def test_rights_that_it_was_told_to_keep_are_not_given() -> None:
-    spread = shares.Spread(b"a", {b"a": 10, b"b": 0}, 0, 0, b"budget", kept=8)
-    assert shares.to_give(spread, 5) == 2
-    assert shares.to_give(spread._replace(kept=0), 9) == 5
+    spread = budget.Spread(b"a", {b"a": 10, b"b": 0}, 0, 0, b"budget", kept=8)
+    assert budget.to_give(spread, 5) == 2
+    assert budget.to_give(spread._replace(kept=0), 9) == 5

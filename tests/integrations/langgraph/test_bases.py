@@ -18,10 +18,9 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import StoreCorrupt
 from shoal.integrations.langgraph import ShoalSaver
-from shoal.integrations.langgraph import bases as bases_module
-from shoal.integrations.langgraph.bases import LIST_BYTES_MIN, Base, Bases
-from shoal.integrations.langgraph.encoding import added_elements
-from shoal.integrations.langgraph.naming import Place
+from shoal.integrations.langgraph import writes as bases_module
+from shoal.integrations.langgraph.encoding import Place, added_elements
+from shoal.integrations.langgraph.writes import LIST_BYTES_MIN, Base, Bases
 from shoal.node.node import Node
 from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage

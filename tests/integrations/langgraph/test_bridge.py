@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shoal.errors import OutcomeUnknown, StoreClosed
-from shoal.integrations import bridge
-from shoal.integrations.bridge import Bridge
+from shoal.integrations import base as bridge
+from shoal.integrations.base import Bridge
 
 
 async def made() -> Bridge:

@@ -15,8 +15,7 @@ from langgraph.store.memory import InMemoryStore
 
 from shoal.config import Config
 from shoal.errors import InvalidInput
-from shoal.integrations.langgraph.embedding import Embedding
-from shoal.integrations.langgraph.store import ShoalStore
+from shoal.integrations.langgraph.store import Embedding, ShoalStore
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench

@@ -27,7 +27,7 @@ import shoal
 from shoal.client.store import Store
 from shoal.errors import InvalidInput, InvalidValue, ShoalError
 from shoal.integrations.langgraph import ShoalSaver, ShoalStore, encoding
-from shoal.integrations.langgraph.serialising import StrictSerializer, serialiser
+from shoal.integrations.langgraph.encoding import StrictSerializer, serialiser
 from shoal.protocol import requests
 from tests.integrations.langgraph.test_encoding import Reversed
 from tests.support.audited import RUNS_CODE, audited

@@ -16,8 +16,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 import shoal
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum
 from shoal.integrations.langgraph import ShoalSaver
-from shoal.integrations.langgraph.naming import name_of
-from shoal.testing.loop import run
+from shoal.integrations.langgraph.encoding import name_of
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 from tests.cli.conftest import served
 from tests.integrations.langgraph.worker import CONFIG, graph_on

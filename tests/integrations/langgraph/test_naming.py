@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shoal.integrations.langgraph.naming import branch_of, id_of, label_of, name_of, prefix_of, split_label
+from shoal.integrations.langgraph.encoding import branch_of, id_of, label_of, name_of, prefix_of, split_label
 from shoal.names import check_name
 
 ids = st.text(st.characters(), max_size=12) | st.text("./%{}\x00\x85\ud800a", max_size=8)

@@ -20,8 +20,8 @@ from shoal.client.store import Space
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, OwnerSuperseded, StoreClosed
 from shoal.integrations.langgraph import ShoalSaver
-from shoal.integrations.langgraph.naming import Place
-from shoal.kinds.thread.flows.checkpoint import shown_checkpoint
+from shoal.integrations.langgraph.encoding import Place
+from shoal.kinds.thread.flows.checkpoints import shown_checkpoint
 from shoal.protocol.requests import Save
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment

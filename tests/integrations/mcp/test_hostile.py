@@ -14,7 +14,7 @@ import shoal
 from shoal.errors import ShoalError
 from shoal.integrations.mcp import memory
 from shoal.integrations.mcp.server import STATE_TOOLS
-from shoal.integrations.mcp.tool import Call, Tool, schema_of
+from shoal.integrations.mcp.views import Call, Tool, schema_of
 from tests.support.audited import RUNS_CODE, audited
 from tests.support.hostile import PLAIN, lying
 

@@ -14,7 +14,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 
 import shoal
-from shoal.integrations.mcp.input import Lines
+from shoal.integrations.mcp.server import Lines
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
 from tests.integrations.mcp.conftest import WHOLE_TEST_S, answer, client, refusal
 

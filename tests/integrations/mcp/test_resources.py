@@ -22,8 +22,7 @@ from mcp.types import (
 import shoal
 from shoal.client.watching import Reset
 from shoal.errors import InvalidInput
-from shoal.integrations.mcp.resources import Place, place_of
-from shoal.integrations.mcp.subscriptions import Subscriptions
+from shoal.integrations.mcp.resources import Place, Subscriptions, place_of
 from shoal.protocol.position import Position
 from tests.integrations.mcp.conftest import WHOLE_TEST_S, answer, client
 

@@ -10,7 +10,7 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 
 from shoal.integrations.pydantic import ShoalDurability, durable
-from shoal.kinds.step.flows.steps import StepRecord
+from shoal.kinds.step.flows import StepRecord
 from shoal.kinds.thread.handle.thread import Thread
 
 Call = Callable[..., Awaitable[Any]]

@@ -22,7 +22,7 @@ from shoal.node.verification.verify import verify as verified
 from shoal.protocol.requests import Append, Statement
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener, open_bench  # noqa: F401
 from tests.support.paces import USUAL

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from shoal.cluster.operation import Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import Tip, partition_of
 from shoal.crdt.dot import Origin
 from shoal.node.audit import signer as signing
 from shoal.node.audit.signer import Signer

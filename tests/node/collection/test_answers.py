@@ -35,14 +35,14 @@ def test_of_two_operations_with_one_key_exactly_one_counts(one: Dot, one_ms: int
 def test_a_row_has_the_answer_and_the_objects_of_an_operation_that_left(dot: Dot, wall_ms: int) -> None:
     add = Mutation(Kind.COUNTER, "crew", "n", counter.Add(1), 2)
     body = Body(1, wall_ms, (), "k", mutation.encode([add, add]), b"receipt")
-    row = answers.unpack(answers.truncated(dot, body))
+    row = answers.unpack_answer(answers.truncated(dot, body))
     assert (row.dot, row.wall_ms) == (dot, wall_ms)
     assert row.kept == answers.Kept(b"receipt", [Changed(Kind.COUNTER, "crew", "n", 2)])
 
 
 @given(dots)
 def test_a_row_is_the_dot_while_the_operation_is_in_the_log(dot: Dot) -> None:
-    assert answers.unpack(dot.pack()) == answers.KeyRow(dot, None, None)
+    assert answers.unpack_answer(dot.pack()) == answers.KeyRow(dot, None, None)
 
 
 def test_a_key_is_taken_over_after_its_window() -> None:

@@ -20,7 +20,7 @@ from shoal.protocol.requests import Add, AddEntry, Grant, ReadBudget, Spend
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.plan import Crash, Cut, Plan
 from simulation.world.environment import START_MS, SimulatedEnvironment
 from tests.node.conftest import Bench, Opener

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from shoal.cluster.operation import Tip
-from shoal.cluster.partition import partition_of
-from shoal.cluster.stability import Holding
+from shoal.cluster.operation import Tip, partition_of
+from shoal.cluster.truncation import Holding
 from shoal.config import Config
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
-from shoal.node.collection.forgetting import Forgetting
+from shoal.node.collection.retiring import Forgetting
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.retired import Retirement, Summary
 from shoal.storage import keys, marks

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from shoal.cluster.operation import Body
-from shoal.cluster.stability import Holding
+from shoal.cluster.truncation import Holding
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.node.collection import answers
-from shoal.node.collection.key_expiry import Expiry
+from shoal.node.collection.answers import Expiry
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 

@@ -11,9 +11,8 @@ import pytest
 
 from shoal.errors import InvalidInput, NotFound, OutcomeUnknown, Overloaded, Pruned
 from shoal.kinds.thread.handle.thread import Thread
-from shoal.kinds.thread.serving import pruning as pruning_module
-from shoal.kinds.thread.serving import sweeping
-from shoal.kinds.thread.serving.sweeping import Marking
+from shoal.kinds.thread.serving import pruning
+from shoal.kinds.thread.serving.pruning import Marking
 from shoal.node.collection import garbage as garbage_module
 from shoal.node.target import Target
 from shoal.node.writes.issuing import Issued, Issuer, Located
@@ -336,7 +335,7 @@ async def test_a_node_that_lost_its_disk_gets_what_stayed(fleet: Fleet) -> None:
 @pytest.mark.instant_syncs("sweeps are over before a save is durable")
 async def test_saves_during_a_sweep_stay(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """Saves say again what is being swept, at every point of it, under parents that know nothing of it."""
-    monkeypatch.setattr(sweeping, "SLICE", 1)
+    monkeypatch.setattr(pruning, "SLICE", 1)
     monkeypatch.setattr(garbage_module, "SLICE", 1)
     thread = bench.space.thread("agent")
     blobs = [[f"{n} {line}" for line in LARGE[:20]] for n in range(200)]
@@ -365,11 +364,11 @@ async def test_a_prune_looks_at_a_bounded_number_of_checkpoints_at_a_time(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     bench = open_bench(prune_ids_max=4)
-    monkeypatch.setattr(pruning_module, "_COMPARED_AT_ONCE", 4)
+    monkeypatch.setattr(pruning, "_COMPARED_AT_ONCE", 4)
     thread = bench.space.thread("agent")
     for n in range(count):
         await thread.save({"n": n})
-    turns = Turns(monkeypatch, pruning_module, "_labelled", lambda *_: 1)
+    turns = Turns(monkeypatch, pruning, "_labelled", lambda *_: 1)
     assert (await thread.prune(keep_last=1)).count == count - 1
     assert turns.most <= 4
     assert turns.all <= 2 * count  # In planning, and when it goes.

@@ -10,12 +10,12 @@ import pytest
 
 from shoal import values
 from shoal.client.store import Store
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import HORIZON, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import BookmarkLost, HistoryCompacted, JournalTrimmed, SessionBehind
 from shoal.kinds.document.state import compaction
-from shoal.kinds.document.state.coverage import Coverage
+from shoal.kinds.document.state.compaction import Coverage
 from shoal.kinds.journal.state import trimming
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify

@@ -9,7 +9,7 @@ from shoal.cluster.operation import Tip
 from shoal.config import Config
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Origin
-from shoal.node.collection.ripening import Ripening
+from shoal.node.collection.retiring import Ripening
 from shoal.node.partitions import Partition, Partitions
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage

@@ -19,8 +19,7 @@ from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.node import Node
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.encrypted.keyring import Keyring, KeysInMemory
-from shoal.storage.encrypted.master import LocalKeys
+from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.kinds.thread.serving.sweeping import Marking
+from shoal.kinds.thread.serving.pruning import Marking
 from shoal.kinds.thread.state import channel, dag
 
 PRUNED, CHUNK = b"p" * 16, b"c" * 32

@@ -12,15 +12,14 @@ from shoal import values
 from shoal.cluster import messages
 from shoal.cluster.effects import Reset
 from shoal.cluster.messages import Truncated
-from shoal.cluster.operation import Tip
-from shoal.cluster.partition import partition_of
-from shoal.cluster.stability import Holding
+from shoal.cluster.operation import Tip, partition_of
+from shoal.cluster.truncation import Holding
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import DeletedMeanwhile, KeyExpired, KeyReused
-from shoal.node.collection.key_expiry import Expiry
-from shoal.node.peers.resets import Resets
+from shoal.node.collection.answers import Expiry
+from shoal.node.peers.admission import Resets
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.keys import make_key

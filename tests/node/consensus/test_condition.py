@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Electorate, Term
-from shoal.cluster.consensus.motions import Ask, Known, Refusal, Vote
+from shoal.cluster.consensus.ballots import NO_BALLOT, NO_TERM, NOTHING, Ask, Electorate, Known, Refusal, Term, Vote
 from shoal.node.consensus.condition import Condition
 
 MEMBERS = Electorate((frozenset("abc"),))

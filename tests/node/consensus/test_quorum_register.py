@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.consensus.motions import Accept, Motion, Vote
-from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD
+from shoal.cluster.consensus.ballots import Accept, Motion, Vote
+from shoal.cluster.consensus.recovery import COUNTS_AHEAD
 from shoal.cluster.messages import Message
 from shoal.config import Config
 from shoal.errors import (
@@ -28,7 +28,7 @@ from shoal.errors import (
 from shoal.node.consensus.quorum_register import QuorumRegister, Versioned
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet, Member
 

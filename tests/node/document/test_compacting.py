@@ -14,7 +14,7 @@ from shoal.client.store import Store
 from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, HistoryCompacted, InvalidInput, NotFound, TooLarge
 from shoal.kinds.document.state import compaction, document
-from shoal.kinds.document.state.coverage import Coverage
+from shoal.kinds.document.state.compaction import Coverage
 from shoal.node.collection.generations import rows_of
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction

@@ -15,8 +15,8 @@ from shoal import values
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, StoreCorrupt, TooLarge
 from shoal.kinds.items.handle.items import Items
-from shoal.kinds.items.serving import indexing
-from shoal.kinds.items.serving.planning import Span, span_of
+from shoal.kinds.items.serving import indexes as indexing
+from shoal.kinds.items.serving.searches import Span, span_of
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -325,7 +325,7 @@ async def test_rows_of_an_older_form_are_built_anew(bench: Bench, monkeypatch: p
     await bench.space.items.index(NOTES, "n")
     await built(bench.space.items)
     monkeypatch.setattr("shoal.kinds.items.serving.indexes.FORM", 2)
-    monkeypatch.setattr("shoal.kinds.items.serving.indexing.FORM", 2)
+    monkeypatch.setattr("shoal.kinds.items.serving.indexes.FORM", 2)
     after = bench.crashed(None)
     await after.space.items.search(NOTES, filter={"n": 3})
     async with asyncio.timeout(30):

@@ -12,8 +12,8 @@ import pytest
 from shoal import values
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue, ItemChanged, KeyReused, ShoalError, TooLarge
+from shoal.kinds.items import state as rows_of_items
 from shoal.kinds.items.handle.item import Item
-from shoal.kinds.items.state import items as rows_of_items
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

@@ -22,7 +22,7 @@ from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.values.vectors import pack
+from shoal.values.forms import pack
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener

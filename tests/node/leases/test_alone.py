@@ -26,7 +26,7 @@ from shoal.errors import (
 from shoal.kinds.scalars.handle import Register
 from shoal.protocol import requests
 from shoal.protocol.requests import CompareAndSet, Fenced, ReadRegister, Swap, Term
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench
 from tests.support.paces import USUAL

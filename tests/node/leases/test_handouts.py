@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.consensus.motions import Accept
+from shoal.cluster.consensus.ballots import Accept
 from shoal.cluster.messages import Message, Push, Supply
 from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown
 from shoal.kinds.lease.state.table import Claim, Group, worklist_mark
@@ -26,7 +26,7 @@ from shoal.protocol.requests import (
     QueueItem,
     Term,
 )
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 from tests.support.paces import USUAL
 

@@ -18,7 +18,7 @@ from shoal.protocol.requests import AcquireLease, Fenced, LeaseGranted, ReadLeas
 from shoal.protocol.session import Session
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.support.paces import USUAL

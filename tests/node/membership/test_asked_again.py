@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.consensus.ballots import Ballot
-from shoal.cluster.consensus.motions import Accept, Vote
+from shoal.cluster.consensus.ballots import Accept, Ballot, Vote
 from shoal.errors import InvalidInput, NotAMember
 from shoal.storage.memory import MemoryStorage
 from tests.node.membership.test_changes import (

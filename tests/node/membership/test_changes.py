@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.consensus.motions import Accept
+from shoal.cluster.consensus.ballots import Accept
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Membership, Standing

@@ -13,10 +13,10 @@ import pytest
 from shoal.cluster import messages
 from shoal.cluster.consensus.ballots import Ballot, Value
 from shoal.cluster.consensus.ballots import Term as VotersTerm
-from shoal.cluster.consensus.rebuilding import COUNTS_AHEAD, Foundation, Remains
-from shoal.cluster.membership import rebuilds
+from shoal.cluster.consensus.recovery import COUNTS_AHEAD, Foundation, Remains
+from shoal.cluster.membership import notices as rebuilds
 from shoal.cluster.membership.epochs import REBUILD_AHEAD, Record
-from shoal.cluster.membership.rebuilds import Founding, Inquiry, Report
+from shoal.cluster.membership.notices import Founding, Inquiry, Report
 from shoal.errors import InvalidInput, LeaseHeld, NoQuorum, NotAMember, PeerRefused, ShoalError, Unavailable
 from shoal.node.membership.rebuilding import Survey
 from shoal.protocol.requests import AcquireLease, RebuildView, Term

@@ -24,7 +24,7 @@ from shoal.cluster.messages import (
     Vectors,
     Want,
 )
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 from shoal.protocol import requests

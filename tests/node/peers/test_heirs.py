@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from shoal.errors import RightsElsewhere, StoreCorrupt
+from shoal.kinds.budget import state as budget
 from shoal.kinds.budget.handle import Budget
-from shoal.kinds.budget.state import budget
 from shoal.kinds.map import state as ormap
 from shoal.kinds.map.handle import SharedMap
 from shoal.node.target import Target

@@ -13,19 +13,18 @@ from hypothesis import strategies as st
 
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment, Want
-from shoal.cluster.operation import CHAIN_START, Body
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import CHAIN_START, Body, partition_of
 from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS, END_MS
 from shoal.crdt.dot import Dot, Origin
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.state import document
-from shoal.kinds.items.state import items
+from shoal.kinds.items import state as items
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import NOTHING, Blobs
-from shoal.node.peers.operations import vetting
+from shoal.node.peers import incoming as vetting
 from shoal.node.target import Target
 from shoal.node.turns import document_pace
 from shoal.node.verification.verify import verify

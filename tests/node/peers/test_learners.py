@@ -12,7 +12,7 @@ from shoal.cluster import messages
 from shoal.cluster.learning import Learning
 from shoal.cluster.membership.epochs import Change, Record
 from shoal.cluster.messages import Digest, Vectors
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import CatchingUp, NoQuorum, RightsElsewhere

@@ -10,22 +10,20 @@ import msgspec
 import pytest
 
 from shoal.cluster import messages, operation
-from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Ballot, Term, Value
-from shoal.cluster.consensus.motions import Accept, Ask, Vote
-from shoal.cluster.consensus.rebuilding import Foundation
+from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Accept, Ask, Ballot, Term, Value, Vote
+from shoal.cluster.consensus.recovery import Foundation
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Change, Record
-from shoal.cluster.membership.notices import Membership, Standing
-from shoal.cluster.membership.rebuilds import Founding, Inquiry
+from shoal.cluster.membership.notices import Founding, Inquiry, Membership, Standing
 from shoal.cluster.messages import Push, Shipment, SnapshotRequest, Supply, Truncated, Vectors, Want
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
 from shoal.errors import BadOperation
 from shoal.node import blobs
-from shoal.node.appliers.effects import What
+from shoal.node.appliers.applier import What
 from shoal.node.collection.entries import Garbage
 from shoal.node.retired import Summary
-from shoal.node.snapshots.provenance import taken
+from shoal.node.snapshots.receiving import taken
 from shoal.node.snapshots.sending import SnapshotSender
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage

@@ -11,7 +11,7 @@ from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.crdt.dot import Origin
 from shoal.node.membership.roster import Roster
-from shoal.node.peers.marking import Marking
+from shoal.node.peers.admission import Marking
 from shoal.node.peers.members import Members
 from shoal.storage import keys, marks
 from shoal.storage.commit import GroupCommit

@@ -15,7 +15,7 @@ from shoal.node import incarnation
 from shoal.protocol.requests import BeginStep, CatchUp, Step
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet, Member
 
 WAIT_S = 30.0

@@ -8,7 +8,7 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.messages import Digest, Parts, Vectors
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import Origin, belongs
 from shoal.errors import InvalidInput, PeerRefused
 from shoal.node.partitions import Partition

@@ -7,8 +7,7 @@ from msgspec import msgpack
 
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment, Want
-from shoal.cluster.operation import Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import Tip, partition_of
 from shoal.crdt.dot import Origin
 from shoal.node.writes.issuing import Logged
 from shoal.protocol import requests

@@ -9,7 +9,7 @@ from shoal.cluster.clocks import Clock
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Digest
 from shoal.cluster.peering import Identity
-from shoal.node.peers.outlets import Outlets
+from shoal.node.peers.replica import Outlets
 
 
 class Taken:

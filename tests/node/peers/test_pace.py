@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from shoal.config import Config
-from shoal.node.peers.pace import Pace
-from shoal.testing.loop import run
+from shoal.node.peers.replica import Pace
+from shoal.testing.machines import run
 
 CONFIG = Config(tick_s=0.05, tick_idle_s=0.25, tick_quiet_s=1.0)
 FAR_S = 100.0

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from shoal.node.peers.quorum import Sharing, _Waiter
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 
 
 class Work:

@@ -10,10 +10,11 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.messages import Message, RepairReply, RepairRequest
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.errors import NotFound, StoreCorrupt, Unavailable
-from shoal.kinds.thread.state import dag, tree
+from shoal.kinds.thread.state import chunking as tree
+from shoal.kinds.thread.state import dag
 from shoal.kinds.thread.state.dag import CHECKPOINT, CHUNK
 from shoal.node.peers import read_repair
 from shoal.node.peers.read_repair import Verdict

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

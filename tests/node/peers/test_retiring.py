@@ -10,7 +10,7 @@ import pytest
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import BadOperation
 from shoal.node import blobs

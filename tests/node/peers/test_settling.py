@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from shoal.cluster.messages import Shipment
 from shoal.crdt.dot import Dot, Origin
-from shoal.node.peers.operations.settling import Settling
+from shoal.node.peers.outgoing import Settling
 from shoal.node.writes.issuing import Logged
 
 ORIGIN = Origin(b"o" * 16)

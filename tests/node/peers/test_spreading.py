@@ -14,7 +14,7 @@ from shoal.kinds.budget.handle import Budget
 from shoal.node.target import Target
 from shoal.protocol.requests import ReleaseRights
 from shoal.storage.keys import Kind
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 
 PACE: dict[str, int | float] = {"rights_wait_s": 0.2, "tick_s": 0.05, "sync_interval_s": 0.2}

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.messages import Digest, Have, Push, Shipment
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.cluster.peering import Identity
 from shoal.config import Config
 from shoal.crdt.dot import Origin

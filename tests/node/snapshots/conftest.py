@@ -6,7 +6,7 @@ import pytest
 
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage

@@ -9,8 +9,7 @@ import pytest
 from shoal.config import Config
 from shoal.errors import BadOperation, ReadOnly
 from shoal.node.snapshots import switching
-from shoal.node.snapshots.provenance import Taken
-from shoal.node.snapshots.receiving import SnapshotReceiver, _Staging
+from shoal.node.snapshots.receiving import SnapshotReceiver, Taken, _Staging
 from shoal.storage import keys
 from tests.node.snapshots.conftest import NUMBER, Filled
 from tests.node.snapshots.test_checking import checked

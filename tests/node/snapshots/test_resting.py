@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.cluster.snapshots.taking import Snapshots
-from shoal.node.snapshots.resting import Rests
+from shoal.node.snapshots.receiving import Rests
 from tests.cluster.test_snapshots import LIMITS, Holding
 
 

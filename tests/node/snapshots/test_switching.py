@@ -7,7 +7,7 @@ import pytest
 
 from shoal.config import Config
 from shoal.errors import StorageFull, StoreCorrupt
-from shoal.kinds.step.state import status
+from shoal.kinds.step import state as status
 from shoal.node.snapshots import switching
 from shoal.node.verification.verify import verify
 from shoal.storage import keys

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from shoal.config import Config
 from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, KeyReused, NotFound, StoreCorrupt, TooLarge
 from shoal.kinds.thread.handle.thread import Thread
-from shoal.kinds.thread.state import tree
+from shoal.kinds.thread.state import chunking as tree
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys

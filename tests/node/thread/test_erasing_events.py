@@ -12,7 +12,7 @@ from shoal import values
 from shoal.client.watching import Change
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.errors import InvalidInput, KeyReused, NotFound, Unavailable
-from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.journal.handle import Journal
 from shoal.protocol import requests
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.errors import NotFound
 from shoal.kinds.thread.state import dag
 from shoal.protocol.bookmark import Bookmark

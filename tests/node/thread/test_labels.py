@@ -7,8 +7,8 @@ import pytest
 
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, NotFound, OwnerSuperseded, TooLarge
-from shoal.kinds.label.state import notes
-from shoal.kinds.label.state.notes import NOTES, Note
+from shoal.kinds.label import state as notes
+from shoal.kinds.label.state import NOTES, Note
 from shoal.node.collection.generations import rows_of
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction

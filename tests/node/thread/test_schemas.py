@@ -10,7 +10,7 @@ import pytest
 from shoal import values
 from shoal.client.store import Space
 from shoal.errors import InvalidInput, InvalidSchema, NotFound, SchemaTaken, SchemaViolation, TooLarge
-from shoal.kinds.schema.serving.rules import matches
+from shoal.kinds.schema.handler import matches
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Checkpoint, Save
 from shoal.schemas.rule import Flaw, Rule

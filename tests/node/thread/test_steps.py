@@ -31,7 +31,7 @@ from shoal.protocol.requests import (
     Steps,
 )
 from shoal.protocol.session import Session
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener
 

@@ -7,7 +7,7 @@ import pytest
 
 import shoal
 from shoal.cluster import operation
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import Dot
 from shoal.errors import (
     HeadMoved,

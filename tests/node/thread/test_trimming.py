@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from shoal.errors import InvalidInput, JournalTrimmed, KeyReused
-from shoal.kinds.journal.handle.journal import Journal
+from shoal.kinds.journal.handle import Journal
 from shoal.kinds.journal.serving import retention
 from shoal.node.transaction import ObjectRows
 from shoal.storage import keys

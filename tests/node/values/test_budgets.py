@@ -11,7 +11,7 @@ import pytest
 from shoal.cluster.messages import RightsReply, RightsRequest
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, NoQuorum, RightsElsewhere, ShoalError
 from shoal.kinds.budget.handle import Budget
-from shoal.kinds.budget.peers.rights import Rights
+from shoal.kinds.budget.peers import Rights
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability

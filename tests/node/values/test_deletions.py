@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, cast
 import pytest
 
 from shoal.client.store import Space
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.rows import successor

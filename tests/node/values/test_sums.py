@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
+from shoal.kinds.map import handler as sums
 from shoal.kinds.map import state as ormap
-from shoal.kinds.map.serving import sums
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import AddEntry, ReadMap, RemoveEntry

@@ -10,7 +10,7 @@ import pytest
 from msgspec import Raw
 
 from shoal.cluster import messages, operation
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.cluster.scrub import Piece
 from shoal.config import Config
 from shoal.crdt.rows import successor

@@ -9,16 +9,15 @@ import pytest
 
 from shoal.cluster import operation
 from shoal.cluster.messages import Range, Shipment, Supply
-from shoal.cluster.operation import Body, Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import Body, Tip, partition_of
 from shoal.config import Config
 from shoal.crdt.dot import HORIZON, Dot, Origin
 from shoal.kinds.counter import state as counter
 from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.retired import Summary
+from shoal.node.verification.evidence import Shown, shown_by
 from shoal.node.verification.report import ObjectPlace
-from shoal.node.verification.shown import Shown, shown_by
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from simulation.world.fleet import Fleet

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.rows import POSITION_BYTES

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.node.watching.audience import Audience
+from shoal.node.watching.feed import Audience
 from shoal.protocol.requests import Follow, ObjectKind, Watch
 
 names = st.text("ab", max_size=4)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import InvalidName, ReadOnly, ShoalError, StorageFull
 from shoal.protocol import requests

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from simulation.judging.amounts import ADDS_MAX, Amounts, counted, is_nth_amount, nth_amount
 
 

@@ -8,8 +8,7 @@ from functools import partial
 import pytest
 
 from shoal.cluster import operation
-from shoal.cluster.operation import Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import Tip, partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import StoreCorrupt

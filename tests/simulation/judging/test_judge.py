@@ -12,7 +12,7 @@ from shoal.protocol.requests import Add, Durability
 from shoal.protocol.session import Session
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.judging import judge as judging
 from simulation.judging.found import Found, find
 from simulation.judging.history import Acknowledged, Event, Failed, History, Invoked, LetGo, Refused, Resent, Shown, amount

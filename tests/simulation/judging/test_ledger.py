@@ -7,8 +7,7 @@ from msgspec.structs import replace
 
 from shoal.client.watching import Change
 from shoal.cluster import operation
-from shoal.cluster.operation import CHAIN_START, Body, LogEntry, Tip
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import CHAIN_START, Body, LogEntry, Tip, partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.kinds.journal.state import journal
 from shoal.kinds.thread.state import dag

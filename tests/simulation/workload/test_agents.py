@@ -9,7 +9,7 @@ from typing import TypeVar, get_args
 
 import pytest
 
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.judging.found import Found, find
 from simulation.judging.history import Acknowledged, Failed, Invoked, LetGo, Refused, Resent, Shown
 from simulation.parts.all import FAMILIES

@@ -12,7 +12,7 @@ from shoal.config import Config
 from shoal.errors import StoreCorrupt
 from shoal.protocol.requests import Add, CounterValue, NodeStatus, ReadCounter, Status
 from shoal.storage import keys
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.environment import START_MS
 from simulation.world.host import Clock, SimulatedNode
 from simulation.world.incarnation import Fenced, own_tasks

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.world.incarnation import Fenced, Incarnation, life_of, own_tasks
 
 

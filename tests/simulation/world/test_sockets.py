@@ -9,7 +9,7 @@ from random import Random
 import pytest
 from aiohttp import ClientConnectionResetError, WSMessageTypeError, WSMsgType
 
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.plan import Weather
 from simulation.world.incarnation import Fenced, Incarnation
 from simulation.world.network import CLIENT, Network

@@ -12,7 +12,7 @@ from shoal.cluster.messages import Busy
 from shoal.cluster.peering import Identity
 from shoal.config import Config
 from shoal.errors import BadOperation
-from shoal.testing.loop import run
+from shoal.testing.machines import run
 from simulation.plan import Weather
 from simulation.world.host import SimulatedNode
 from simulation.world.incarnation import Incarnation

@@ -7,8 +7,7 @@ from os import urandom
 
 import pytest
 
-from shoal.storage.encrypted.keyring import Keyring, KeysInMemory
-from shoal.storage.encrypted.master import LocalKeys
+from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.memory import MemoryStorage
 

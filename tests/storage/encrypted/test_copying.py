@@ -11,7 +11,7 @@ from shoal.config import Config
 from shoal.errors import MasterKeyWrong, StorageError
 from shoal.storage.encrypted import copying
 from shoal.storage.encrypted.copying import copy
-from shoal.storage.encrypted.master import LocalKeys
+from shoal.storage.encrypted.keyring import LocalKeys
 from shoal.storage.encrypted.opening import open_encrypted
 from shoal.storage.interface import Storage
 from shoal.storage.opening import open_storage

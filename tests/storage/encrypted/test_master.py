@@ -11,7 +11,7 @@ import pytest
 
 from shoal.encryption import KeyService
 from shoal.errors import MasterKeyWrong
-from shoal.storage.encrypted.master import LocalKeys, service_of
+from shoal.storage.encrypted.keyring import LocalKeys, service_of
 
 KEY = bytes(range(32))
 

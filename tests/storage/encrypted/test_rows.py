@@ -21,8 +21,7 @@ from shoal.node.appliers.mutation import Mutation
 from shoal.storage import keys
 from shoal.storage.encrypted import ordering
 from shoal.storage.encrypted.keyring import KeysInMemory
-from shoal.storage.encrypted.places import STAGED, STORE, hidden_from, scopes_of
-from shoal.storage.encrypted.rows import RowCipher
+from shoal.storage.encrypted.rows import STAGED, STORE, RowCipher, hidden_from, scopes_of
 from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
@@ -242,8 +241,7 @@ def test_scans_of_hidden_keys_are_those_of_plain_ones(
     order_rows_max: int,
     sealed_every: int,
 ) -> None:
-    from shoal.storage.encrypted.keyring import Keyring
-    from shoal.storage.encrypted.master import LocalKeys
+    from shoal.storage.encrypted.keyring import Keyring, LocalKeys
     from tests.storage.encrypted.conftest import MASTER
 
     home = KeysInMemory()

@@ -13,8 +13,8 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.protocol.requests import Durability, R, Request, Trim
 from shoal.protocol.session import Session, Wrapper
-from shoal.testing.loop import run
-from shoal.workflows.streams import chain
+from shoal.testing.machines import run
+from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Append, Command, Create, Delete, ProducerMark
 from shoal.workflows.streams.record import BEGINNING
 from shoal.workflows.streams.writer import Answer, Writer

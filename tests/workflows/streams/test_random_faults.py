@@ -14,8 +14,8 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.protocol.requests import Durability, R, Request
 from shoal.protocol.session import Session, Wrapper
-from shoal.testing.loop import run
-from shoal.workflows.streams import chain
+from shoal.testing.machines import run
+from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Append, Create, ProducerMark, Settle
 from shoal.workflows.streams.record import BEGINNING, Offset
 from shoal.workflows.streams.writer import Writer

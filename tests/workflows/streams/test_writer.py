@@ -13,7 +13,7 @@ from shoal.config import Config
 from shoal.errors import NoQuorum, OutcomeUnknown, ShoalError, StoreCorrupt
 from shoal.protocol.requests import CaughtUp, Durability, Fenced, R, ReadPlace, Request
 from shoal.protocol.session import Session, Wrapper
-from shoal.workflows.streams import chain
+from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Append, Create, ProducerMark
 from shoal.workflows.streams.record import BEGINNING
 from shoal.workflows.streams.writer import Answer, Writer

@@ -5,24 +5,26 @@ Laws:
   before it left. Readers receive them once they are durable; changes that come meanwhile wait behind them.
 - The bytes that wait are bounded. Beyond the bound they are dropped, and the readers get an error
   instead of a stream with a gap.
+
+Compaction of a document, in as many requests as are needed.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from shoal import values
+from shoal.client.connection import waiting
 from shoal.client.home import Home
-from shoal.client.waiting import waiting
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
-from shoal.protocol.requests import Overwritten
+from shoal.protocol.requests import Compact, Compacted, Overwritten
 from shoal.records import NamedTuple
-from shoal.workflows.moments import as_timeout_s, moment
+from shoal.workflows.moments import as_duration_ms, as_timeout_s, moment
 
 ChangeKind = Literal["add", "set", "delete", "insert", "conflict"]
 
@@ -202,3 +204,30 @@ def _slow(bytes_max: int) -> SlowConsumer:
         f"more than {bytes_max} bytes of changes waited for this reader. Nothing is lost: "
         "the document itself is current. Read it and call changes() again."
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """The result of compacting a document."""
+
+    updates: int  # How many updates were replaced by one.
+    bytes: int  # The size of that one; 0 if there was nothing to do.
+
+
+async def compact(
+    write: Callable[[Compact], Awaitable[Compacted]], space: str, document: str, older_than: timedelta | float | None
+) -> Compaction:
+    """Compact a document until nothing is left to compact.
+
+    Raises:
+        NotFound: there is no such document.
+        CatchingUp: a part of it has not reached the node yet; try again.
+        TooLarge: as one update it would exceed the node's `request_bytes_max`.
+    """
+    age_ms = as_duration_ms(older_than, what="older_than") or 0
+    updates = 0
+    while True:
+        done = await write(Compact(space, document, age_ms))
+        updates += done.updates
+        if not done.more:
+            return Compaction(updates, done.bytes)

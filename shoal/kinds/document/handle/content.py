@@ -3,32 +3,162 @@
 Laws:
 - An edit made here calls `edited` at the end of its transaction; an edit that came from the node does not.
 - While the content is traced, each transaction reports its differences; otherwise they are not computed.
-- An update that cuts a character here is applied to a document that was made anew (`shoal.kinds.document.handle.remaking`).
+- An update that cuts a character here is applied to a document that was made anew (`shoal.kinds.document.handle.content`).
 - The node settles the kind of a root; until then it is the kind declared here.
+
+Undo the edits made through one mirror, but no edits of others.
+
+Laws:
+- A step is one transaction. A transaction that came from the node is not a step: it is applied under an
+  origin of its own, which the engine does not follow.
+- A transaction that only uses roots for the first time is not a step.
+- At most twice `steps_max` steps are kept; beyond that the oldest are forgotten. Content that a kept step
+  deleted stays in memory until then.
+- If the document is made anew (`shoal.kinds.document.handle.content`), all steps are forgotten.
+
+Make a mirror's engine document anew, because an update cuts a character that it holds whole.
+
+Laws:
+- The new document holds the same updates, under the same client id, with U+FFFD for each half of what is cut: see
+  `shoal.kinds.document.state.surrogates`. It happens between transactions, before the update is applied.
+- Roots that users hold lead to the new document, and their observers observe that. Parts within them lead to the old one,
+  which nobody sees any more: using one raises an error that says to take it from its root again.
+
+The beginnings of a mirrored document, as nodes have named them.
+
+A beginning that was acknowledged under `local` can die with its node's disk while a mirror still shows it. The next node
+may have another, and then no node knows both, so none could tell which one counts.
+
+Law: of several beginnings only a node decides which one counts, and a mirror never takes the content of a second one from a
+node that does not know the first. It restores the first before: then the node tells what does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import count
+from typing import Any, NoReturn
 
 import pycrdt
 
 from shoal.errors import InvalidInput
-from shoal.kinds.document.handle.remaking import move_all, remade, replaced
-from shoal.kinds.document.handle.undo import ARRIVED
-from shoal.kinds.document.shared.doc import Doc, observe_deep
-from shoal.kinds.document.state import yjs
+from shoal.kinds.document.shared.doc import Doc, move, observe_deep
+from shoal.kinds.document.state import genesis, yjs
 from shoal.kinds.document.state.conflicts import Conflicts, Overwritten
-from shoal.kinds.document.state.content import check_kind, open_root, to_py
-from shoal.kinds.document.state.diff_mirror import Difference, DiffMirror
+from shoal.kinds.document.state.content import Difference, DiffMirror, check_kind, open_root, to_py
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.live import EMPTY, engine
-from shoal.kinds.document.state.surrogates import Cut, Fitted, Pairs, fit, is_wide, pairs_of
+from shoal.kinds.document.state.surrogates import Cut, Fitted, Pairs, fit, is_wide, pairs_of, rewritten
+from shoal.protocol.requests import Beginning, DocumentState, RestoreBeginning
 from shoal.records import NamedTuple
+
+ARRIVED = "node"
+"""The origin of transactions that apply what came from the node."""
+
+
+class Undo:
+    """The steps of one mirror. Call `scope` with each root, and `settle` between transactions."""
+
+    def __init__(self, doc: Callable[[], Doc], steps_max: int) -> None:
+        self._doc = doc
+        self._steps_max = steps_max
+        self._scopes: dict[str, Any] = {}
+        self._new: list[Any] = []
+        self._ticks = count()
+        self._steps = 0  # An upper bound.
+        self._manager = self._made([])
+
+    def scope(self, name: str, root: Any) -> None:
+        """Follow the edits of a root."""
+        if name not in self._scopes:
+            self._scopes[name] = root
+            self._new.append(root)
+
+    def settle(self) -> None:
+        """Let the engine follow the new roots. Do not call it within a transaction."""
+        while self._new:  # The engine cannot do so within a transaction.
+            with self._doc().held():
+                self._manager.expand_scope(self._new.pop())
+
+    def edited(self) -> None:
+        """Count a local transaction."""
+        self._steps += 1
+
+    def undo(self) -> bool:
+        """Undo the last step; False if there is none."""
+        with self._doc().held():
+            return self._manager.undo()
+
+    def redo(self) -> bool:
+        """Redo the last step that was undone; False if there is none."""
+        with self._doc().held():
+            return self._manager.redo()
+
+    def trim(self) -> None:
+        """Forget the oldest steps if there are too many. Do not call it within a transaction."""
+        if self._steps <= 2 * self._steps_max:
+            return
+        with self._doc().held():
+            kept = self._manager.undo_stack[-self._steps_max :]
+            self._manager = self._made(kept)
+        self._steps = len(kept)
+
+    def forget(self) -> None:
+        """Forget all steps, and follow the roots in the document that was made anew."""
+        self._steps = 0
+        self._new.clear()
+        self._manager = self._made([])
+
+    def _made(self, kept: list[pycrdt.StackItem[Any]]) -> pycrdt.UndoManager:
+        # Transactions are never joined to one step, so that the clock only has to increase.
+        return pycrdt.UndoManager(
+            scopes=list(self._scopes.values()),
+            capture_timeout_millis=0,
+            timestamp=self._ticks.__next__,  # Not what holds `self`: the collector does not see what the engine holds.
+            undo_stack=kept,
+        )
+
+
+def remade(doc: pycrdt.Doc[Any], cut: Collection[Cut]) -> Doc | None:
+    """The document with these pairs replaced; None if all of them are deleted."""
+    snapshot = doc.get_update()
+    wanted = rewritten(snapshot, cut)
+    if wanted is snapshot:
+        return None
+    made = Doc(client_id=doc.client_id)
+    made.apply_update(wanted)
+    return made
+
+
+def move_all(roots: Mapping[str, Any], kinds: Mapping[str, RootKind], old: pycrdt.Doc[Any], new: pycrdt.Doc[Any]) -> None:
+    """Let roots that are held lead to the new document, and the old one raise."""
+    for subscription in list(old._subscriptions):
+        old.unobserve(subscription)
+    for name, root in roots.items():
+        move(root, open_root(new, name, kinds[name]))
+    old.transaction = _raise_moved  # type: ignore[method-assign]
+
+
+def replaced(before: Any, after: Any, path: tuple[str | int, ...] = ()) -> Iterator[Difference]:
+    """The texts that differ between two shown contents of one shape, each `set` as a whole."""
+    if isinstance(before, dict) and isinstance(after, dict) and "text" not in before:
+        for key in before:
+            yield from replaced(before[key], after[key], (*path, key))
+    elif isinstance(before, list) and isinstance(after, list):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from replaced(old, new, (*path, index))
+    elif before != after:
+        yield Difference("set", path, before, after)
+
+
+def _raise_moved(origin: Any = None) -> NoReturn:
+    raise InvalidInput(
+        "another editor has cut a character of this document in two, and its content was made anew. Nothing was written. "
+        "Take this part of the document from its root again."
+    )
 
 
 class Transacted(NamedTuple):
@@ -246,3 +376,33 @@ def _tracer(content: Content, shadow: DiffMirror) -> Callable[[Sequence[Any]], N
 def closed() -> InvalidInput:
     """The error of an edit in a document that is closed."""
     return InvalidInput("this document is closed. The edit is not written; open the document again.")
+
+
+class Beginnings:
+    """The beginnings that one mirror knows."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+        self._known: dict[bytes, dict[str, RootKind]] = {}
+
+    def learn(self, told: Sequence[Beginning] | None) -> None:
+        """Remember the beginnings that a node named."""
+        self._known.update((each.digest, each.roots) for each in told or ())
+
+    @property
+    def shown(self) -> bytes:
+        """The hash of the beginning that counts, of those known here; empty if none is known."""
+        return min(self._known, default=b"")
+
+    def is_lacked_by(self, state: DocumentState) -> bool:
+        """Whether a node lacks the beginning that the mirror shows."""
+        if state.beginnings is None or not self._known:
+            return False
+        return self.shown not in {each.digest for each in state.beginnings}
+
+    def restored(self, space: str, document: str, *, authors: Mapping[int, str], generation: int) -> RestoreBeginning:
+        """The request that gives a node the beginning that the mirror shows; there must be one."""
+        digest = self.shown
+        update, deletions = genesis.cut_out(self._content.doc, digest)
+        author = authors.get(genesis.client_of(digest), "")
+        return RestoreBeginning(space, document, digest, update, deletions, self._known[digest], author, generation)

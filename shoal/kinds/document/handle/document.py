@@ -44,10 +44,9 @@ from shoal.errors import (
     InvalidInput,
     InvalidValue,
 )
-from shoal.kinds.document.handle.changes import DocumentChange, DocumentConflict, shown_conflict
-from shoal.kinds.document.handle.compaction import Compaction, compact
+from shoal.kinds.document.handle.changes import Compaction, DocumentChange, DocumentConflict, compact, shown_conflict
+from shoal.kinds.document.handle.content import Undo
 from shoal.kinds.document.handle.mirror import Mirror
-from shoal.kinds.document.handle.undo import Undo
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.editing import Editor, kind_of
 from shoal.kinds.document.state.yjs import parse_state

@@ -22,15 +22,14 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, InvalidInput, NotFound, ShoalError, StoreCorrupt
 from shoal.kinds.document.state import compaction
-from shoal.kinds.document.state.compaction import Cut
-from shoal.kinds.document.state.coverage import Coverage
+from shoal.kinds.document.state.compaction import Coverage, Cut
 from shoal.kinds.document.state.live import Building
 from shoal.names import check_name
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Memory, Preparation, Preparations, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import expired_hlc
+from shoal.node.naming import expired_hlc
 from shoal.node.replicas import named
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows

@@ -20,8 +20,7 @@ import msgspec
 from shoal.config import Config
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
-from shoal.kinds.document.serving.generations import DocumentGenerations
-from shoal.kinds.document.serving.opening import OpenDocument, Opening
+from shoal.kinds.document.serving.opening import DocumentGenerations, OpenDocument, Opening
 from shoal.kinds.document.state import compaction, document, editing, genesis, patch, repeats
 from shoal.kinds.document.state.editing import Edited, Editor
 from shoal.kinds.document.state.live import LiveDocument, merged

@@ -12,7 +12,7 @@ from hashlib import sha256
 from shoal.config import Config
 from shoal.errors import BadOperation, InvalidInput, TooLarge
 from shoal.kinds.document.serving.documents import Documents, check_beginning, place_of
-from shoal.kinds.document.serving.generations import DocumentGenerations
+from shoal.kinds.document.serving.opening import DocumentGenerations
 from shoal.kinds.document.state import document, genesis, yjs
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.names import check_name

@@ -7,10 +7,9 @@ from collections.abc import Awaitable, Callable
 from shoal.config import Config
 from shoal.kinds.document.serving.compacting import Compactions, Compactor
 from shoal.kinds.document.serving.documents import Documents
-from shoal.kinds.document.serving.generations import DocumentGenerations
-from shoal.kinds.document.serving.overwritten import OverwrittenValues
+from shoal.kinds.document.serving.opening import DocumentGenerations
 from shoal.kinds.document.serving.restoring import Restoring
-from shoal.kinds.document.serving.snapshots import Snapshots
+from shoal.kinds.document.serving.snapshots import OverwrittenValues, Snapshots
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
 from shoal.node.handler import Checks, Handler, Preparations, Readers, Writers

@@ -14,21 +14,35 @@ Laws:
 - Equal content is shown alike on every replica: adjoining runs of equal formats are joined.
 - All XML is shown, with one ambiguity: an embedded bare string looks like characters.
 - Numbers are floats to the engine: an integral one within ±(2⁵³ − 1) is shown as an integer.
+
+A plain copy of a document's root that follows the engine's events and tells what each of them changed.
+
+Laws:
+- After a transaction's events the copy is equal to `to_py` of the root itself.
+- The differences, applied one after the other to the content before, give the content
+  after: an index is valid when its difference is applied.
+- The cost grows with the change; for a text also with the text, by one copy of its bytes.
+- In XML a path leads through the shown form: (root, 0, "children", 2, "attributes", "level"). An XML text that is more than
+  characters, before or after, is "set" as a whole.
+
+The copy is needed because the engine tells how many elements or characters were deleted, but not which.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal
 
 import pycrdt
 
 from shoal.errors import InvalidValue, RootConflict
 from shoal.kinds.document.shared.containers import Array, Map
-from shoal.kinds.document.shared.texts import Text
-from shoal.kinds.document.shared.xml import XmlFragment
+from shoal.kinds.document.shared.positions import EMBEDDED, characters, packed
+from shoal.kinds.document.shared.texts import Text, XmlFragment
 from shoal.kinds.document.state.yjs import RootKind
+from shoal.records import NamedTuple
 
 EXACT_INTEGER_MAX = 2**53 - 1
 
@@ -152,3 +166,240 @@ def _first(pair: tuple[str, Any]) -> str:
 def _is_integer(value: float) -> bool:
     # −0.0 is integral too, but an integer has no sign to keep.
     return value.is_integer() and abs(value) <= EXACT_INTEGER_MAX and (value != 0.0 or str(value) == "0.0")
+
+
+DifferenceKind = Literal["add", "set", "delete", "insert"]
+
+
+class Difference(NamedTuple):
+    """One change in one place.
+
+    `set` of an XML text, or of a root that holds content of another kind: the path leads to it. Otherwise:
+    `add`, `set` and `delete` of a map's key, which ends the path: `old` and `new` are its values (None if there was
+    none). `insert` and `delete` in an array or a text: the path ends with the index, which in a text counts characters;
+    `new` or `old` is the list, or the string, that was inserted or deleted.
+    """
+
+    kind: DifferenceKind
+    path: tuple[str | int, ...]
+    old: Any
+    new: Any
+
+
+class _Node:
+    """A copy of an XML element or fragment. A fragment has no tag."""
+
+    __slots__ = ("attributes", "children", "listed", "tag")
+
+    def __init__(self, node: Any, *, listed: bool) -> None:
+        self.tag = None if isinstance(node, pycrdt.XmlFragment) else node.tag
+        self.attributes = {} if isinstance(node, pycrdt.XmlFragment) else attributes_of(node)
+        self.children = [_copied(child, within=True) for child in node.children]
+        self.listed = listed  # Shown as a list.
+
+    def shown(self) -> Any:
+        children = [_shown(child) for child in self.children]
+        if self.listed:
+            return children
+        if self.tag is None:
+            return {"children": children}
+        return {
+            "tag": self.tag,
+            "attributes": {key: self.attributes[key] for key in sorted(self.attributes)},
+            "children": children,
+        }
+
+
+class _Characters:
+    """A copy of an XML text, as it is shown."""
+
+    __slots__ = ("plain",)
+
+    def __init__(self, text: Any) -> None:
+        self.plain = to_py(text)
+
+
+class _Astray(Exception):
+    """The events do not lead through the shown content: another client put content there that does not belong."""
+
+
+class DiffMirror:
+    """Mirrors the root `name`, whose shared type is `shared`. It holds only a weak reference to that."""
+
+    def __init__(self, name: str, shared: Any) -> None:
+        self._name = name
+        self._root = weakref.ref(shared)
+        self._copy = _copied(shared)
+
+    def to_py(self) -> Any:
+        """The copy as plain values, equal to `to_py` of the root."""
+        return _shown(self._copy)
+
+    def follow(self, events: Sequence[Any]) -> list[Difference]:
+        """Apply one transaction's events, of the root and everything within it, and return the changes."""
+        found: list[Difference] = []
+        try:
+            # Outer events first: a new value is copied with everything within it.
+            for event in sorted(events, key=lambda event: len(event.path)):
+                found += self._follow(event)
+        except _Astray:
+            return self._taken_anew(found)
+        return found
+
+    def _follow(self, event: Any) -> list[Difference]:
+        inside, live = self._copy, self._root()
+        path: tuple[str | int, ...] = (self._name,)
+        for step in event.path:
+            if isinstance(inside, bytearray):
+                return []  # Objects embedded in a text are not shown.
+            if isinstance(inside, _Characters):
+                return _follow_characters(inside, path, live, [])
+            inside, live, path = _entered(inside, live, path, step)
+        if isinstance(event, pycrdt.MapEvent):
+            return _follow_map(inside, path, event.keys)  # type: ignore[attr-defined]
+        if isinstance(inside, list):
+            return _follow_list(inside, path, event.delta)
+        if isinstance(inside, _Node):
+            return _follow_node(inside, path, event)
+        if isinstance(inside, _Characters):
+            return _follow_characters(inside, path, event.target, event.delta)
+        return _follow_text(inside, path, event.delta)
+
+    def _taken_anew(self, found: list[Difference]) -> list[Difference]:
+        before = self.to_py()
+        self._copy = _copied(self._root())
+        return [*found, Difference("set", (self._name,), before, self.to_py())]
+
+
+def _entered(inside: Any, live: Any, path: tuple[str | int, ...], step: Any) -> tuple[Any, Any, tuple[str | int, ...]]:
+    """The copy at a step of an event's path, the shared type itself, and the path at which it is shown."""
+    try:
+        if not isinstance(inside, _Node):
+            return inside[step], live[step], (*path, step)
+        # If other content is among the nodes, the engine's indices differ, and it panics at them.
+        if isinstance(step, int) and len(inside.children) == len(live.children):
+            at = (*path, step) if inside.listed else (*path, "children", step)
+            return inside.children[step], live.children[step], at
+    except (KeyError, IndexError):
+        pass
+    # An attribute that is a shared type is copied as plain values.
+    raise _Astray
+
+
+def _follow_map(entries: dict[str, Any], path: tuple[str | int, ...], keys: dict[str, Any]) -> list[Difference]:
+    found: list[Difference] = []
+    for key in sorted(keys):
+        there, old = key in entries, _shown(entries.get(key))
+        if keys[key]["action"] == "delete":
+            entries.pop(key, None)
+            if there:
+                found.append(Difference("delete", (*path, key), old, None))
+            continue
+        entries[key] = _copied(keys[key]["newValue"])
+        found.append(Difference("set" if there else "add", (*path, key), old, _shown(entries[key])))
+    return found
+
+
+def _follow_list(
+    items: list[Any], path: tuple[str | int, ...], delta: list[dict[str, Any]], *, within: bool = False
+) -> list[Difference]:
+    found: list[Difference] = []
+    at = 0
+    for step in delta:
+        if "retain" in step:
+            at += step["retain"]
+        elif "delete" in step:
+            gone = items[at : at + step["delete"]]
+            del items[at : at + step["delete"]]
+            found.append(Difference("delete", (*path, at), [_shown(item) for item in gone], None))
+        else:
+            new = [_copied(item, within=within) for item in step["insert"]]
+            items[at:at] = new
+            found.append(Difference("insert", (*path, at), None, [_shown(item) for item in new]))
+            at += len(new)
+    return found
+
+
+def _follow_node(node: _Node, path: tuple[str | int, ...], event: Any) -> list[Difference]:
+    found: list[Difference] = []
+    if not isinstance(event.target, pycrdt.XmlElement | pycrdt.XmlFragment):
+        raise _Astray
+    inserted = [item for step in event.delta for item in step.get("insert", ())]
+    if getattr(event.target, "tag", None) != node.tag or not all(isinstance(item, Xml) for item in inserted):
+        raise _Astray
+    if node.tag is not None and event.keys:
+        keys = {key: _attribute(event.target, event.keys[key]) for key in event.keys}
+        found += _follow_map(node.attributes, (*path, "attributes"), keys)
+    found += _follow_list(node.children, path if node.listed else (*path, "children"), event.delta, within=True)
+    if len(node.children) != len(event.target.children):
+        raise _Astray
+    return found
+
+
+def _attribute(element: Any, change: dict[str, Any]) -> dict[str, Any]:
+    """A change in the form of a map's key. For a shared type the engine gives the bare object."""
+    if change["action"] == "delete":
+        return change
+    return {**change, "newValue": to_py(element._maybe_as_type_or_doc(change["newValue"]))}
+
+
+def _follow_characters(
+    text: _Characters, path: tuple[str | int, ...], live: Any, delta: list[dict[str, Any]]
+) -> list[Difference]:
+    before, after = text.plain, to_py(live)
+    text.plain = after
+    if before == after:
+        return []
+    if isinstance(before, str) and isinstance(after, str) and delta:
+        return _follow_text(bytearray(before.encode()), path, delta)
+    return [Difference("set", path, before, after)]
+
+
+def _follow_text(text: bytearray, path: tuple[str | int, ...], delta: list[dict[str, Any]]) -> list[Difference]:
+    found: list[Difference] = []
+    at = 0
+    for step in delta:
+        if "retain" in step:
+            at += step["retain"]
+        elif "delete" in step:
+            gone = text[at : at + step["delete"]]
+            del text[at : at + step["delete"]]
+            found.append(Difference("delete", (*path, characters(text[:at])), _decoded(gone), None))
+        else:
+            new = packed([step["insert"]])
+            text[at:at] = new
+            found.append(Difference("insert", (*path, characters(text[:at])), None, _decoded(new)))
+            at += len(new)
+    return found
+
+
+def _copied(value: Any, *, within: bool = False) -> Any:
+    if isinstance(value, pycrdt.Text):
+        return bytearray(packed(chunk for chunk, _ in value.diff()))
+    if isinstance(value, pycrdt.Map):
+        return {key: _copied(item) for key, item in sorted_entries(value)}
+    if isinstance(value, pycrdt.Array):
+        return [_copied(item) for item in value]
+    if isinstance(value, pycrdt.XmlText):
+        return _Characters(value)
+    if isinstance(value, pycrdt.XmlElement | pycrdt.XmlFragment):
+        return _Node(value, listed=not within and isinstance(value, pycrdt.XmlFragment))
+    return to_py(value)
+
+
+def _shown(copy: Any) -> Any:
+    if isinstance(copy, _Node):
+        return copy.shown()
+    if isinstance(copy, _Characters):
+        return copy.plain
+    if isinstance(copy, bytearray):
+        return _decoded(copy)
+    if isinstance(copy, dict):
+        return {key: _shown(copy[key]) for key in sorted(copy)}
+    if isinstance(copy, list):
+        return [_shown(item) for item in copy]
+    return copy
+
+
+def _decoded(text: bytes | bytearray) -> str:
+    return text.replace(EMBEDDED, b"").decode()

@@ -14,7 +14,7 @@ Rows:
 Root types carry no kind on the wire, so their kind travels beside the update.
 Of two concurrent declarations the one with the least dot counts; the other stays listed, and
 its content stays in the document. A declared kind counts before an inferred one
-(`shoal.kinds.document.state.inference`).
+(`shoal.kinds.document.state.structs`).
 """
 
 from __future__ import annotations

@@ -29,8 +29,8 @@ from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, T
 from shoal.kinds.document.shared.doc import Doc
 from shoal.kinds.document.state import readiness, yjs
 from shoal.kinds.document.state.content import check_kind, open_root, to_py
-from shoal.kinds.document.state.inference import brings, infer
 from shoal.kinds.document.state.readiness import Early, Lacking
+from shoal.kinds.document.state.structs import brings, infer
 from shoal.kinds.document.state.surrogates import Fitted, Replica, fit
 from shoal.kinds.document.state.yjs import RootKind
 from shoal.names import check_name

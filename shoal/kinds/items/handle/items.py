@@ -13,8 +13,9 @@ from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.watching import pushed
 from shoal.errors import InvalidInput, SlowConsumer
-from shoal.kinds.items.handle.embedding import Embed, Embedding
 from shoal.kinds.items.handle.item import (
+    Embed,
+    Embedding,
     Explanation,
     Item,
     ItemChange,
@@ -27,12 +28,12 @@ from shoal.kinds.items.handle.item import (
     shown,
     split,
 )
-from shoal.kinds.items.state.items import split_address
+from shoal.kinds.items.state import split_address
 from shoal.names import check_label, check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.values.vectors import pack
+from shoal.values.forms import pack
 from shoal.workflows.moments import moment
 
 

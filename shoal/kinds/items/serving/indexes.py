@@ -5,32 +5,49 @@ Laws:
   writes an item's row. So the rows of a built index are a function of the items' rows. A
   search compares the items themselves, so an index changes no answer.
 - A field has index rows here while it has an `IndexState`, whether or not it is still declared:
-  declaring and dropping take effect in pieces (`shoal.kinds.items.serving.indexing`).
+  declaring and dropping take effect in pieces (`shoal.kinds.items.serving.indexes`).
 - Index rows are derived: they are never sent, and may be deleted while no node has the store open.
 - Each generation has index rows of its own. Those of an ended one are swept with its rows.
 
-Rows (below the prefix of a generation's rows, but in the table of indexes; a path is that of `shoal.kinds.items.state.items`, a
+Rows (below the prefix of a generation's rows, but in the table of indexes; a path is that of `shoal.kinds.items.state`, a
 value is in the form of `shoal.values.order`):
     S field                      msgpack [form, built, path]: the index of a field, built up to a path
     V field₂₊ₙ value path        nothing: this item's field has this value
+
+Builds indexes of items, and erases those that were dropped, in pieces.
+
+Laws:
+- A piece is read and written within one turn of the loop, so that no item changes in between.
+  An item that changes later writes its own index rows, whether or not the index is built.
+- Each piece is durable before the next one, and reads a bounded number of rows and bytes.
+  While there is nothing to do, there is no task and no timer.
+- Each piece records how far it came; the next incarnation continues there when the object is used.
+
+Requests that declare and drop indexes of fields of items, and the list of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 
 import msgspec
 
+from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.rows import successor
-from shoal.errors import StoreCorrupt
-from shoal.kinds.items.state import indexes, items
-from shoal.kinds.items.state.items import ITEM
-from shoal.node.handler import Memory
+from shoal.errors import InvalidInput, Overloaded, ShoalError, StoreCorrupt, TooLarge
+from shoal.kinds.items import state as items
+from shoal.kinds.items.state import ITEM
+from shoal.names import check_label, check_name
+from shoal.node.handler import Checks, Memory, Readers, View, WriteContext, Writers
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Readable, Transaction
+from shoal.protocol.requests import IndexItems, ItemIndex, ItemIndexes, ItemsIndexed, ListItemIndexes, UnindexItems
 from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
 from shoal.values.filtering import field_of
 from shoal.values.order import ordered
 
@@ -135,7 +152,7 @@ class IndexedRows(ObjectRows):
                 self._transaction.when_written(lambda: self._indexes.on_moved(self._target, key[1:]))
             if fields := self._indexes.of(self._target):
                 self._move(key, stored, fields)
-        elif key.startswith(indexes.INDEX):
+        elif key.startswith(items.INDEX):
             self._transaction.when_written(lambda: self._indexes.on_due(self._target))
 
     def _move(self, key: bytes, stored: bytes | None, fields: Standings) -> None:
@@ -159,7 +176,7 @@ def prefix_of(transaction: Transaction, target: Target) -> bytes:
 
 def declared(transaction: Transaction, prefix: bytes) -> set[str]:
     """The fields that are declared as indexed, as far as this node knows. `prefix` is that of a generation's rows."""
-    return set(indexes.fields(ObjectRows(transaction, prefix)))
+    return set(items.fields(ObjectRows(transaction, prefix)))
 
 
 def standings(transaction: Transaction, prefix: bytes) -> Standings:
@@ -258,3 +275,158 @@ def _standing(packed: bytes) -> IndexState | None:
         return _decoder.decode(packed)
     except ValueError:
         return None
+
+
+_DUE_MAX = 4096  # Objects that wait. One that is left out is noted again when it is next used.
+
+
+class Indexer:
+    """The background task that makes indexes match what is declared. `closed`: the partitions that are being replaced."""
+
+    def __init__(
+        self, storage: Storage, commit: GroupCommit, indexes: Indexes, config: Config, *, closed: Container[int]
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._indexes = indexes
+        self._closed = closed
+        self._config = config
+        self._due: dict[Target, None] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._stopped = False
+        indexes.on_due = self.stir
+
+    def stir(self, target: Target) -> None:
+        """Note that the indexes of an object must be built or erased, and start the task."""
+        if len(self._due) < _DUE_MAX:
+            self._due[target] = None
+        elif target not in self._due:
+            self._indexes.moved(target)
+        if self._task is None and not self._stopped:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Cancel the task; the next incarnation continues. Stopping twice is allowed."""
+        self._stopped = True
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        try:
+            while self._due and not self._stopped:
+                target = next(iter(self._due))
+                try:
+                    number = self._advance(target)
+                except Overloaded:
+                    await asyncio.sleep(self._config.sync_interval_s)
+                    continue
+                if number is None:
+                    del self._due[target]
+                await self._commit.wait_durable(number or 0)
+                await asyncio.sleep(0)
+        except ShoalError:
+            for target in self._due:  # Storage failed or cannot be read: the next use of an object notes it again.
+                self._indexes.moved(target)
+            self._due.clear()
+        finally:
+            self._task = None
+
+    def _advance(self, target: Target) -> int | None:
+        """Build or erase one piece; returns the number of its write, or None if there is nothing to do."""
+        if target.partition in self._closed:
+            return None  # It is replaced, without its indexes: their next use makes them due.
+        transaction = Transaction(self._storage)
+        prefix = prefix_of(transaction, target)
+        wanted, found = declared(transaction, prefix), standings(transaction, prefix)
+        for field, standing in found.items():
+            if field not in wanted or standing.form != FORM:
+                return self._erase(target, prefix, field)
+        for field in sorted(wanted):
+            standing = found.get(field, IndexState(FORM, built=False))
+            if not standing.built:
+                return self._build(ObjectRows(transaction, prefix), target, field, standing)
+        return None
+
+    def _erase(self, target: Target, prefix: bytes, field: str) -> int:
+        start = values_of(prefix, field)
+        stop = successor(start)
+        assert stop is not None  # It begins with the table's byte.
+        number = self._commit.write({standing_row(prefix, field): None}, [(start, stop)])
+        self._indexes.moved(target)
+        return number
+
+    def _build(self, of_items: ObjectRows, target: Target, field: str, standing: IndexState) -> int:
+        rows: dict[bytes, bytes | None] = {}
+        prefix = of_items.key(b"")
+        path, size, looked_at = standing.path, 0, 0
+        for path, stored in items.stored_after(of_items, standing.path):
+            if (row := value_row(prefix, field, path, stored)) is not None:
+                rows[row] = b""
+            looked_at, size = looked_at + 1, size + len(stored)
+            if looked_at == self._config.index_build_rows_max or size >= self._config.page_bytes_max:
+                break
+        else:
+            standing = IndexState(FORM, built=True)
+        if not standing.built:
+            standing = IndexState(FORM, built=False, path=path)
+        rows[standing_row(prefix, field)] = packed(standing)
+        number = self._commit.write(rows)
+        self._indexes.moved(target)
+        return number
+
+
+class Declaring:
+    """The handler of `IndexItems`, `UnindexItems` and `ListItemIndexes`."""
+
+    def __init__(self, config: Config, standings: Indexes) -> None:
+        self._config = config
+        self._standings = standings
+        self.checks: Checks = {IndexItems: self._check, UnindexItems: self._check}
+        self.writers: Writers = {IndexItems: self._index, UnindexItems: self._unindex}
+        self.readers: Readers = {ListItemIndexes: self._list}
+
+    def _check(self, request: IndexItems | UnindexItems) -> None:
+        check_label(request.items)
+        if not 1 <= len(request.fields) <= self._config.item_indexes_max:
+            raise InvalidInput(
+                f"1 to {self._config.item_indexes_max} fields can be indexed at once; got {len(request.fields)}. "
+                "Nothing was written."
+            )
+        for field in request.fields:
+            check_name("field", field)
+
+    def _index(self, context: WriteContext, request: IndexItems) -> ItemsIndexed:
+        """Declare indexes; the reply names the fields that were not indexed before. They are built in the background.
+
+        Raises:
+            TooLarge: more than `item_indexes_max` fields would be indexed.
+        """
+        there = set(items.fields(context.rows))
+        new = tuple(field for field in dict.fromkeys(request.fields) if field not in there)
+        if len(there) + len(new) > self._config.item_indexes_max:
+            raise TooLarge(
+                f"{len(there)} fields of the items under {request.items!r} are indexed; at most "
+                f"{self._config.item_indexes_max} can be. Nothing was written. Drop an index that no search uses."
+            )
+        if not new:
+            return ItemsIndexed([])
+        change = items.Declare(new)
+        context.apply(change)
+        return ItemsIndexed(list(new))
+
+    def _unindex(self, context: WriteContext, request: UnindexItems) -> ItemsIndexed:
+        named = [(field, items.seen(context.rows, field)) for field in dict.fromkeys(request.fields)]
+        there = tuple((field, seen) for field, seen in named if seen)
+        if not there:
+            return ItemsIndexed([])
+        change = items.Drop(there)
+        context.apply(change)
+        return ItemsIndexed([field for field, _ in there])
+
+    def _list(self, view: View, request: ListItemIndexes) -> ItemIndexes:
+        check_label(request.items)
+        standings = self._standings.of(view.target)
+        return ItemIndexes(
+            [ItemIndex(field, field in standings and standings[field].built) for field in items.fields(view.rows)]
+        )

@@ -17,12 +17,12 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, ItemChanged, TooLarge
-from shoal.kinds.items.state import items
-from shoal.kinds.items.state.items import NEVER
+from shoal.kinds.items import state as items
+from shoal.kinds.items.state import NEVER
 from shoal.names import check_label, check_name
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
-from shoal.node.implied_keys import implied_key
+from shoal.node.naming import implied_key
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     NO_ITEM,
@@ -44,7 +44,7 @@ from shoal.protocol.requests import (
     RefreshItems,
     SweepItems,
 )
-from shoal.values import vectors
+from shoal.values import forms as vectors
 
 _TTL_MS_MAX = 1000 * 366 * 24 * 3600 * 1000  # A thousand years.
 _CHORES_MAX = 256

@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING
 
 from shoal.config import Config
 from shoal.errors import InvalidInput, Unsupported
+from shoal.kinds.items import state as items
 from shoal.kinds.items.serving.indexes import Indexes
 from shoal.kinds.items.serving.items import check_matches, check_namespace, check_vector, fits, told
-from shoal.kinds.items.serving.planning import SearchScope, plan
-from shoal.kinds.items.state import items
+from shoal.kinds.items.serving.searches import SearchScope, plan
 from shoal.node.handler import Memory, Scans, View
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Ranked, RankedItems, RankItems
 from shoal.records import NamedTuple
 from shoal.values.filtering import Filter
-from shoal.values.vectors import FLOAT_BYTES
+from shoal.values.forms import FLOAT_BYTES
 
 if TYPE_CHECKING:
     from shoal.kinds.items.serving.matrix import Matrix, Vector, Vectors

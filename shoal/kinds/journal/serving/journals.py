@@ -1,22 +1,29 @@
-"""Journals over storage: appends, and pages of events."""
+"""Journals over storage: appends, and pages of events.
+
+Events that a node appends to a thread's journal itself: who moved what, when and why.
+
+Law: the event is a change of the same operation as the move that it describes. It is a
+map whose `kind` says what happened, and has the implied key of its request, so that a
+request that went to two nodes appends one event.
+"""
 
 from __future__ import annotations
 
 from hashlib import sha256
+from typing import Any
 
 from shoal import values
 from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS, END_MS
 from shoal.errors import InvalidInput, KeyReused, NotFound
 from shoal.kinds.journal.serving.retention import check_reach, trim_by_rule
-from shoal.kinds.journal.state import claims, events, journal
+from shoal.kinds.journal.state import events, journal
 from shoal.kinds.journal.state.events import dot_of
 from shoal.names import STREAMS, check_key, check_name
 from shoal.node.blobs import Blobs
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.implied_keys import users_key
-from shoal.node.naming import position_of
+from shoal.node.naming import position_of, users_key
 from shoal.protocol import requests
 from shoal.protocol.requests import Append, Appended, EraseEvent, EventErased, ReadJournal
 
@@ -46,14 +53,14 @@ class Journals:
             KeyReused: the key belongs to another event.
         """
         digest = sha256(request.event).digest()
-        if request.key is not None and (entry := claims.find(context.rows, request.key)) is not None:
+        if request.key is not None and (entry := events.find_claim(context.rows, request.key)) is not None:
             if entry.digest != digest:
                 raise KeyReused(
                     f"key {request.key!r} belongs to another event in the journal of {request.thread!r}. Nothing was written. "
                     "Use a new key for a new event."
                 )
             return Appended(id=entry.position.hex(), appended=False)
-        if request.key is not None and claims.is_erased(context.rows, request.key, digest):
+        if request.key is not None and events.is_erased(context.rows, request.key, digest):
             raise KeyReused(
                 f"the event of key {request.key!r} in the journal of {request.thread!r} was erased, and trimmed. Nothing was "
                 "written. Use a new key for a new event."
@@ -126,3 +133,10 @@ def _floor_hlc(view: View, cursor: journal.Cursor, request: ReadJournal) -> int 
     """The HLC below which no event is scanned, because all are read already or older than `since_ms`."""
     read = view.floor_hlc(cursor.vector)
     return max(read or 0, min(request.since_ms, END_MS - 1) << COUNTER_BITS) if request.since_ms > 0 else read
+
+
+def tell(context: WriteContext, kind: str, fields: dict[str, Any]) -> None:
+    """Append an event with this `kind` and these fields, which must be values, to the thread's journal."""
+    event = values.encode({"kind": kind} | fields)
+    change = journal.Append(sha256(event).digest(), context.implied_key)
+    context.apply(change, Blobs(event))

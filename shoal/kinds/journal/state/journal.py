@@ -33,9 +33,8 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.floor import Floor
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
-from shoal.kinds.journal.state import claims, events, trimming
-from shoal.kinds.journal.state.claims import Claim
-from shoal.kinds.journal.state.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Event, dot_of, hlc_of
+from shoal.kinds.journal.state import events, trimming
+from shoal.kinds.journal.state.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Claim, Event, dot_of, hlc_of
 from shoal.records import NamedTuple
 
 SCAN_ROWS_MAX = 20_000  # Looked at for one page, so that a reader far behind does not hold up the others.
@@ -132,16 +131,16 @@ def apply(rows: Rows, stamp: Stamp, append: Append, payload: bytes) -> None:
     if append.key is None:
         events.put(rows, Event(position, None, stamp.wall_ms, payload))
         return
-    if claims.is_erased(rows, append.key, append.digest):
+    if events.is_erased(rows, append.key, append.digest):
         trimming.keep_aside(rows, position, payload)
         payload = ERASED
-    claims.apply(rows, Claim(append.key, position, stamp.wall_ms, append.digest, payload))
+    events.apply_claim(rows, Claim(append.key, position, stamp.wall_ms, append.digest, payload))
 
 
 def apply_erase(rows: Rows, _stamp: Stamp, change: Erase) -> None:
     """Erase the value of the event, and keep it aside."""
     if change.key is not None:
-        for claim in claims.erase(rows, change.key, change.mark):
+        for claim in events.erase(rows, change.key, change.mark):
             trimming.keep_aside(rows, claim.position, claim.payload)
     elif (event := events.find(rows, change.position)) is not None and not event.is_erased:
         trimming.keep_aside(rows, event.position, event.payload)
@@ -156,19 +155,19 @@ def erasure(rows: Rows, position: bytes) -> Erase | None:
     key = _key_at(rows, position) if event is None else event.key
     if key is None:
         return None
-    claim = next((claim for claim in claims.claims_of(rows, key) if claim.position == position), None)
-    return None if claim is None or claim.payload == ERASED else Erase(position, key, claims.mark_of(key, claim.digest))
+    claim = next((claim for claim in events.claims_of(rows, key) if claim.position == position), None)
+    return None if claim is None or claim.payload == ERASED else Erase(position, key, events.mark_of(key, claim.digest))
 
 
 def names_of(stamp: Stamp, append: Append) -> set[bytes]:
     """The name of an append in an erasure: its position, or its mark."""
-    marks = set() if append.key is None else {claims.mark_of(append.key, append.digest)}
+    marks = set() if append.key is None else {events.mark_of(append.key, append.digest)}
     return {stamp.pack_position()} | marks
 
 
 def kept_aside(rows: Rows, change: Erase) -> list[bytes]:
     """The positions of the appends whose payloads an erasure that was applied to `rows` keeps aside, or kept."""
-    found = [] if change.key is None else [claim.position for claim in claims.marked(rows, change.key, change.mark)]
+    found = [] if change.key is None else [claim.position for claim in events.marked(rows, change.key, change.mark)]
     return sorted({change.position, *found})
 
 
@@ -178,7 +177,7 @@ def check_erase(change: Erase, applied: VersionVector) -> None:
     Raises:
         ValueError: no node that had applied this would have made it.
     """
-    if len(change.position) != POSITION_BYTES or len(change.mark) != (0 if change.key is None else claims.MARK_BYTES):
+    if len(change.position) != POSITION_BYTES or len(change.mark) != (0 if change.key is None else events.MARK_BYTES):
         raise ValueError("its position or its mark is malformed")
     if not applied.accepts(VersionVector([dot_of(change.position)])):
         raise ValueError("it erases an event that its origin had not applied")
@@ -193,8 +192,8 @@ def before(rows: Rows, hlc: int, limit: int) -> Iterator[Event]:
 def conflicts(rows: Rows) -> list[Conflict]:
     """The appends that are no events, because another payload is the event of their key: per key and payload the least."""
     found: dict[tuple[str, bytes], Conflict] = {}
-    for claim in claims.losers(rows):
-        entry = claims.find(rows, claim.key)
+    for claim in events.losers(rows):
+        entry = events.find_claim(rows, claim.key)
         if entry is None or claim.digest != entry.digest:
             found.setdefault((claim.key, claim.digest), Conflict(claim.key, claim.position, claim.wall_ms, claim.payload))
     return list(found.values())
@@ -209,8 +208,8 @@ def payload_of(rows: Rows, stamp: Stamp, append: Append) -> bytes | None:
     own = position = stamp.pack_position()
     if trimming.is_trimmed(rows, stamp.dot):
         return trimming.payload(rows, own)
-    if append.key is not None and (entry := claims.find(rows, append.key)) is not None and entry.position != own:
-        if kept := claims.payload(rows, append.key, own):
+    if append.key is not None and (entry := events.find_claim(rows, append.key)) is not None and entry.position != own:
+        if kept := events.payload(rows, append.key, own):
             return trimming.payload(rows, own) if kept == ERASED else kept
         if entry.digest == append.digest:
             position = entry.position
@@ -325,7 +324,7 @@ def clipped(cursor: Cursor, applied: VersionVector) -> Cursor:
 
 def _key_at(rows: Rows, position: bytes) -> str | None:
     """The key of the claim at a position that is no event; None if there is none."""
-    return next((claim.key for claim in claims.losers(rows) if claim.position == position), None)
+    return next((claim.key for claim in events.losers(rows) if claim.position == position), None)
 
 
 def _sweep_rank(sweep: Sweep) -> tuple[int, bytes, bytes]:

@@ -21,7 +21,8 @@ import msgspec
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
-from shoal.kinds.journal.state import claims, trimming
+from shoal.kinds.journal.state import events as claims
+from shoal.kinds.journal.state import trimming
 from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES, dot_of, hlc_of
 from shoal.records import NamedTuple
 

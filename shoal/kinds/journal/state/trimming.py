@@ -26,7 +26,7 @@ import msgspec
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.floor import NO_FLOOR, Floor
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.journal.state import claims, events
+from shoal.kinds.journal.state import events
 from shoal.kinds.journal.state.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of, hlc_of
 from shoal.records import NamedTuple
 
@@ -62,7 +62,7 @@ def apply(rows: Rows, _stamp: Stamp, trim: Trim) -> None:
         if before is None or int.from_bytes(before[:8], "big") < dot.sequence:
             rows.put(END + dot.origin, dot.sequence.to_bytes(8, "big") + end[:HLC_BYTES])
     _raise(rows, trim.floor)
-    keys = {claim.key: None for claim in claims.losers(rows) if gone.covers(claim.dot)}
+    keys = {claim.key: None for claim in events.losers(rows) if gone.covers(claim.dot)}
     dropped: list[tuple[bytes, bytes]] = []
     for row, stored in list(_between(rows, min(trimmed), max(trim.ends))):
         event = events.unpack(row[1:], stored)
@@ -75,7 +75,7 @@ def apply(rows: Rows, _stamp: Stamp, trim: Trim) -> None:
         keep_aside(rows, event.position, event.payload)
     events.drop_all(rows, dropped)
     for key in keys:
-        for claim in claims.remove(rows, key, lambda claim: gone.covers(claim.dot)):
+        for claim in events.remove(rows, key, lambda claim: gone.covers(claim.dot)):
             keep_aside(rows, claim.position, claim.payload)
 
 

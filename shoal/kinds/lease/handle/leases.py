@@ -2,7 +2,7 @@
 
 Laws:
 - If a lease is lost, the task in its block is cancelled, and its writes raise `LeaseLost` (`shoal.kinds.lease.handle.tenure`).
-- Others may take the lease only after that (`shoal.kinds.lease.state.timing`).
+- Others may take the lease only after that (`shoal.kinds.lease.state.table`).
 - A claim that is given up leaves the queue.
 - A lease that ended before its answer arrived was never held: while its `wait` lasts, the client goes on waiting.
 """
@@ -16,9 +16,7 @@ from math import inf
 from types import TracebackType
 
 from shoal.client.arguments import named
-from shoal.client.connection import StoreConnection
-from shoal.client.retrying import delays, paused
-from shoal.client.waiting import waiting
+from shoal.client.connection import StoreConnection, delays, paused, waiting
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, ShoalError
 from shoal.kinds.lease.handle.tenure import Held, Tenure, keeper_of
 from shoal.names import check_name

@@ -24,7 +24,7 @@ from shoal import values
 from shoal.config import Config
 from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown, Overloaded, RegisterChanged, Unavailable
 from shoal.kinds.lease.serving.leases import Leases
-from shoal.kinds.lease.serving.terms import TOKEN_BYTES, item_of, register_term, tied_term
+from shoal.kinds.lease.serving.shards import TOKEN_BYTES, item_of, register_term, tied_term
 from shoal.kinds.lease.state.table import Claim, Group, LeaseName, worklist_mark
 from shoal.kinds.worklist.serving.handouts import Handouts, Worklist
 from shoal.node.environment import Environment

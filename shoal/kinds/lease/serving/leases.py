@@ -16,11 +16,9 @@ from collections.abc import Sequence
 
 from shoal.config import Config
 from shoal.errors import InvalidInput, LeaseHeld, NotFound, Overloaded, ShoalError
-from shoal.kinds.lease.serving.shards import Decided, Shard
-from shoal.kinds.lease.serving.terms import TOKEN_BYTES, check_holder, check_token, described, item_of, lost
+from shoal.kinds.lease.serving.shards import TOKEN_BYTES, Decided, Shard, check_holder, check_token, described, item_of, lost
 from shoal.kinds.lease.state import table
-from shoal.kinds.lease.state.table import Claim, Grant, LeaseName
-from shoal.kinds.lease.state.timing import holds_s
+from shoal.kinds.lease.state.table import Claim, Grant, LeaseName, holds_s
 from shoal.names import check_name
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.environment import Environment

@@ -16,12 +16,12 @@ from typing import Protocol
 
 import msgspec
 
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.errors import LeaseHeld, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
 from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.lease.state.table import LeaseName, item_name, worklist_mark
-from shoal.kinds.thread.serving.fencing import UnderClaim, UnderLease
+from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import Claims, Watching
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.kinds.worklist.serving.queues import described

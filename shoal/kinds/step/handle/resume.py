@@ -6,28 +6,37 @@ Laws:
 - `reason` names the chosen head and what was not chosen: other heads, steps that will not be
   called again, steps whose outcome is unknown.
 - Hooks are awaited in the order in which they were added. If one raises, `resume` raises its error.
+
+A thread's status: running, paused, waiting for approval, done or failed.
+
+Law: a status is a word, not a lock. Saves of a paused thread succeed; only its steps wait, and
+callers of `ready()`. The journal records every change of the status, with its author and reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any, Literal, get_args
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal.client.arguments import named
-from shoal.errors import NotFound
-from shoal.kinds.journal.flows.events import Event, shown_event
-from shoal.kinds.step.flows.resume import catch_up, drift
-from shoal.kinds.step.flows.steps import StepRecord, record_of
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
+from shoal.client.connection import StoreConnection, lasting, reread
+from shoal.errors import InvalidInput, NotFound
+from shoal.kinds.journal.flows import Event, shown_event
+from shoal.kinds.step.flows import StepRecord, catch_up, drift, record_of
+from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.flows.editing import edit
-from shoal.kinds.thread.flows.settings import some
+from shoal.kinds.thread.flows.provenance import some
 from shoal.kinds.thread.handle.checkout import Checkout
 from shoal.protocol import requests
 from shoal.protocol.conformance import check_word
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Durability, ThreadStatus
+from shoal.workflows.moments import moment
 
 STEPS_LISTED_MAX = 1000
 EVENTS_LISTED_MAX = 1000
@@ -188,3 +197,101 @@ class ThreadResume:
             HeadMoved: another client saved meanwhile. Edit the current state again.
         """
         return await edit(self._checkout, patch, by=by, branch=branch, key=key, durability=durability)
+
+
+HELD: tuple[ThreadStatus, ...] = ("paused", "waiting")
+
+
+class Standing(Struct, frozen=True):
+    """A thread's status, with its author, reason and time."""
+
+    status: ThreadStatus
+    reason: str
+    by: str
+    time: datetime | None  # None if it was never set; the thread is then running.
+
+
+@named
+class ThreadControl:
+    """The part of a thread's handle for its status."""
+
+    def __init__(self, connection: StoreConnection, space: str, thread: str) -> None:
+        self._connection = connection
+        self._space, self._thread = space, thread
+
+    async def status(self, *, stale: bool = False) -> Standing:
+        """The status of the thread: "running" if it was never set. `stale`: see `Store`."""
+        reply = await self._connection.read(requests.ReadStanding(self._space, self._thread), stale=stale)
+        return standing_of(reply)
+
+    async def pause(self, reason: str = "", *, by: str = "", durability: Durability | None = None) -> Standing:
+        """Pause the thread: steps wait from now on."""
+        return await self._set_status("paused", reason, by, durability)
+
+    async def request_approval(self, reason: str = "", *, by: str = "", durability: Durability | None = None) -> Standing:
+        """Wait for a human: steps wait until `approve`."""
+        return await self._set_status("waiting", reason, by, durability)
+
+    async def approve(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
+        """Set the status to running, so that steps continue."""
+        return await self._set_status("running", reason, by, durability)
+
+    async def finish(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
+        """Set the status to done."""
+        return await self._set_status("done", reason, by, durability)
+
+    async def fail(self, error: BaseException | str, *, by: str = "", durability: Durability | None = None) -> Standing:
+        """Set the status to failed, with the error as the reason."""
+        reason = error if isinstance(error, str) else f"{type(error).__qualname__}: {error}"
+        return await self._set_status("failed", reason[:1000], by, durability)
+
+    async def _set_status(self, status: ThreadStatus, reason: str, by: str, durability: Durability | None) -> Standing:
+        request = requests.MoveThread(self._space, self._thread, status, reason, by)
+        return standing_of(await self._connection.write(request, key=None, durability=durability))
+
+    async def ready(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
+        """Return when the thread is neither paused nor waiting.
+
+        Raises:
+            TimeoutError: it still was after `timeout` seconds.
+        """
+        await self._until(lambda standing: standing.status not in HELD, timeout)
+
+    async def wait_for(
+        self,
+        status: ThreadStatus | Iterable[ThreadStatus],
+        *,
+        timeout: float | None = None,  # noqa: ASYNC109
+    ) -> Standing:
+        """Return when the status is the given one, or one of those given.
+
+        Raises:
+            InvalidInput: there is no such status.
+            TimeoutError: it was none of them within `timeout` seconds.
+        """
+        wanted: tuple[str, ...] = (status,) if isinstance(status, str) else tuple(status)
+        if not wanted or not set(wanted) <= set(get_args(ThreadStatus)):
+            raise InvalidInput(f"a status must be one of {', '.join(get_args(ThreadStatus))}; got {', '.join(wanted)!r}.")
+        return await self._until(lambda standing: standing.status in wanted, timeout)
+
+    async def _until(self, holds: Callable[[Standing], bool], timeout: float | None) -> Standing:  # noqa: ASYNC109
+        current = "unknown"
+
+        async def read() -> AsyncGenerator[Standing, None]:
+            nonlocal current
+            standing = await self.status()
+            current = standing.status
+            if holds(standing):
+                yield standing
+            else:
+                lasting()
+
+        async with aclosing(reread(self._connection, self._space, self._thread, "status", read, timeout=timeout)) as found:
+            async for standing in found:
+                return standing
+        raise TimeoutError(f"thread {self._thread!r} is {current} after {timeout:g} s. Nothing was written. Wait again.")
+
+
+def standing_of(reply: requests.Standing) -> Standing:
+    """A status as handles show it."""
+    return Standing(reply.status, reply.reason, reply.by, moment(reply.wall_ms) if reply.wall_ms else None)

@@ -14,9 +14,9 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, KeyReused, NotFound, StepSettled, ThreadHeld, TooLarge
-from shoal.kinds.journal.serving.system_events import tell
-from shoal.kinds.step.state import status, step_log
-from shoal.kinds.step.state.step_log import StepEntry
+from shoal.kinds.journal.serving.journals import tell
+from shoal.kinds.step import state as step_log
+from shoal.kinds.step.state import StepEntry
 from shoal.names import check_key, check_name
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.checks import check_size, check_text
@@ -139,7 +139,7 @@ class Steps:
             _check_same(entry, request, digest)
             if entry.state in ("done", "abandoned") or entry.holds(attempt):
                 return shown(rows, request.step, entry, attempt=attempt)
-        if status.is_held(current := status.current(rows)):
+        if step_log.is_held(current := step_log.current(rows)):
             assert current is not None
             raise ThreadHeld(
                 f"thread {request.thread!r} is {current.status}"

@@ -11,9 +11,8 @@ from typing import Any
 
 from shoal import values
 from shoal.errors import Conflict, InvalidInput, TooLarge
-from shoal.kinds.thread.flows.checkpoint import Checkpoint, encode_metadata
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
-from shoal.kinds.thread.flows.undo import KEY, keyed
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints, encode_metadata
+from shoal.kinds.thread.flows.mutations import KEY, keyed
 from shoal.names import check_names
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability

@@ -1,4 +1,10 @@
-"""A thread as records, each a map of plain values. `shoal export` and `GET …/export` write one per line.
+"""One time line of a thread: its checkpoints, events and steps, with their authors.
+
+Law: entries are in the order of the nodes' clocks, so that differences of the clocks are visible; within a
+millisecond checkpoints come before events, and events before steps, and a checkpoint's parents come before it.
+Each entry names the newest checkpoint before it, the most that its author could know of this thread.
+
+A thread as records, each a map of plain values. `shoal export` and `GET …/export` write one per line.
 
 Laws:
 - A record is yielded as soon as it is read. Of a thread of any size, only one page of
@@ -8,16 +14,106 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from datetime import datetime
+from graphlib import TopologicalSorter
+from typing import Any, Literal, TypeVar
 
-from shoal.kinds.journal.flows.events import Event, events
-from shoal.kinds.step.flows.steps import StepRecord, steps
-from shoal.kinds.thread.flows.checkpoint import Checkpoint
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
+from msgspec import Struct
+
+from shoal.kinds.journal.flows import Event, events
+from shoal.kinds.step.flows import StepRecord, steps
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints, is_id
 from shoal.version import __version__
 from shoal.workflows.connection import Connection
 from shoal.workflows.spaces import check_exists, names
+
+T = TypeVar("T")
+
+AuditKind = Literal["checkpoint", "event", "step"]
+_RANKS: dict[AuditKind, int] = {"checkpoint": 0, "event": 1, "step": 2}
+LISTED_MAX = 10_000
+"""The bound for each of them: checkpoints, events, steps."""
+
+
+class AuditEntry(Struct, frozen=True):
+    """An entry of a thread's audit."""
+
+    time: datetime
+    kind: AuditKind
+    text: str
+    by: str
+    known: str  # The newest checkpoint before it; empty if there was none.
+    id: str  # The id of the checkpoint or the event, or the key of the step.
+    data: Any  # A checkpoint's metadata, an event's value, or a step's arguments, result or error.
+
+
+async def audit(checkpoints: ThreadCheckpoints) -> list[AuditEntry]:
+    """Checkpoints, the journal's events (moves and decisions among them) and steps, oldest first.
+
+    Checkpoints are those that lead to a head, to a labelled one, or to one that a rollback or a deleted branch left behind.
+    """
+    connection, space, thread = checkpoints.connection, checkpoints.space, checkpoints.thread
+    starts = [head for heads in (await checkpoints.heads()).values() for head in heads]
+    told = [event async for event in events(connection, space, thread, limit=LISTED_MAX)]
+    starts += [id for event in told for id in _left_behind(event)]
+    starts += [id async for _, id in checkpoints.labels()]
+    saved = {each.id: each async for each in _first(checkpoints.reachable(starts))}
+    causally = TopologicalSorter({id: each.parents for id, each in saved.items()}).static_order()
+    entries = [_of_checkpoint(saved[id]) for id in causally if id in saved]
+    entries += [_of_event(event) for event in told]
+    async for record in _first(steps(connection, space, thread)):
+        entries += _of_step(record)
+    entries.sort(key=lambda entry: (entry.time, _RANKS[entry.kind]))
+    return list(_with_known(entries))
+
+
+async def _first(source: AsyncIterator[T]) -> AsyncIterator[T]:
+    """At most LISTED_MAX items."""
+    count = 0
+    async for each in source:
+        yield each
+        count += 1
+        if count == LISTED_MAX:
+            return
+
+
+def _left_behind(event: Event) -> Iterator[str]:
+    """The heads that a branch lost by a rollback or its deletion, if the event describes one. A user's may look like one."""
+    told = event.event
+    if isinstance(told, dict) and told.get("kind") in ("rollback", "delete-branch") and isinstance(told.get("from"), list):
+        yield from (id for id in told["from"] if isinstance(id, str) and is_id(id))
+
+
+def _of_checkpoint(checkpoint: Checkpoint) -> AuditEntry:
+    text = f"saved on {checkpoint.branch}" + (f", joining {len(checkpoint.parents)}" if len(checkpoint.parents) > 1 else "")
+    return AuditEntry(checkpoint.time, "checkpoint", text, checkpoint.author, "", checkpoint.id, checkpoint.metadata)
+
+
+def _of_event(event: Event) -> AuditEntry:
+    held = event.event
+    kind, by = (held.get("kind"), held.get("by")) if isinstance(held, dict) else (None, None)
+    text = kind if isinstance(kind, str) else "event, its value erased" if event.erased else "event"
+    return AuditEntry(event.time, "event", text, by if isinstance(by, str) else "", "", event.id, held)
+
+
+def _of_step(record: StepRecord) -> Iterator[AuditEntry]:
+    for attempt in record.attempts:
+        yield AuditEntry(attempt.begun, "step", f"{record.name} begun", attempt.holder, "", record.key, record.arguments)
+        if attempt.error is not None and attempt.ended is not None:
+            yield AuditEntry(
+                attempt.ended, "step", f"{record.name} failed", attempt.holder, "", record.key, dict(attempt.error)
+            )
+    if record.ended is not None:
+        yield AuditEntry(record.ended, "step", f"{record.name} done", record.result_by, "", record.key, record.result)
+
+
+def _with_known(entries: list[AuditEntry]) -> Iterator[AuditEntry]:
+    known = ""
+    for entry in entries:
+        yield AuditEntry(entry.time, entry.kind, entry.text, entry.by, known, entry.id, entry.data)
+        known = entry.id if entry.kind == "checkpoint" else known
+
 
 FORMAT = 1
 

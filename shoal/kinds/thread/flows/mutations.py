@@ -3,24 +3,45 @@
 Law: the log is not stored. It is computed from the differences between successive checkpoints of a branch,
 along first parents. So it is complete, and costs nothing until it is read. Reading a list that only grew
 costs what was appended, not its length.
+
+Undo and redo of a thread's checkpoints.
+
+Laws:
+- An undo is a new checkpoint that reverts the changes of one or more others, and names them. It
+  removes nothing from the history. It is rejected if a later checkpoint changed the same places.
+- An undo can be redone until something else is saved on the branch.
+- An undo or redo that is repeated with the same key returns the first one's checkpoint, which
+  has the key in its metadata; it is searched among about the last `PAGE` checkpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from shoal import values
-from shoal.errors import InvalidInput, NotFound
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints, decoded
+from shoal.errors import HeadMoved, InvalidInput, NotFound, Pruned, SchemaViolation, UndoConflict
+from shoal.kinds.thread.flows.checkpoints import (
+    PAGE,
+    Checkpoint,
+    ThreadCheckpoints,
+    decoded,
+    encode_channels,
+    encode_metadata,
+    shown_checkpoint,
+)
+from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.protocol import requests
-from shoal.protocol.requests import NO_HEAD
+from shoal.protocol.declared import Http
+from shoal.protocol.requests import NO_HEAD, Durability, Saved
 from shoal.records import NamedTuple
-from shoal.schemas.pointers import hidden
-from shoal.values.difference import Change, channel_differences
+from shoal.schemas.secret_fields import hidden
+from shoal.values.difference import Change, Owned, applied, channel_differences, differences
+from shoal.workflows.connection import Connection, Flow
 from shoal.workflows.moments import moment
 
 
@@ -125,3 +146,296 @@ async def _ids(checkpoints: ThreadCheckpoints, head: str, stop: str | None, *, t
     if stop or through:
         raise NotFound(f"checkpoint {stop or through} is not in the history of {head}. Begin without `after`.")
     return ids[::-1]
+
+
+UNDOES, REDOES = "shoal.undoes", "shoal.redoes"  # In a checkpoint's metadata: ids of checkpoints.
+_TURN = 200  # Changes after which others get a turn: some milliseconds.
+KEY = "shoal.key"  # In the metadata of an undo, a redo or an edit: the caller's key.
+
+
+async def undo(
+    checkpoints: ThreadCheckpoints,
+    count: int,
+    *,
+    branch: str,
+    checkpoint: str | None = None,
+    key: str | None = None,
+    durability: Durability | None = None,
+) -> Checkpoint:
+    """Revert the changes of the branch's last `count` checkpoints, or of the given one, in a new checkpoint.
+
+    Raises:
+        InvalidInput: both a count and a checkpoint are given.
+        NotFound: there are fewer.
+        UndoConflict: later checkpoints changed the same places.
+        HeadMoved: another save came first.
+    """
+    _check_count(count)
+    if checkpoint is not None and count != 1:
+        raise InvalidInput(
+            "give either the number of changes to undo or a checkpoint, not both. Nothing was written.", field="count"
+        )
+    head = await checkpoints.newest(branch)
+    if key is not None and (done := await keyed(checkpoints, head, key)) is not None:
+        return shown_checkpoint(done, channels=False)
+    # The id itself is recorded, also if a label was given.
+    ids = [(await checkpoints.read(checkpoint, [])).id] if checkpoint is not None else await _undoable(checkpoints, head, count)
+    return await _reverted(checkpoints, head, ids, branch, {UNDOES: ids}, key, durability)
+
+
+async def redo(
+    checkpoints: ThreadCheckpoints, count: int, *, branch: str, key: str | None = None, durability: Durability | None = None
+) -> Checkpoint:
+    """Revert the last `count` undos.
+
+    Raises:
+        NotFound: there are fewer since something else was saved.
+        HeadMoved: another save came first.
+    """
+    _check_count(count)
+    head = await checkpoints.newest(branch)
+    if key is not None and (done := await keyed(checkpoints, head, key)) is not None:
+        return shown_checkpoint(done, channels=False)
+    ids = await _redoable(checkpoints, head, count)
+    return await _reverted(checkpoints, head, ids, branch, {REDOES: ids}, key, durability)
+
+
+_ERRORS = (NotFound, Pruned, HeadMoved, UndoConflict, SchemaViolation)
+_Count = Annotated[int, Meta(ge=1, le=100)]
+
+
+class Undo(Flow[Saved], frozen=True):
+    """Save a checkpoint that takes back the last checkpoints, or a given one."""
+
+    http: ClassVar = (
+        Http(
+            "POST",
+            "/threads/{thread}/undo",
+            "Undo the changes of the last checkpoints, in a new one",
+            errors=_ERRORS,
+            example={"count": 1, "author": "ada"},
+        ),
+    )
+
+    space: str
+    thread: str
+    branch: str = "main"
+    count: _Count = 1  # Undo so many of the last changes.
+    checkpoint: str | None = None  # Undo this checkpoint's changes instead.
+    author: str = ""
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> Saved:
+        """Undo them; with the key of an earlier call, the answer is its checkpoint."""
+        found = _signed(connection, self)
+        return _saved(
+            await undo(found, self.count, branch=self.branch, checkpoint=self.checkpoint, key=key, durability=durability)
+        )
+
+
+class Redo(Flow[Saved], frozen=True):
+    """Save a checkpoint that takes back the last undos."""
+
+    http: ClassVar = (
+        Http(
+            "POST",
+            "/threads/{thread}/redo",
+            "Redo the last undos",
+            errors=_ERRORS,
+            example={"count": 1, "author": "ada"},
+        ),
+    )
+
+    space: str
+    thread: str
+    branch: str = "main"
+    count: _Count = 1
+    author: str = ""
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> Saved:
+        """Redo them; with the key of an earlier call, the answer is its checkpoint."""
+        found = _signed(connection, self)
+        return _saved(await redo(found, self.count, branch=self.branch, key=key, durability=durability))
+
+
+def _signed(connection: Connection, flow: Undo | Redo) -> ThreadCheckpoints:
+    return ThreadCheckpoints(connection, flow.space, flow.thread, Provenance(connection, flow.author))
+
+
+def _saved(made: Checkpoint) -> Saved:
+    return Saved(made.id, list(made.parents), made.branch, list(made.heads), made.wall_ms)
+
+
+async def keyed(checkpoints: ThreadCheckpoints, head: str, key: str) -> requests.Checkpoint | None:
+    """The checkpoint that was made under this key, if it is among about the last `PAGE`; else None."""
+    looked = 0
+    async for found in checkpoints.first_parents(head):
+        if values.decode(found.metadata).get(KEY) == key:
+            return found
+        if (looked := looked + 1) > PAGE:
+            break
+    return None
+
+
+async def _undoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> list[str]:
+    """The last `count` checkpoints that are not undone, newest first.
+
+    Raises:
+        NotFound: there are fewer.
+    """
+    undone: set[str] = set()
+    void: set[str] = set()
+    ids: list[str] = []
+    async for found in checkpoints.first_parents(head):
+        metadata = values.decode(found.metadata)
+        void.update(_named(metadata, REDOES))
+        if undoes := _named(metadata, UNDOES):
+            if found.id not in void:
+                undone.update(undoes)
+        elif REDOES not in metadata and found.id not in undone:
+            ids.append(found.id)
+            if len(ids) == count:
+                return ids
+    raise NotFound(f"there is nothing more to undo: {len(ids)} of {count} changes. Nothing was written.")
+
+
+async def _redoable(checkpoints: ThreadCheckpoints, head: str, count: int) -> list[str]:
+    """The last `count` undos, newest first, if nothing else was saved after them.
+
+    Raises:
+        NotFound: there are fewer.
+    """
+    void: set[str] = set()
+    ids: list[str] = []
+    async for found in checkpoints.first_parents(head):
+        metadata = values.decode(found.metadata)
+        redoes = _named(metadata, REDOES)
+        void.update(redoes)
+        if _named(metadata, UNDOES):
+            if found.id not in void:
+                ids.append(found.id)
+            if len(ids) == count:
+                return ids
+        elif not redoes:
+            break
+    raise NotFound(
+        f"there is nothing more to redo: {len(ids)} of {count} undos. Nothing was written. "
+        "An undo can be redone until something else is saved."
+    )
+
+
+async def _reverted(
+    checkpoints: ThreadCheckpoints,
+    head: str,
+    ids: list[str],
+    branch: str,
+    told: dict[str, Any],
+    key: str | None,
+    durability: Durability | None,
+) -> Checkpoint:
+    """Save the state at `head` without the changes of these checkpoints, which are newest first.
+
+    Raises:
+        UndoConflict: later checkpoints changed the same places.
+    """
+    state: dict[str, Any] = {}
+    loaded: set[str] = set()
+    owned: Owned = {}
+    present = await checkpoints.read(head, [])
+    for id in ids:
+        made = await changes_of(checkpoints, id)
+        names = set(made.channels) - loaded
+        state.update(await checkpoints.states(head, [name for name in names if name in present.hashes]))
+        loaded |= names
+        for nth, (channel, change) in enumerate(reversed(made.changes)):
+            _revert(state, channel, change, owned, checkpoint=id)
+            if nth % _TURN == _TURN - 1:
+                await asyncio.sleep(0)
+    request = requests.Save(
+        checkpoints.space,
+        checkpoints.thread,
+        encode_channels({name: value for name, value in state.items() if name in loaded}),
+        encode_metadata(told if key is None else {**told, KEY: key}),
+        branch,
+        parent=head,
+        delta=True,
+        removed=[name for name in loaded if name not in state and name in present.hashes],
+        schema=present.schema,
+        schema_version=present.schema_version,
+        readable_from=present.readable_from,
+        secret=present.secret,
+    )
+    return await checkpoints.save(request, key, durability)
+
+
+def _check_count(count: int) -> None:
+    if count < 1:
+        raise InvalidInput(f"the number of changes to take back must be at least 1; got {count}. Nothing was written.")
+
+
+def _named(metadata: Any, field: str) -> list[str]:
+    found = metadata.get(field) if isinstance(metadata, Mapping) else None
+    return [id for id in found if isinstance(id, str)] if isinstance(found, list) else []
+
+
+_INVERSE: dict[str, Literal["add", "remove", "replace"]] = {"add": "remove", "remove": "add", "replace": "replace"}
+_ABSENT = object()
+
+
+def _revert(state: dict[str, Any], channel: str, change: Change, owned: Owned, *, checkpoint: str) -> None:
+    """Revert one change of a channel in `state`.
+
+    Raises:
+        UndoConflict: the value is not the one that the change made.
+    """
+    now = state.get(channel, _ABSENT) if not change.path else _at(state.get(channel, _ABSENT), change.path)
+    made = _ABSENT if change.op == "remove" else change.after
+    # After a removal from a list, another element may be in its place.
+    if not _same(now, made) and not (change.op == "remove" and _is_in_list(state.get(channel), change.path)):
+        raise _conflict(channel, change, checkpoint)
+    inverse = Change(_INVERSE[change.op], change.path, change.after, change.before)
+    if not change.path and change.op == "add":
+        del state[channel]
+    elif not change.path:
+        state[channel] = change.before
+    else:
+        try:
+            state[channel] = applied(state[channel], [inverse], owned)
+        except (InvalidInput, KeyError):
+            raise _conflict(channel, change, checkpoint) from None
+
+
+def _conflict(channel: str, change: Change, checkpoint: str) -> UndoConflict:
+    return UndoConflict(
+        f"checkpoint {checkpoint} changed channel {channel!r} at {change.path or 'its root'!r}, which has been changed since. "
+        "Nothing was written. Undo the later change first, or save the state that you want.",
+        channel=channel,
+        path=change.path,
+    )
+
+
+def _same(one: Any, other: Any) -> bool:
+    if one is _ABSENT or other is _ABSENT:
+        return one is other
+    return not differences(one, other)
+
+
+def _steps(path: str) -> list[str]:
+    return [step.replace("~1", "/").replace("~0", "~") for step in path.split("/")[1:]]
+
+
+def _at(value: Any, path: str) -> Any:
+    for step in _steps(path):
+        try:
+            value = value[step] if isinstance(value, dict) else value[int(step)]
+        except (KeyError, IndexError, ValueError, TypeError):
+            return _ABSENT
+    return value
+
+
+def _is_in_list(channel: Any, path: str) -> bool:
+    """Whether `path` is an index within a list of the channel, or its end."""
+    steps = _steps(path)
+    if not steps:
+        return False
+    within = _at(channel, path.rpartition("/")[0]) if len(steps) > 1 else channel
+    return isinstance(within, (list, tuple)) and steps[-1].isdecimal() and int(steps[-1]) <= len(within)

@@ -32,7 +32,7 @@ from shoal.client.arguments import named
 from shoal.errors import InvalidInput, Retryable
 
 if TYPE_CHECKING:
-    from shoal.kinds.thread.flows.checkpoint import Checkpoint
+    from shoal.kinds.thread.flows.checkpoints import Checkpoint
 
 SIGTERM_EXIT = 128 + signal.SIGTERM
 

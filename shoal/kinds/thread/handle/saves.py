@@ -16,13 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict, Unpack, get_args
 
 from shoal.client.arguments import named
-from shoal.client.retrying import contended
+from shoal.client.connection import contended
 from shoal.errors import HeadMoved, InvalidInput, KeyReused, NotFound
-from shoal.kinds.thread.flows.checkpoint import Checkpoint, encode_appended, encode_channels, encode_metadata, shown_checkpoint
-from shoal.kinds.thread.flows.undo import KEY, keyed
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, encode_appended, encode_channels, encode_metadata, shown_checkpoint
+from shoal.kinds.thread.flows.mutations import KEY, keyed
 from shoal.kinds.thread.handle.autosave import Autosave
 from shoal.kinds.thread.handle.checkout import Checkout, crowded
-from shoal.kinds.worklist.handle.inbox import Message
+from shoal.kinds.worklist.handle.worklist import Message
 from shoal.protocol import requests
 from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import NO_HEAD, Durability

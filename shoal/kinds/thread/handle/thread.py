@@ -9,25 +9,17 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar, overload
 
-from shoal.client.arguments import named_method
+from shoal.client.arguments import named_method, of_part
 from shoal.client.connection import StoreConnection
-from shoal.client.parts import of_part
-from shoal.kinds.journal.handle.journal import Journal
-from shoal.kinds.journal.handle.loop import Loop
+from shoal.kinds.journal.handle import Journal, Loop
 from shoal.kinds.lease.handle.leases import Leasing
-from shoal.kinds.step.handle.resume import ThreadResume
-from shoal.kinds.step.handle.status import ThreadControl
-from shoal.kinds.step.handle.step_log import StepLog
-from shoal.kinds.step.handle.steps import ThreadSteps
+from shoal.kinds.step.handle.resume import ThreadControl, ThreadResume
+from shoal.kinds.step.handle.steps import StepLog, ThreadSteps
 from shoal.kinds.thread.flows.provenance import Provenance
-from shoal.kinds.thread.handle.branches import ThreadBranches
 from shoal.kinds.thread.handle.checkout import Checkout
-from shoal.kinds.thread.handle.history import ThreadHistory
-from shoal.kinds.thread.handle.inspect import ThreadInspection
+from shoal.kinds.thread.handle.history import ThreadBranches, ThreadHistory, ThreadInspection, ThreadSchema
 from shoal.kinds.thread.handle.saves import ThreadSaves
-from shoal.kinds.thread.handle.schema import ThreadSchema
-from shoal.kinds.worklist.handle.inbox import Inbox
-from shoal.kinds.worklist.handle.worklist import Worklist, WorklistProgress
+from shoal.kinds.worklist.handle.worklist import Inbox, Worklist, WorklistProgress
 from shoal.names import check_name
 from shoal.protocol.requests import Durability, ListWorklists
 from shoal.schemas import Schema

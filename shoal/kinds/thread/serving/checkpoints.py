@@ -1,24 +1,47 @@
-"""Reads of a thread's checkpoints."""
+"""Reads of a thread's checkpoints.
+
+Inspection of checkpoints: what they changed, and what their authors could see.
+
+Law: an author could see the events of its own thread that come before its checkpoint in the
+order of their times. Of other objects it could see what it recorded, and what the authors
+of the checkpoint's ancestors recorded.
+
+Verify stored checkpoints, page by page along first parents.
+
+Laws:
+- Nothing cached is trusted: every chunk is read and hashed, the hash and size of every value are computed
+  from its chunks, and every id from the record.
+- One page reads each chunk and each record once, however many of its checkpoints share them. So verifying a
+  history costs what is stored, not the sum of the sizes of all states.
+- Other requests get their turn between two checkpoints.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
+from hashlib import sha256
+from itertools import islice
 
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt
-from shoal.kinds.label.state import labels
-from shoal.kinds.thread.serving.presence import absent, check_shown
-from shoal.kinds.thread.serving.shapes import ShapeCache, Spot, completed, value_of
-from shoal.kinds.thread.state import ancestry, dag, pruning
+from shoal.kinds.journal.serving.journals import shown_event
+from shoal.kinds.journal.state import journal
+from shoal.kinds.label import state as labels
+from shoal.kinds.thread.serving.branches import absent, check_shown
+from shoal.kinds.thread.serving.shapes import Reader, ShapeCache, Spot, appended, completed, corrupt, value_of
+from shoal.kinds.thread.state import ancestry, channel, dag, pruning
+from shoal.kinds.thread.state import chunking as tree
 from shoal.kinds.thread.state.channel import Recipe
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, Scan, Scans, View, Writers
-from shoal.node.naming import checkpoint_named, hexed
-from shoal.node.turns import Stride
+from shoal.node.naming import checkpoint_named, hexed, unhex
+from shoal.node.turns import Steps, Stride
 from shoal.protocol import requests
-from shoal.protocol.requests import History, Load, ReadLabels
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import Damage, Explain, Growth, History, Load, ReadDelta, ReadLabels, VerifyCheckpoints
+from shoal.records import NamedTuple
 from shoal.values.filtering import Filter
 
 _END_MS = 1 << 62
@@ -216,3 +239,232 @@ def _lost(thread: str, id: bytes, how: str) -> StoreCorrupt:
         f"checkpoint {id.hex()} of thread {thread!r} is {how}. Run `shoal verify` to list all damage.",
         lost=(dag.CHECKPOINT + id,),
     )
+
+
+ANCESTORS_READ_MAX = 64  # For what earlier authors recorded; handles record all of it again more often than that.
+
+
+class Inspection:
+    """The handler of `Explain` and `ReadDelta`."""
+
+    def __init__(self, config: Config, checkpoints: Checkpoints) -> None:
+        self._config = config
+        self._checkpoints = checkpoints
+        self.checks: Checks = {}
+        self.writers: Writers = {}
+        self.readers: Readers = {Explain: self._explain, ReadDelta: self._delta}
+
+    def _delta(self, view: View, request: ReadDelta) -> requests.Delta:
+        """Read a checkpoint's channels that differ from its first parent's; of lists that only grew, the new elements.
+
+        Raises:
+            NotFound: there is no such checkpoint, or its first parent was pruned.
+            StoreCorrupt: a chunk is missing or does not match its hash.
+        """
+        rows = view.rows
+        found = found_checkpoint(rows, request.thread, checkpoint_named(rows, request.thread, request.checkpoint))
+        parents = found.record.parents
+        parent = found_checkpoint(rows, request.thread, parents[0]) if parents else None
+        reader, lists, names = Reader(rows), dict[str, Growth](), list[str]()
+        for name, recipe in found.record.channels.items():
+            old = None if parent is None else parent.record.channels.get(name)
+            if old is not None and shown_hash(old) == shown_hash(recipe):
+                continue
+            more = None
+            if parent is not None and old is not None and parent.record.schema == found.record.schema:
+                more = appended(reader, parent, found, name)
+            if more is None:
+                names.append(name)
+            else:
+                lists[name] = Growth(*more)
+        load = Load(request.space, request.thread, found.id.hex())
+        return requests.Delta(self._checkpoints.shown(rows, load, found, names), lists)
+
+    def _explain(self, view: View, request: Explain) -> requests.Explained:
+        """The context that the author of a checkpoint could see: earlier checkpoints, events, its setting and bookmark.
+
+        Raises:
+            NotFound: there is no such checkpoint.
+        """
+        rows = view.rows
+        found = found_checkpoint(rows, request.thread, checkpoint_named(rows, request.thread, request.checkpoint))
+        limit = min(max(1, request.limit), self._config.page_items_max)
+        line = list(islice(dag.ancestry(rows, found.id), max(ANCESTORS_READ_MAX, limit + 1)))
+        said = line[:ANCESTORS_READ_MAX]
+        seen = Bookmark()
+        for older in said:
+            seen.join(Bookmark.unpack(older.record.seen))
+        shown = requests.History(request.space, request.thread, found.record.branch)
+        return requests.Explained(
+            checkpoint=self._checkpoints.shown(rows, shown, found, ()),
+            setting=next((older.record.setting for older in said if older.record.setting), b""),
+            seen=seen.pack() if len(seen) else b"",
+            earlier=[self._checkpoints.shown(rows, shown, older, ()) for older in line[1 : limit + 1]],
+            events=list(_events_before(rows, found.hlc, limit, self._config.page_bytes_max)),
+        )
+
+
+def _events_before(rows: Rows, hlc: int, limit: int, bytes_max: int) -> Iterator[requests.Event]:
+    size = 0
+    for event in journal.before(rows, hlc, limit):
+        yield shown_event(event, b"")
+        size += len(event.payload)
+        if size > bytes_max:
+            return
+
+
+_STEP_CHECKPOINTS = 16  # Verified in one step; a checkpoint that shares its chunks with the one before takes about 0.1 ms.
+_STEP_BYTES = 64 * 1024  # Of chunks read in one step; the last chunk may exceed it.
+_RECIPE_BYTES = 200  # What a channel's recipe takes in memory.
+
+
+class Verifying:
+    """The handler of `VerifyCheckpoints`."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self.checks: Checks = {}
+        self.writers: Writers = {}
+        self.readers: Readers = {}
+        self.scans: Scans = {VerifyCheckpoints: self._verify}
+
+    def _verify(self, view: Callable[[], View], request: VerifyCheckpoints) -> Scan:
+        """Verify one checkpoint, or a page of a branch's history; damage is listed, not raised.
+
+        Raises:
+            NotFound: there is no such checkpoint or branch.
+        """
+        rows = view().rows
+        id: bytes | None = _first(rows, request)
+        limit = 1 if request.checkpoint is not None else min(max(1, request.limit), self._config.page_items_max)
+        page = _Page(rows)
+        checked = 0
+        bytes_max = self._config.page_bytes_max
+        while id is not None and checked < limit and page.bytes <= bytes_max and len(page.damage) <= limit:
+            checked += 1
+            known, pauses = len(page.damage), page.pauses
+            found = yield from page.verify(id)
+            if checked == 1:
+                bytes_max += page.bytes  # The first one reads all that it shares with the others.
+            page.rows = view().rows
+            if page.pauses > pauses and page.rows.get(dag.CHECKPOINT + id) is None:
+                del page.damage[known:]  # It was pruned meanwhile, or its thread deleted, and its chunks with it.
+            parents = [] if found is None else found.record.parents
+            # A parent that is not stored was pruned; a head that is not stored is missing.
+            id = parents[0] if parents and page.rows.get(dag.CHECKPOINT + parents[0]) is not None else None
+        going_on = "" if id is None or request.checkpoint is not None else id.hex()
+        return requests.Verified(checked, page.damage, going_on)
+
+
+def _first(rows: Rows, request: VerifyCheckpoints) -> bytes:
+    if request.checkpoint is not None:
+        id = checkpoint_named(rows, request.thread, request.checkpoint)
+        if rows.get(dag.CHECKPOINT + id) is None:
+            raise NotFound(f"thread {request.thread!r} has no checkpoint {request.checkpoint}.")
+        return id
+    if request.start:
+        return unhex(request.start)
+    heads = dag.heads(rows, request.branch)
+    if not heads:
+        raise NotFound(f"thread {request.thread!r} has no branch {request.branch!r}.")
+    return heads[0].id
+
+
+class _Part(NamedTuple):
+    """The chunks below some digests."""
+
+    bytes: int
+    lost: int = 0  # Chunks and nodes that are missing or damaged.
+    first: str = ""  # The first of them, and what is wrong with it.
+
+
+class _Page:
+    """Verifies checkpoints of one thread, in steps. `rows` may be replaced between two of them."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.damage: list[Damage] = []
+        self.pauses = 0  # Between steps.
+        self._stride = Stride(_STEP_CHECKPOINTS, _STEP_BYTES)
+        self.bytes = 0  # Of chunks and recipes that were read.
+        self._reader = Reader(rows)
+        self._parts: dict[tuple[bytes, int], _Part] = {}  # By digest and height in its tree.
+
+    @property
+    def rows(self) -> Rows:
+        return self._reader.rows
+
+    @rows.setter
+    def rows(self, rows: Rows) -> None:
+        self._reader.rows = rows
+
+    def _pause(self) -> Steps[None]:
+        self.pauses += 1
+        yield
+
+    def verify(self, id: bytes) -> Steps[dag.Checkpoint | None]:
+        """Returns None if there is no such checkpoint that can be decoded: its parents are not known."""
+        try:
+            found = dag.checkpoint(self.rows, id)
+        except StoreCorrupt as error:
+            self.damage.append(Damage(id.hex(), "", error.message))
+            return None
+        if found is None:
+            self.damage.append(Damage(id.hex(), "", "it is missing"))
+            return None
+        if dag.identify(found.record) != id:
+            self.damage.append(Damage(id.hex(), "", "its id does not match its content"))
+        self.bytes += _RECIPE_BYTES * len(found.record.channels)
+        for name, recipe in found.record.channels.items():
+            try:
+                wrong = yield from self._wrong(name, recipe)
+            except StoreCorrupt as error:  # A checkpoint that it is described against.
+                self.damage.append(Damage(id.hex(), name, error.message))
+            else:
+                if wrong:
+                    self.damage.append(Damage(id.hex(), name, corrupt(id, name, wrong).message))
+            if self._stride.is_over(_RECIPE_BYTES, rows=0):
+                yield from self._pause()
+        if self._stride.is_over(0):
+            yield from self._pause()
+        return found
+
+    def _wrong(self, name: str, recipe: channel.Recipe) -> Steps[str]:
+        """The fault in a channel's value; empty if there is none."""
+        outline = channel.outline_of(recipe, self._reader.recipes(name))
+        if outline is None:
+            return "a checkpoint that it builds on is missing"
+        if channel.hash_of(recipe.header, outline.tops, outline.tail) != recipe.hash:
+            return "its hash does not match"
+        part = yield from self._sum(
+            (digest, height) for height in range(len(outline.tops) - 1, -1, -1) for digest in outline.tops[height]
+        )
+        if part.lost:
+            return part.first + (f", and {part.lost - 1} more" if part.lost > 1 else "")
+        if len(recipe.header) + part.bytes + len(outline.tail) != recipe.size:
+            return "its size does not match"
+        return ""
+
+    def _sum(self, digests: Iterable[tuple[bytes, int]]) -> Steps[_Part]:
+        size = lost = 0
+        first = ""
+        for digest, height in digests:
+            part = self._parts.get((digest, height))
+            if part is None:
+                part = self._parts[digest, height] = yield from self._read(digest, height)
+            size, lost, first = size + part.bytes, lost + part.lost, first or part.first
+        return _Part(size, lost, first)
+
+    def _read(self, digest: bytes, height: int) -> Steps[_Part]:
+        """A chunk, or a node and all that is below it."""
+        try:
+            stored = dag.chunk(self.rows, digest)
+        except StoreCorrupt:  # The block that holds it is damaged.
+            return _Part(0, 1, f"chunk {digest.hex()} is unreadable")
+        if stored is None or sha256(stored).digest() != digest:
+            return _Part(0, 1, f"chunk {digest.hex()} is {'missing' if stored is None else 'damaged'}")
+        self.bytes += len(stored)
+        if self._stride.is_over(len(stored), rows=0):
+            yield from self._pause()
+        if not height:
+            return _Part(len(stored))
+        return (yield from self._sum((child, height - 1) for child in tree.children(stored)))

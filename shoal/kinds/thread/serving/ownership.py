@@ -1,11 +1,21 @@
-"""Reject a write of an owner that is known to be superseded. A write that names no owner is never rejected."""
+"""Reject a write of an owner that is known to be superseded. A write that names no owner is never rejected.
+
+Marks of threads that are under a lease, and which writes need it.
+
+Reading the register would not do: what it says may have been renewed long ago, and others may have waited for nearly the
+whole ttl.
+"""
 
 from __future__ import annotations
 
 from shoal.crdt.rows import Rows
-from shoal.errors import OwnerSuperseded
+from shoal.errors import InvalidInput, OwnerSuperseded
 from shoal.kinds.thread.state import ownership
-from shoal.protocol.requests import Annotate, Save, Unlabel
+from shoal.names import check_name
+from shoal.node.handler import Checks, Readers, WriteContext, Writers
+from shoal.node.target import Target
+from shoal.protocol.declared import declared
+from shoal.protocol.requests import Annotate, MarkedLease, MarkLease, Save, Unlabel
 
 
 def check_owner(rows: Rows, request: Save | Annotate | Unlabel) -> None:
@@ -19,3 +29,55 @@ def check_owner(rows: Rows, request: Save | Annotate | Unlabel) -> None:
             f"another writer has claimed thread {request.thread!r} since this one did. Nothing was written. "
             "Stop, or claim the thread again and continue from its current state."
         )
+
+
+class UnderLease(Exception):
+    """A write without a lease, to a thread that may be under one: the quorum register knows."""
+
+    def __init__(self, target: Target, mark: ownership.Marked) -> None:
+        super().__init__()
+        self.target = target
+        self.mark = mark
+
+
+class UnderClaim(Exception):
+    """A write without a claim, which finishes an entry of a queue that may be claimed: the quorum register knows."""
+
+    def __init__(self, target: Target, queue: str, id: bytes) -> None:
+        super().__init__()
+        self.target = target
+        self.queue = queue
+        self.id = id
+
+
+class Fencing:
+    """The handler of marks."""
+
+    checks: Checks
+    writers: Writers
+    readers: Readers
+
+    def __init__(self) -> None:
+        self.checks = {MarkLease: _check}
+        self.writers = {MarkLease: _mark}
+        self.readers = {}
+
+
+def _check(request: MarkLease) -> None:
+    check_name("thread", request.thread)
+    if not 0 < request.fence <= ownership.FENCE_MAX:
+        raise InvalidInput(f"a fencing number is 1 to {ownership.FENCE_MAX}; got {request.fence}. Nothing was written.")
+    if request.holder:
+        check_name("holder", request.holder)
+
+
+def _mark(context: WriteContext, request: MarkLease) -> MarkedLease:
+    mark = ownership.marked(context.rows)
+    if mark is None or mark < (request.fence, request.over, request.holder):
+        context.apply(ownership.LeaseMark(request.fence, request.holder, request.over))
+        return MarkedLease(request.fence)
+    return MarkedLease(mark.fence)
+
+
+DRIVING = frozenset(kind for kind, declaration in declared().items() if declaration.drives)
+"""The requests that a thread under a lease takes from its holder alone."""

@@ -18,12 +18,11 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import HeadMoved, InvalidInput, TooLarge
-from shoal.kinds.label.state import labels
-from shoal.kinds.schema.serving.rules import Claim, Rules, State
-from shoal.kinds.schema.serving.schemas import stored_state
+from shoal.kinds.label import state as labels
+from shoal.kinds.schema.handler import Claim, Rules, State, stored_state
 from shoal.kinds.thread.serving import shapes
+from shoal.kinds.thread.serving.branches import absent, check_room, check_shown
 from shoal.kinds.thread.serving.ownership import check_owner
-from shoal.kinds.thread.serving.presence import absent, check_room, check_shown
 from shoal.kinds.thread.serving.shapes import ShapeCache, Shapes, Spot
 from shoal.kinds.thread.state import channel, dag
 from shoal.names import NAME_BYTES_MAX, check_key, check_name, check_names

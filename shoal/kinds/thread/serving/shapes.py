@@ -14,10 +14,11 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal import values
-from shoal.cluster.partition import partition_of
+from shoal.cluster.operation import partition_of
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, StoreCorrupt
-from shoal.kinds.thread.state import channel, dag, pruning, tree
+from shoal.kinds.thread.state import channel, dag, pruning
+from shoal.kinds.thread.state import chunking as tree
 from shoal.kinds.thread.state.channel import Pieces, Recipe, Shape
 from shoal.node.handler import Memory
 from shoal.node.target import Target

@@ -4,7 +4,7 @@ A value is a header, chunks and a tail. The *header* is that of a msgpack array 
 map: it counts the elements, and so changes with each append. The body after it is
 cut by its content (`shoal.kinds.thread.state.chunking`). The *tail* is the rest after the last cut:
 it is written inline, piece by piece, until a cut completes a chunk. The chunks'
-digests are the leaves of a tree (`shoal.kinds.thread.state.tree`).
+digests are the leaves of a tree (`shoal.kinds.thread.state.chunking`).
 
 Laws:
 - A channel's hash is a function of its value alone, whatever the recipe.
@@ -24,9 +24,8 @@ from itertools import pairwise
 import msgspec
 from msgspec.structs import replace
 
-from shoal.kinds.thread.state import tree
-from shoal.kinds.thread.state.chunking import CHUNK_BYTES_MIN, cuts
-from shoal.kinds.thread.state.tree import Tops
+from shoal.kinds.thread.state import chunking as tree
+from shoal.kinds.thread.state.chunking import CHUNK_BYTES_MIN, Tops, cuts
 from shoal.records import NamedTuple
 
 DEPTH_MAX = 32

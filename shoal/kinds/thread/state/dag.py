@@ -39,7 +39,7 @@ import msgspec
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
-from shoal.kinds.label.state import labels
+from shoal.kinds.label import state as labels
 from shoal.kinds.thread.state.channel import Recipe
 from shoal.records import NamedTuple
 
@@ -86,7 +86,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     nonce: bytes
     channels: dict[str, Recipe]
     author: str = ""
-    label: str = ""  # See `shoal.kinds.label.state.labels`.
+    label: str = ""  # See `shoal.kinds.label.state`.
     setting: bytes = b""  # Packed map: the author's program, model and such.
     seen: bytes = b""  # Packed bookmark: the operations that the author had read.
     readable_from: int = 0  # The least version of its schema that can read it; 0: its own version.

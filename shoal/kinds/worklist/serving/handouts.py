@@ -22,8 +22,7 @@ from itertools import islice
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.kinds.lease.serving.leases import Leases
-from shoal.kinds.lease.serving.shards import Shard
-from shoal.kinds.lease.serving.terms import check_token, item_of
+from shoal.kinds.lease.serving.shards import Shard, check_token, item_of
 from shoal.kinds.lease.state import table
 from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Grant, Group, Handed, HandedOut, HandOut, LeaseName, Table, Turn
 from shoal.kinds.lease.state.wishes import CLAIMS_MAX, ENDED_MAX, ITEMS_MAX, Choice, Ended, Granted, Wishes

@@ -1,0 +1,285 @@
+"""Labels: names by which a thread's checkpoints are found.
+
+Laws:
+- Of the checkpoints that were saved under a label and not released since, the label
+  names the one with the greatest (HLC, id), on every replica.
+- A release lists the checkpoints that lose the label; one that was saved under it
+  concurrently keeps it. A released checkpoint does not get the label back
+  when the same save arrives once more, under another dot.
+- Labels are listed in the order of their bytes.
+
+Rows (within the thread's, beside the checkpoints'):
+    N label                  the checkpoints that have it, greatest first: hlc₈ id₃₂ each
+
+Notes: small named values beside a label. The checkpoint need not exist yet.
+
+Laws:
+- A label's notes are read from the operations that wrote them, in the order of their
+  positions, which is a causal order. A note written as `first` has no effect if its name
+  is taken; any other note replaces the one with its name. So replicas that
+  hold the same operations read the same, in whatever order these came.
+- Of the operations with one key, the one with the least dot counts.
+- A cut drops the notes of a label that its issuer knew, and no others. They are not read any more. Once the cut is stable,
+  no operation that it covers can still arrive, so the rows of these go, and what the vector says of them.
+
+Rows (within the thread's, beside the checkpoints'):
+    P                             empty: notes were cut in this thread, so their rows may be missing
+    P len₂ label                  a vector: the operations that it covers are cut
+    P len₂ label position₃₄       keylength₂ key content: the notes of one operation
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.floor import HLC_BYTES
+from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.records import NamedTuple
+
+LABEL = b"N"
+_ID_BYTES = 32
+_ENTRY_BYTES = 8 + _ID_BYTES
+
+
+class Release(msgspec.Struct, array_like=True, frozen=True, tag="release"):
+    """The mutation: these checkpoints lose the label."""
+
+    label: str
+    ids: list[bytes]
+
+
+class LabelEntry(msgspec.Struct, frozen=True, order=True):
+    """A checkpoint that has a label, and the HLC of its save."""
+
+    hlc: int
+    id: bytes
+
+
+def name(rows: Rows, label: str, entry: LabelEntry, *, first: bool) -> None:
+    """Record that a checkpoint was saved under a label. One saved again only renews its HLC, if it still has the label."""
+    before = entries(rows, label)
+    if not before:  # Most labels are new.
+        if first:
+            _put(rows, label, [entry])
+        return
+    kept = [other for other in before if other.id != entry.id]
+    if first or len(kept) < len(before):
+        _put(rows, label, [*kept, entry])
+
+
+def apply_label(rows: Rows, _stamp: Stamp, release: Release) -> None:
+    """Take the label from these checkpoints."""
+    before = entries(rows, release.label)
+    kept = [entry for entry in before if entry.id not in release.ids]
+    if len(kept) < len(before):
+        _put(rows, release.label, kept)
+
+
+def entries(rows: Rows, label: str) -> list[LabelEntry]:
+    """The checkpoints that have this label, the greatest (HLC, id) first; the label names the first."""
+    packed = rows.get(LABEL + label.encode())
+    return _unpack(packed) if packed else []
+
+
+def listed(
+    rows: Rows, prefix: str, *, after: str | None = None, reverse: bool = False, limit: int | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """The labels that begin with `prefix`, each with the id that it names. `after` is exclusive, in the listing's direction."""
+    start = None if after is None else LABEL + after.encode()
+    for key, packed in rows.scan(LABEL + prefix.encode(), after=start, reverse=reverse, limit=limit):
+        yield key[1:].decode(), packed[8:_ENTRY_BYTES]
+
+
+def _put(rows: Rows, label: str, kept: list[LabelEntry]) -> None:
+    key = LABEL + label.encode()
+    if not kept:
+        rows.delete(key)
+        return
+    if len(kept) > 1:
+        kept.sort(reverse=True)
+    rows.put(key, b"".join([entry.hlc.to_bytes(8, "big") + entry.id for entry in kept]))
+
+
+def _unpack(packed: bytes) -> list[LabelEntry]:
+    return [
+        LabelEntry(int.from_bytes(packed[at : at + 8], "big"), packed[at + 8 : at + _ENTRY_BYTES])
+        for at in range(0, len(packed), _ENTRY_BYTES)
+    ]
+
+
+NOTES = b"P"
+
+
+class Note(msgspec.Struct, array_like=True, frozen=True):
+    """A small named value beside a label."""
+
+    name: bytes
+    value: bytes
+    first: bool = False  # It has no effect if its name is taken.
+
+
+class Annotate(msgspec.Struct, array_like=True, frozen=True, tag="annotate"):
+    """The mutation: writes notes. They are stored once, as a row; the log holds this."""
+
+    label: str
+    digest: bytes  # SHA-256 of the packed notes.
+    key: str | None = None
+
+
+class Cut(msgspec.Struct, array_like=True, frozen=True, tag="cut"):
+    """The mutation: drops the label's notes that a vector covers."""
+
+    label: str
+    known: bytes  # The packed vector.
+
+
+def pack_cut(change: Cut) -> bytes:
+    """The cut of a drop, for the queue of garbage."""
+    label = change.label.encode()
+    return len(label).to_bytes(2, "big") + label + change.known
+
+
+def unpack_cut(packed: bytes) -> Cut:
+    """The cut in bytes from `pack_cut`."""
+    end = 2 + int.from_bytes(packed[:2], "big")
+    return Cut(packed[2:end].decode(), packed[end:])
+
+
+class _Written(NamedTuple):
+    dot: Dot
+    key: bytes
+    content: bytes
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Note])
+
+
+def pack(notes: list[Note]) -> bytes:
+    """The notes in the form that travels beside an `Annotate`."""
+    return _encoder.encode(notes)
+
+
+def unpack(packed: bytes) -> list[Note]:
+    """The notes in bytes from `pack`.
+
+    Raises:
+        InvalidValue: these bytes are no notes.
+    """
+    try:
+        return _decoder.decode(packed)
+    except ValueError as error:  # msgspec's own are ValueErrors too.
+        raise InvalidValue(f"the notes cannot be read ({error}). Nothing was written.") from None
+
+
+def apply_note(rows: Rows, stamp: Stamp, annotate: Annotate, content: bytes) -> None:
+    """Write the notes, under the position of their operation."""
+    key = (annotate.key or "").encode()
+    rows.put(_prefix(annotate.label) + stamp.pack_position(), len(key).to_bytes(2, "big") + key + content)
+
+
+def cut(rows: Rows, _stamp: Stamp, change: Cut) -> None:
+    """Drop the notes that the cut's vector covers. They are no longer read; their rows stay until they are swept."""
+    row = _prefix(change.label)
+    before = VersionVector.unpack(rows.get(row) or b"")
+    rows.put(row, before.join(VersionVector.unpack(change.known)).pack())
+    rows.put(NOTES, b"")
+
+
+def ever_cut(rows: Rows) -> bool:
+    """Whether notes of any label of the thread were cut."""
+    return rows.get(NOTES) is not None
+
+
+def swept(rows: Rows, change: Cut, *, after: bytes | None = None) -> Iterator[bytes]:
+    """The rows to remove once a cut is stable, from strictly above one: those of the notes that it covers."""
+    known, prefix = VersionVector.unpack(change.known), _prefix(change.label)
+    return (row for row, _ in rows.scan(prefix, after=after or prefix) if known.covers(_dot_of(row)))
+
+
+def settle(rows: Rows, change: Cut) -> None:
+    """Forget what a stable cut covers, whose rows are gone."""
+    row, known = _prefix(change.label), VersionVector.unpack(change.known)
+    before = VersionVector.unpack(rows.get(row) or b"")
+    left = VersionVector((origin, sequence) for origin, sequence in before.items() if known[origin] < sequence)
+    if left:
+        rows.put(row, left.pack())
+    else:
+        rows.delete(row)
+
+
+def known(rows: Rows, label: str) -> VersionVector:
+    """The least vector that covers the label's notes. A cut of all of them names it."""
+    greatest: dict[Origin, int] = {}
+    for entry in _written(rows, label):
+        greatest[entry.dot.origin] = max(entry.dot.sequence, greatest.get(entry.dot.origin, 0))
+    return VersionVector(greatest)
+
+
+def parsed(row: bytes) -> tuple[str, Dot | None] | None:
+    """The label of a row of notes, and the operation that wrote them; None for the label's vector. Another row is None."""
+    if not row.startswith(NOTES) or row == NOTES:
+        return None
+    end = len(NOTES) + 2 + int.from_bytes(row[len(NOTES) :][:2], "big")
+    return row[len(NOTES) + 2 : end].decode(), _dot_of(row) if len(row) > end else None
+
+
+def content_of(rows: Rows, stamp: Stamp, annotate: Annotate) -> bytes | None:
+    """The packed notes of a change that was applied to `rows`; None if they were cut and swept.
+
+    Raises:
+        StoreCorrupt: the row that must hold them is not there, and no notes of the thread were cut.
+    """
+    stored = rows.get(_prefix(annotate.label) + stamp.pack_position())
+    if stored is None:
+        if ever_cut(rows):
+            return None
+        raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are in the log and not in their thread. Run `shoal verify`.")
+    return stored[2 + int.from_bytes(stored[:2], "big") :]
+
+
+def read(rows: Rows, label: str) -> list[Note]:
+    """The label's notes, one by name, in the order in which their names were first written."""
+    found: dict[bytes, Note] = {}
+    for content in _counting(list(_written(rows, label))):
+        for note in _decoder.decode(content):
+            if not (note.first and note.name in found):
+                found[note.name] = note
+    return list(found.values())
+
+
+def _counting(written: list[_Written]) -> Iterator[bytes]:
+    least: dict[bytes, Dot] = {}
+    for entry in written:
+        if entry.key:
+            least[entry.key] = min(entry.dot, least.get(entry.key, entry.dot))
+    for entry in written:
+        if not entry.key or least[entry.key] == entry.dot:
+            yield entry.content
+
+
+def _written(rows: Rows, label: str) -> Iterator[_Written]:
+    """The operations that are not cut, in the order of positions."""
+    prefix = _prefix(label)
+    gone = VersionVector()
+    for row, stored in rows.scan(prefix):
+        if row == prefix:
+            gone = VersionVector.unpack(stored)
+            continue
+        dot = _dot_of(row)
+        if not gone.covers(dot):
+            end = 2 + int.from_bytes(stored[:2], "big")
+            yield _Written(dot, stored[2:end], stored[end:])
+
+
+def _dot_of(row: bytes) -> Dot:
+    return Dot.unpack(row[-POSITION_BYTES:][HLC_BYTES:][:DOT_BYTES])
+
+
+def _prefix(label: str) -> bytes:
+    encoded = label.encode()
+    return NOTES + len(encoded).to_bytes(2, "big") + encoded

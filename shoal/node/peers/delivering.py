@@ -1,0 +1,228 @@
+"""Messages of peers are applied in steps, one write each, and the spaces whose operations these are take turns.
+
+A save needs about eight turns of the loop, so a node that catches up would delay each by what it applies in eight turns.
+
+Laws:
+- A step is taken in the turn of its space (`shoal.node.spaces.sharing`), and charged to it: the operations of a busy space hold
+  up no other's, whether these are requests here or came later from a peer. Longer turns of others follow it while a request
+  waits for the disk.
+- An operation is taken with those of its partition that the same peer sent before it, so within a partition order is kept.
+- The next message is read while at most `peer_ahead_bytes_max` of those before it wait for their turn, and not while too many
+  writes wait for the disk.
+- Until an operation is durable its space counts as one that waits for the disk, for which busier ones pause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from msgspec import Raw
+
+from shoal.cluster import messages, operation
+from shoal.cluster.messages import Shipment
+from shoal.config import Config
+from shoal.names import check_name
+from shoal.node.appliers import mutation
+from shoal.node.environment import Environment
+from shoal.node.peers import incoming as vetting
+from shoal.node.spaces.sharing import Lane, Sharing
+from shoal.node.turns import Background, document_pace, in_turns
+from shoal.storage.commit import GroupCommit
+
+
+class _Waiting:
+    """An operation that came, until it is taken."""
+
+    __slots__ = ("is_taken", "shipment")
+
+    def __init__(self, shipment: Shipment) -> None:
+        self.shipment = shipment
+        self.is_taken = False
+
+
+class Deliveries:
+    """The operations of peers, in steps; `take(peer, shipments)` applies one step's."""
+
+    def __init__(
+        self,
+        commit: GroupCommit,
+        take: Callable[[bytes, Sequence[Shipment]], None],
+        *,
+        sharing: Sharing,
+        environment: Environment,
+        config: Config,
+    ) -> None:
+        self._commit = commit
+        self._take = take
+        self._sharing = sharing
+        self._environment = environment
+        self._config = config
+        self._pace = document_pace(config)
+        self._waiting: dict[tuple[bytes, int], deque[_Waiting]] = {}  # By peer and partition, as they came.
+        self._bytes: dict[bytes, int] = {}  # Of those, by peer.
+        self._moved = asyncio.Event()  # Some are taken.
+        self._errors: dict[bytes, Exception] = {}  # By the peer whose operations met them.
+        self._pushed = Background()
+        self._unsynced: deque[tuple[int, Lane]] = deque()  # The numbers of their writes.
+
+    async def push(self, peer: bytes, operations: Iterable[Shipment | Raw], is_heard: Callable[[], bool]) -> None:
+        """Take the operations of one message, now or later: those that `is_heard` denies by then are dropped.
+
+        Raises:
+            ReadOnly, StorageFull: storage failed before, or now.
+            ShoalError: so did what the peer pushed before.
+        """
+        if peer in self._errors:
+            raise self._errors.pop(peer)
+        await self._disk()
+        spaces = self._enqueued(peer, operations)
+        for lane, mine in list(spaces.items()):
+            if not self._is_short(mine) or not self._sharing.is_free(lane):
+                break
+            del spaces[lane]
+            self._take_now(peer, lane, mine)
+        if spaces:
+            self._pushed.start(self._later(peer, spaces, is_heard))
+            await self._until(lambda: self._bytes.get(peer, 0) <= self._config.peer_ahead_bytes_max)
+
+    async def supply(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
+        """Take the operations of one message, all before this returns.
+
+        Raises:
+            ReadOnly, StorageFull: storage failed before, or now.
+        """
+        await self._in_lanes(peer, self._enqueued(peer, operations), lambda: True)
+
+    async def caught_up(self, peer: bytes) -> None:
+        """Return once all that the peer pushed before is taken."""
+        if peer in self._bytes:
+            await self._until(lambda: peer not in self._bytes)
+
+    def durable(self, number: int) -> None:
+        """All writes up to this number are."""
+        while self._unsynced and self._unsynced[0][0] <= number:
+            self._sharing.left(self._unsynced.popleft()[1])
+
+    async def close(self) -> None:
+        """Drop what waits: it is fetched again, if the node lives."""
+        await self._pushed.close()
+
+    # ── in their turns ────────────────────────────────────────────────────────
+
+    async def _later(self, peer: bytes, spaces: dict[Lane, list[_Waiting]], is_heard: Callable[[], bool]) -> None:
+        try:
+            await self._in_lanes(peer, spaces, is_heard)
+        except Exception as error:  # For the link, at its next message.
+            self._errors[peer] = error
+
+    async def _in_lanes(self, peer: bytes, spaces: dict[Lane, list[_Waiting]], is_heard: Callable[[], bool]) -> None:
+        async def one(lane: Lane, mine: list[_Waiting]) -> None:
+            try:
+                await self._sharing.taken(lane, self._in_steps(peer, lane, mine, is_heard), has_begun=True)
+            finally:
+                self._done(peer, mine)
+
+        if len(spaces) == 1:
+            await one(*spaces.popitem())
+            return
+        ends = await asyncio.gather(*(one(lane, mine) for lane, mine in spaces.items()), return_exceptions=True)
+        for end in ends:
+            if end is not None:
+                raise end
+
+    async def _in_steps(self, peer: bytes, lane: Lane, mine: Sequence[_Waiting], is_heard: Callable[[], bool]) -> None:
+        step = self._config.peer_step_operations_max
+        for some in messages.slices(mine, step):
+            for each in some:
+                if not each.is_taken and vetting.is_large(each.shipment, self._pace):
+                    await in_turns(vetting.vet(each.shipment, self._pace), self._environment.pause)
+            await self._disk()
+            for part in messages.slices(self._due(peer, some), step):
+                if is_heard():
+                    self._apply(peer, lane, part)
+                # A request that waits for the disk needs several turns, and the thread that syncs needs them too.
+                await (self._environment.pause() if self._commit.is_awaited else asyncio.sleep(0))
+
+    def _is_short(self, mine: Sequence[_Waiting]) -> bool:
+        """Whether these are one step."""
+        large = (vetting.is_large(each.shipment, self._pace) for each in mine)
+        return len(mine) <= self._config.peer_step_operations_max and not any(large)
+
+    def _take_now(self, peer: bytes, lane: Lane, mine: Sequence[_Waiting]) -> None:
+        """Take these in a turn of their space that is free."""
+        began = self._sharing.now()
+        self._sharing.entered(lane)
+        try:
+            self._apply(peer, lane, self._due(peer, mine))
+        finally:
+            self._sharing.charge(lane, began)
+            self._sharing.left(lane)
+            self._done(peer, mine)
+
+    def _apply(self, peer: bytes, lane: Lane, some: Sequence[Shipment]) -> None:
+        before = self._commit.written
+        self._take(peer, some)
+        if self._commit.written > before:
+            self._sharing.entered(lane)
+            self._unsynced.append((self._commit.written, lane))
+
+    # ── what waits ────────────────────────────────────────────────────────────
+
+    def _enqueued(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> dict[Lane, list[_Waiting]]:
+        """All of them wait from now on. Returns them by their spaces."""
+        spaces: dict[Lane, list[_Waiting]] = {}
+        for shipment in (each for each in operations if isinstance(each, Shipment)):
+            waiting = _Waiting(shipment)
+            self._waiting.setdefault((peer, shipment.partition), deque()).append(waiting)
+            self._bytes[peer] = self._bytes.get(peer, 0) + _size(shipment)
+            spaces.setdefault(self._sharing.lane(_space(shipment)), []).append(waiting)
+        return spaces
+
+    def _due(self, peer: bytes, some: Iterable[_Waiting]) -> list[Shipment]:
+        """These, each after those of its partition that wait before it; all of them are taken by that."""
+        found: list[Shipment] = []
+        for each in some:
+            while not each.is_taken:
+                first = self._waiting[peer, each.shipment.partition].popleft()
+                if not first.is_taken:
+                    first.is_taken = True
+                    found.append(first.shipment)
+        return found
+
+    def _done(self, peer: bytes, mine: Iterable[_Waiting]) -> None:
+        """These wait no more, whether they were taken or not."""
+        for each in mine:
+            each.is_taken = True
+            place = peer, each.shipment.partition
+            waiting = self._waiting.get(place)
+            while waiting and waiting[0].is_taken:
+                waiting.popleft()
+            if not waiting:
+                self._waiting.pop(place, None)
+            self._bytes[peer] -= _size(each.shipment)
+        if not self._bytes[peer]:
+            del self._bytes[peer]
+        self._moved.set()
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._moved.clear()
+            await self._moved.wait()
+
+    async def _disk(self) -> None:
+        while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
+            await self._commit.wait_durable(self._commit.written)
+
+
+def _size(shipment: Shipment) -> int:
+    return len(shipment.packed) + len(shipment.attached)
+
+
+def _space(shipment: Shipment) -> str:
+    """The space of an operation; the node's own, if it names none: what is wrong with it is said when it is taken."""
+    with suppress(Exception):
+        return check_name("space", mutation.decode(operation.decode(shipment.packed).payload)[0].space)
+    return ""

@@ -1,0 +1,382 @@
+"""Operations of other nodes, checked and applied: the receiving half of replication.
+
+Laws:
+- An operation is applied whole or not at all, and only after everything that its
+  origin issued before it: its chain hash must follow from the stored one.
+- The blobs that it names by hash must be there and match. Otherwise it is rejected
+  and leaves no trace, and so are the operations that follow it.
+- A call makes one storage write.
+
+The checks of large operations, in steps, before they are applied.
+
+Law: vetting decides nothing. It does beforehand what takes long in the check of an operation, which then finds it done;
+an operation that is not vetted, or whose vetting fails, is checked whole when it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from shoal.cluster import operation
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.messages import Shipment
+from shoal.cluster.operation import Readiness, Tip, readiness
+from shoal.crdt.clock import END_MS, HybridClock, is_plausible
+from shoal.crdt.dot import Dot
+from shoal.crdt.rows import Stamp
+from shoal.errors import BadOperation, ShoalError, StoreCorrupt
+from shoal.kinds.document.state.document import Pace
+from shoal.kinds.thread.state import dag
+from shoal.names import check_key, check_name
+from shoal.node import blobs
+from shoal.node.appliers import mutation, retirement
+from shoal.node.appliers.mutation import Mutation
+from shoal.node.blobs import Blobs, is_gone
+from shoal.node.collection import answers
+from shoal.node.handler import Applied, Memories
+from shoal.node.incarnation import Incarnation
+from shoal.node.partitions import Ahead, Partition, Partitions
+from shoal.node.target import Place, Target
+from shoal.node.transaction import Nested, Transaction
+from shoal.node.turns import Steps
+from shoal.node.watching.changelog import change_of
+from shoal.node.watching.feed import Feed, Staged
+from shoal.node.writes.erasing import Eraser
+from shoal.protocol import requests
+from shoal.records import NamedTuple
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+
+class Received(NamedTuple):
+    """The outcome of applying operations."""
+
+    number: int  # The storage write to wait for; 0 if nothing was applied.
+    applied: list[Arrival]
+    refused: list[tuple[Arrival, ShoalError]]
+
+
+class _Ahead(Ahead):
+    __slots__ = ("latest",)
+
+    def __init__(self, partition: Partition) -> None:
+        super().__init__(partition)
+        self.latest = 0  # The greatest time among what was applied.
+
+    def follows(self, arrival: Arrival) -> bool:
+        return readiness(self.vector, arrival.dot, arrival.body.context) is Readiness.READY
+
+
+class _Object:
+    """An object that operations of one write change: its names were checked, and its current generation was looked up."""
+
+    __slots__ = ("generation", "place", "target")
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.generation = -1
+        self.place: Place | None = None  # The rows of that generation; None: look it up.
+
+
+class _Batch:
+    """One write in the making. `own` holds the rows of one operation, until they are taken over or dropped."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.transaction = Transaction(storage)
+        self.own = Nested(self.transaction)
+        self.ahead: dict[int, _Ahead] = {}
+        self.objects: dict[tuple[int, int, str, str], _Object] = {}  # By partition, kind, space and name.
+        self.staged: list[Staged] = []
+        self.received = Received(0, [], [])
+
+    def take_over(self) -> None:
+        """Keep what `own` holds."""
+        self.transaction.absorb(self.own)
+        self.own.clear()
+
+    def drop(self) -> None:
+        """Undo what `own` holds, and forget what may have been looked up in it."""
+        self.own.abandoned()
+        self.own.clear()
+        self.objects.clear()
+
+
+class Incoming:
+    """Applies operations of other nodes.
+
+    `on_dangling` is called with a thread whose save builds on a pruned checkpoint, `on_keyed` with the partition of an
+    operation that has a key.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        clock: HybridClock,
+        incarnation: Incarnation,
+        memories: Memories,
+        eraser: Eraser,
+        feed: Feed,
+        key_window_s: float,
+    ) -> None:
+        self._storage = storage
+        self._commit = commit
+        self._partitions = partitions
+        self._clock = clock
+        self._incarnation = incarnation
+        self._memories = memories
+        self._eraser = eraser
+        self._feed = feed
+        self._window_ms = int(key_window_s * 1000)
+        self.on_dangling: Callable[[Target], None] = lambda _: None
+        self.on_keyed: Callable[[int], None] = lambda _: None
+
+    def apply(self, arrivals: Sequence[Arrival]) -> Received:
+        """Apply operations that are causally ready, in this order. Rejected ones are listed, not raised.
+
+        Raises:
+            ReadOnly, StorageFull: storage failed before, or now; nothing was applied.
+            Overloaded: too many writes wait for the disk; nothing was applied. Try again.
+        """
+        batch = _Batch(self._storage)
+        try:
+            for arrival in arrivals:
+                self._try(batch, arrival)
+            return self._write(batch) if batch.received.applied else batch.received
+        except BaseException:
+            batch.transaction.abandoned()
+            raise
+
+    def same(self, arrival: Arrival) -> bool:
+        """Whether this node holds no different operation under this dot, as far as its log or its base tell."""
+        number, dot = arrival.shipment.partition, arrival.dot
+        base = self._partitions.load(number).bases.get(dot.origin)
+        if base is not None and base.sequence == dot.sequence:
+            return base.chain == arrival.shipment.chain
+        stored = self._storage.get(keys.log(number, dot))
+        return stored is None or operation.LogEntry.unpack(stored).chain == arrival.shipment.chain
+
+    def logged(self, shipment: Shipment) -> bool:
+        """Whether the log holds this operation, byte for byte."""
+        stored = self._storage.get(keys.log(shipment.partition, shipment.dot))
+        return stored is not None and operation.LogEntry.unpack(stored) == operation.LogEntry(shipment.chain, shipment.packed)
+
+    def _try(self, batch: _Batch, arrival: Arrival) -> None:
+        number = arrival.shipment.partition
+        place = batch.ahead.get(number)
+        if place is None:
+            place = batch.ahead[number] = _Ahead(self._partitions.load(number))
+        if not place.follows(arrival):
+            return  # An operation before it was rejected.
+        staged = len(batch.staged)
+        try:
+            tip = self._apply(batch, place, arrival)
+        except Exception as error:  # No content of an operation may stop the node.
+            batch.drop()
+            del batch.staged[staged:]
+            batch.received.refused.append((arrival, _refusal(arrival, error)))
+            return
+        batch.take_over()
+        place.latest = max(place.latest, tip.hlc)
+        body = arrival.body
+        place.take(arrival.dot, tip, body.knowing())
+        if body.retires:
+            retirement.apply(batch.transaction, place, arrival.dot, hlc=body.hlc, wall_ms=body.wall_ms, retires=body.retires)
+        batch.received.applied.append(arrival)
+
+    def _apply(self, batch: _Batch, place: _Ahead, arrival: Arrival) -> Tip:
+        shipment, body, dot = arrival
+        own, number, before = batch.own, shipment.partition, place.tip(dot.origin)
+        if not before.sequence:
+            _check_retired(arrival, place)
+        if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
+            raise _bad(arrival, "its chain hash does not follow from its origin's operation before it", "chain")
+        _check_body(arrival, before)
+        if body.retires:
+            retirement.check(place, dot, body.retires, own=self._incarnation.current)
+        if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
+            raise _bad(arrival, "its time is beyond all clocks", "content")
+        try:
+            mutations = mutation.decode(body.payload)
+        except StoreCorrupt:  # It speaks of this node's log, and this is what a peer sent.
+            raise _bad(arrival, "its changes cannot be decoded", "content") from None
+        besides = blobs.unpack(shipment.attached)
+        if len(mutations) != len(besides):
+            raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
+        is_fresh = body.key is not None and self._claim(own, number, body.key, dot, body.wall_ms)
+        fresh = body.key if is_fresh else None
+        if body.key is not None:
+            self.on_keyed(number)
+        for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
+            stamp = Stamp(dot, body.hlc, body.wall_ms, place.shown, nth)
+            self._change(batch, number, stamp, change, beside, fresh)
+        own.put(keys.log(number, dot), shipment.chain + shipment.packed)
+        return before.after(dot.sequence, body.hlc, shipment.chain, shipment.packed)
+
+    def _claim(self, own: Transaction, number: int, key: str, dot: Dot, wall_ms: int) -> bool:
+        """Let a key name the operation that it stands for. Returns whether no operation had it before."""
+        row = keys.request_key(number, key)
+        claimed = own.get(row)
+        if claimed is not None:
+            named = answers.unpack_answer(claimed)
+            named_ms = named.wall_ms if named.wall_ms is not None else self._issued_ms(own, number, named.dot) or wall_ms
+            if not answers.counts(dot, wall_ms, named.dot, named_ms, window_ms=self._window_ms):
+                return False
+        own.put(row, dot.pack())
+        return claimed is None
+
+    def _issued_ms(self, own: Transaction, number: int, dot: Dot) -> int | None:
+        """When an operation in the log was issued; None if it is missing there."""
+        stored = own.get(keys.log(number, dot))
+        return None if stored is None else operation.decode(operation.LogEntry.unpack(stored).packed).wall_ms
+
+    def _change(self, batch: _Batch, number: int, stamp: Stamp, change: Mutation, beside: Blobs, fresh: str | None) -> None:
+        own, made, name = batch.own, change.change, (number, change.kind, change.space, change.name)
+        found = batch.objects.get(name)
+        if found is None:
+            found = batch.objects[name] = _object(number, change)
+        target = found.target
+        if not mutation.takes(target.kind, made):
+            raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
+        place = found.place
+        if place is None or change.generation != found.generation:
+            current = self._eraser.belongs(own, target, change)
+            place = None if current is None else Place(own, current.rows, target)
+            found.place, found.generation = place, change.generation
+        applied: Applied | None = None
+        if mutation.ends(made):
+            self._eraser.check(change)
+            found.place = None
+        elif place is None:
+            self._eraser.bury(own, target, stamp, change, beside)
+            return
+        else:
+            applied = self._receive(place, Applied(stamp, made, beside, None, fresh))
+        self._eraser.follow(own, target, stamp, change, beside)
+        if self._feed.wanted(target.space):
+            edit = None if place is None or applied is None else self._told(place, applied)
+            began = change.generation + 1 if mutation.ends(made) and place is not None else 0
+            batch.staged.append(Staged(number, change_of(target, stamp, made), stamp, edit, began))
+
+    def _receive(self, place: Place, sent: Applied) -> Applied | None:
+        """Check and apply a change; None: its content was erased, maybe by an operation that has not arrived yet."""
+        stamp, change, beside = sent.stamp, sent.change, sent.attached
+        effects = mutation.effects_of(change)
+        if effects is not None and effects.record is not None and self._dangles(place, beside, effects.record):
+            place.transaction.when_written(lambda: self.on_dangling(place.target))
+        try:
+            checked = mutation.check(place.rows, stamp, change, beside)
+        except BadOperation:
+            if not is_gone(beside):
+                raise
+            return None
+        applied = sent._replace(attached=checked, outcome=mutation.apply(place.rows, stamp, change, checked))
+        for memory in self._memories.of(place.target.kind):
+            memory.applied(place, applied)
+        return applied
+
+    def _told(self, place: Place, applied: Applied) -> requests.Edit | None:
+        told = (memory.told(place, applied) for memory in self._memories.of(place.target.kind))
+        return next((edit for edit in told if edit is not None), None)
+
+    def _dangles(self, place: Place, beside: Blobs, record_of: Callable[[Blobs], dag.Record]) -> bool:
+        """Whether a checkpoint builds on a pruned one, whose chunks may be swept here."""
+        if is_gone(beside) or not self._eraser.may_have_pruned(place.rows, place.target):
+            return False
+        bases = {recipe.base for recipe in record_of(beside).channels.values() if recipe.base}
+        return any(dag.shown(place.rows, base) is None for base in bases)
+
+    def _write(self, batch: _Batch) -> Received:
+        transaction, ahead = batch.transaction, batch.ahead
+        self._incarnation.settle(transaction)
+        for partition, place in ahead.items():
+            for origin, tip in place.tips.items():
+                transaction.put(keys.vector(partition, origin), tip.pack())
+        number = self._commit.write(transaction.rows)
+        for place in ahead.values():
+            place.written(number)
+        self._clock.observe(max(place.latest for place in ahead.values()))
+        transaction.written()
+        if batch.staged:
+            self._feed.stage(number, batch.staged, {partition: place.vector for partition, place in ahead.items()})
+        return batch.received._replace(number=number)
+
+
+def _object(number: int, change: Mutation) -> _Object:
+    """The object that a change names.
+
+    Raises:
+        BadOperation, InvalidName: no node issues such a change in this partition.
+    """
+    target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
+    if target.partition != number:
+        raise BadOperation("its object belongs to another partition", reason="content")
+    return _Object(target)
+
+
+def _check_body(arrival: Arrival, before: Tip) -> None:
+    """Check an operation's times and key. Its mutations are checked where they are applied.
+
+    Raises:
+        BadOperation, InvalidName: no node issues such an operation.
+    """
+    body = arrival.body
+    if not before.hlc < body.hlc:
+        raise _bad(arrival, "its time is not after the one before it", "content")
+    if not 0 <= body.wall_ms < END_MS:
+        raise _bad(arrival, "its wall time is beyond all clocks", "content")
+    if body.key is not None:
+        check_key("idempotency key", body.key)
+
+
+def _check_retired(arrival: Arrival, place: Ahead) -> None:
+    """Check an operation of an origin that has no tip here.
+
+    Raises:
+        BadOperation: the origin was retired, or may have been and is forgotten.
+    """
+    found = place.retired.find(arrival.dot.origin)
+    if found is not None:
+        raise _bad(
+            arrival,
+            f"its origin was retired after operation {found.sequence}: a copy of the directory still writes under it, or an "
+            "old directory was put back",
+            "retired",
+        )
+    if 0 < arrival.body.hlc <= place.retired.summary.forgotten_hlc:
+        raise _bad(arrival, "its origin was retired, so long ago that this node has forgotten it", "retired")
+
+
+def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:
+    shipment = arrival.shipment
+    return BadOperation(
+        f"operation {shipment.sequence} of origin {shipment.origin.hex()} in partition {shipment.partition} was not applied: "
+        f"{why}. Nothing of it was written.",
+        reason=reason,
+    )
+
+
+def _refusal(arrival: Arrival, error: Exception) -> ShoalError:
+    if isinstance(error, BadOperation) and error.message.startswith("operation "):
+        return error
+    why = error.message.rstrip(".") if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
+    return _bad(arrival, why, "content")
+
+
+def is_large(shipment: Shipment, pace: Pace) -> bool:
+    """Whether checking it takes more than one step."""
+    return len(shipment.attached) > pace.bytes
+
+
+def vet(shipment: Shipment, pace: Pace) -> Steps[None]:
+    """Check the merged updates of compactions, some structs at a time."""
+    with suppress(Exception):  # No content of an operation may stop the node: its check says what is wrong.
+        body = operation.decode(shipment.packed)
+        for change, beside in zip(mutation.decode(body.payload), blobs.unpack(shipment.attached), strict=False):
+            if not is_gone(beside) and (steps := mutation.vetting(change.change, beside, pace)) is not None:
+                yield from steps

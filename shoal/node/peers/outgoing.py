@@ -1,0 +1,312 @@
+"""Operations from the log for a peer: the sending half of replication.
+
+Laws:
+- Only durable operations are shipped. A range that begins at or below the base is left out: `truncated` names it.
+- Within a partition they are in HLC order, which is a causal order, so that the
+  receiver can apply them as they arrive.
+
+Operations that are written and not durable yet, in the order of their writes.
+
+Law: those that were issued here go to the peers one of each space in turn, and in the order of their writes within a partition.
+
+The parts of a database that exchange operations with peers, and compare rows with them.
+
+Law: a store without peers does not import it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from msgspec import Raw
+
+from shoal.cluster import operation
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.messages import Busy, Range, Shipment, Supply, Truncated, Want, encode_shipment
+from shoal.config import Config
+from shoal.crdt.clock import HybridClock, wall_ms_of
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.crdt.rows import Stamp
+from shoal.errors import InvalidValue, StorageError, StoreCorrupt
+from shoal.node import blobs
+from shoal.node.appliers import mutation
+from shoal.node.appliers.mutation import Mutation
+from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.collection.garbage import Collector
+from shoal.node.collection.generations import Generation, Generations
+from shoal.node.handler import Memories
+from shoal.node.incarnation import Incarnation
+from shoal.node.partitions import Partition, Partitions
+from shoal.node.peers.incoming import Incoming
+from shoal.node.target import Target
+from shoal.node.transaction import Transaction
+from shoal.node.verification.evidence import Evidence
+from shoal.node.verification.rebuilding import Forget, Rebuilder
+from shoal.node.watching.feed import Feed
+from shoal.node.writes.erasing import Eraser
+from shoal.node.writes.issuing import Logged
+from shoal.records import NamedTuple
+from shoal.storage import keys
+from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.interface import Storage
+from shoal.storage.keys import Kind
+
+_BUSY_MS = 100
+
+
+def busy(id: int) -> Busy:
+    """The answer to a Want while too many bytes wait to be sent to the peer."""
+    return Busy(id, "too many bytes wait to be sent to you", _BUSY_MS)
+
+
+class _Logged(NamedTuple):
+    hlc: int
+    dot: Dot
+    entry: operation.LogEntry
+    body: operation.Body
+
+
+class _Objects:
+    """The objects of one answer's operations: the current generation of each is looked up once."""
+
+    def __init__(self, storage: Storage, generations: Generations) -> None:
+        self._transaction = Transaction(storage)
+        self._generations = generations
+        self._found: dict[tuple[int, str, str], tuple[Target, Generation]] = {}
+
+    def attached(self, logged: _Logged, nth: int, change: Mutation) -> Blobs:
+        """The blobs of an operation's change.
+
+        Raises:
+            StoreCorrupt: as `Generations.attached_of`.
+        """
+        if not mutation.names_content(change.change):
+            return NOTHING
+        name = change.kind, change.space, change.name
+        found = self._found.get(name)
+        if found is None:
+            target = Target(Kind(change.kind), change.space, change.name)
+            found = self._found[name] = target, self._generations.current(self._transaction, target)
+        target, current = found
+        stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
+        if change.generation == current.number:
+            return mutation.attached_of(current.rows, stamp, change.change)
+        return self._generations.attached_of(self._transaction, target, stamp, change)
+
+
+class Outgoing:
+    """Reads operations and their blobs from storage."""
+
+    def __init__(self, storage: Storage, partitions: Partitions, generations: Generations, config: Config) -> None:
+        self._storage = storage
+        self._partitions = partitions
+        self._generations = generations
+        self._config = config
+
+    def answers(self, want: Want, *, is_behind: bool) -> list[Truncated | Supply | Busy]:
+        """The answers to a peer that wants operations. `is_behind` says that too many bytes wait to be sent to it already."""
+        if is_behind:
+            return [busy(want.id)]
+        truncated = [Truncated(number, base.pack()) for number, base in self.truncated(want.ranges)]
+        try:
+            bytes_max, most = self._config.supply_bytes_max, self._config.supply_operations_max
+            return [*truncated, Supply(want.id, self.shipments(want.ranges, bytes_max=bytes_max, operations_max=most))]
+        except StorageError as error:
+            return [*truncated, Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))]
+
+    def shipments(self, ranges: Iterable[Range], *, bytes_max: int, operations_max: int) -> list[Raw]:
+        """Encoded operations of these ranges, as far as they are durable, until they reach one of the bounds.
+
+        Damage in one partition only ends the operations of that partition.
+
+        Raises:
+            StoreCorrupt: damage left no operation at all.
+        """
+        found: list[Raw] = []
+        objects = _Objects(self._storage, self._generations)
+        size = 0
+        damage: StoreCorrupt | None = None
+        for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
+            try:
+                for logged in self._logged(number, list(group)):
+                    if size >= bytes_max or len(found) >= operations_max:
+                        return found
+                    found.append(self._shipped(number, logged, objects))
+                    size += len(memoryview(found[-1]))
+            except StoreCorrupt as error:  # The peer still gets those of other partitions.
+                damage = error
+        if damage is not None and not found:
+            raise damage
+        return found
+
+    def truncated(self, ranges: Iterable[Range]) -> list[tuple[int, VersionVector]]:
+        """The partitions, with their bases, of which a range begins with operations that have left the log."""
+        found: dict[int, dict[Origin, int]] = {}
+        for number, origin, first, _ in ranges:
+            base = self._partitions.load(number).base
+            if base[Origin(origin)] >= first:
+                found.setdefault(number, dict(base))[Origin(origin)] = base[Origin(origin)]  # It may be a retired one.
+        return [(number, VersionVector(base)) for number, base in found.items()]
+
+    def oldest_wall_ms(self, places: Iterable[tuple[int, Dot]]) -> int | None:
+        """The time at which the oldest of these operations was issued, by its issuer's clock; None if it is not known.
+
+        Of an operation that has left the log, it is that of the last one of its origin that has.
+        """
+        times: list[int] = []
+        for number, dot in places:
+            base = self._partitions.load(number).bases.get(dot.origin)
+            if base is not None and base.sequence >= dot.sequence:
+                times.append(wall_ms_of(base.hlc))
+            elif (stored := self._storage.get(keys.log(number, dot))) is not None:
+                times.append(operation.decode(operation.LogEntry.unpack(stored).packed).wall_ms)
+        return min(times, default=None)
+
+    def _logged(self, number: int, ranges: list[Range]) -> Iterator[_Logged]:
+        partition = self._partitions.load(number)
+        if partition.closed:
+            return iter(())
+        runs = [
+            self._run(number, Origin(origin), first, min(last, partition.durable[Origin(origin)]))
+            for _, origin, first, last in ranges
+            if first > partition.base[Origin(origin)]
+        ]
+        return runs[0] if len(runs) == 1 else heapq.merge(*runs, key=lambda logged: (logged.hlc, logged.dot))
+
+    def _run(self, number: int, origin: Origin, first: int, last: int) -> Iterator[_Logged]:
+        if last < first:
+            return
+        for key, stored in self._storage.scan(keys.log(number, Dot(origin, first)), keys.log(number, Dot(origin, last + 1))):
+            entry = operation.LogEntry.unpack(stored)
+            body = _body(number, entry)
+            yield _Logged(body.hlc, keys.split_log(key)[1], entry, body)
+
+    def _shipped(self, number: int, logged: _Logged, objects: _Objects) -> Raw:
+        mutations = mutation.decode(logged.body.payload)
+        besides = [objects.attached(logged, nth, change) for nth, change in enumerate(mutations)]
+        dot, entry = logged.dot, logged.entry
+        return encode_shipment(Shipment(number, dot.origin, dot.sequence, entry.chain, entry.packed, blobs.pack(besides)))
+
+
+def _body(number: int, entry: operation.LogEntry) -> operation.Body:
+    try:
+        return operation.decode(entry.packed)
+    except InvalidValue as error:
+        raise StoreCorrupt(f"an operation in the log of partition {number}: {error.message} Run `shoal verify`.") from None
+
+
+Run = tuple[bytes, int, Dot, int]
+"""The peer that sent operations of one origin, their partition, the last of them, and their number."""
+
+
+class _Unsettled(NamedTuple):
+    """Operations of one origin."""
+
+    number: int  # Of the storage write.
+    partition: Partition
+    last: Dot
+    operations: int
+    shipment: Shipment | None  # If it is one that was issued here;
+    peer: bytes  # else the peer that sent them.
+    space: str = ""
+
+
+class Settling:
+    """The queue of these operations; bounded by `writes_pending_max` writes."""
+
+    def __init__(self, partitions: Partitions) -> None:
+        self._partitions = partitions
+        self._unsettled: deque[_Unsettled] = deque()
+
+    def issued(self, logged: Logged) -> None:
+        """An operation of this node was written."""
+        shipment = logged.shipment
+        self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, 1, shipment, b"", logged.space))
+
+    def applied(self, peer: bytes, number: int, arrivals: Iterable[Arrival]) -> set[int]:
+        """Operations of a peer were written, with this number. Returns their partitions."""
+        runs: dict[tuple[int, Origin], list[int]] = {}
+        for arrival in arrivals:
+            runs.setdefault((arrival.shipment.partition, arrival.dot.origin), []).append(arrival.dot.sequence)
+        for (partition, origin), sequences in runs.items():
+            last = Dot(origin, sequences[-1])
+            self._unsettled.append(_Unsettled(number, self._partitions.load(partition), last, len(sequences), None, peer))
+        return {partition for partition, _ in runs}
+
+    def settle(self, number: int) -> tuple[list[Shipment], list[Run]]:
+        """All writes up to this number are durable. Returns the operations that were issued here, and those of peers."""
+        issued: list[_Unsettled] = []
+        stored: list[Run] = []
+        while self._unsettled and self._unsettled[0].number <= number:
+            settled = self._unsettled.popleft()
+            settled.partition.settle(settled.last, settled.operations)
+            if settled.shipment is None:
+                stored.append((settled.peer, settled.partition.number, settled.last, settled.operations))
+            else:
+                issued.append(settled)
+        return _in_turns(issued), stored
+
+
+def _in_turns(issued: Sequence[_Unsettled]) -> list[Shipment]:
+    """One of each space in turn, but none before an older one of its partition."""
+    shipments = [each.shipment for each in issued if each.shipment is not None]
+    if len({each.space for each in issued}) < 2:
+        return shipments
+    rounds: dict[str, int] = {}
+    reached: dict[int, int] = {}  # By partition.
+    ranks: list[int] = []
+    for each in issued:
+        number = each.partition.number
+        nth = rounds[each.space] = rounds.get(each.space, 0) + 1
+        reached[number] = max(nth, reached.get(number, 0))
+        ranks.append(reached[number])
+    return [shipment for _, shipment in sorted(zip(ranks, shipments, strict=True), key=itemgetter(0))]
+
+
+class Exchange:
+    """The parts of a database that only peers need. Each is the only one of its database."""
+
+    def __init__(
+        self,
+        storage: LoggedStorage,
+        commit: GroupCommit,
+        *,
+        partitions: Partitions,
+        generations: Generations,
+        clock: HybridClock,
+        incarnation: Incarnation,
+        memories: Memories,
+        eraser: Eraser,
+        garbage: Collector,
+        feed: Feed,
+        forget: Forget,
+        keyed: Callable[[int], None],
+        config: Config,
+    ) -> None:
+        self.incoming = Incoming(
+            storage,
+            commit,
+            partitions=partitions,
+            clock=clock,
+            incarnation=incarnation,
+            memories=memories,
+            eraser=eraser,
+            feed=feed,
+            key_window_s=config.key_window_s,
+        )
+        self.incoming.on_keyed = keyed
+        self.outgoing = Outgoing(storage, partitions, generations, config)
+        self.evidence = Evidence(storage, partitions, config)
+        self.rebuilder = Rebuilder(
+            storage,
+            commit,
+            partitions=partitions,
+            generations=generations,
+            garbage=garbage,
+            forget=forget,
+            config=config,
+        )

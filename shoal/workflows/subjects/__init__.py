@@ -1,1 +1,0 @@
-"""Data subjects: which objects carry data about a person, and the erasure of all of them."""
