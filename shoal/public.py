@@ -37,6 +37,7 @@ from shoal.config import Config
 from shoal.crew.crew import AgentStatus, Crew, CrewStatus, MachineStatus
 from shoal.crew.driving import CrewContext
 from shoal.kinds.budget.handle import Budget, Rights
+from shoal.kinds.counter.handle import Counter
 from shoal.kinds.document.handle.changes import Compaction, DocumentChange, DocumentConflict
 from shoal.kinds.document.handle.document import Document
 from shoal.kinds.items.handle.item import Embedding, Explanation, Item, ItemChange
@@ -46,7 +47,7 @@ from shoal.kinds.journal.handle import Appended, Consumer, ConsumerInfo, Journal
 from shoal.kinds.lease.handle.leases import Lease, Leasing
 from shoal.kinds.map.handle import Entries, Entry, SharedMap
 from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
-from shoal.kinds.scalars.handle import Counter, Register, RegisterState
+from shoal.kinds.register.handle import Register, RegisterState
 from shoal.kinds.schema.handle import Schemas, SchemaVersion
 from shoal.kinds.set.handle import Members, SharedSet
 from shoal.kinds.step.flows import Attempt, StepRecord

@@ -12,10 +12,11 @@ from shoal.client.arguments import named, named_method
 from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput
 from shoal.kinds.budget import handle as budgets
+from shoal.kinds.counter import handle as counters
 from shoal.kinds.items.handle.item import delete_request, put_request
 from shoal.kinds.journal.handle import ack_request, append_request, erase_request
 from shoal.kinds.map import handle as maps
-from shoal.kinds.scalars import handle as scalars
+from shoal.kinds.register import handle as registers
 from shoal.kinds.set import handle as sets
 from shoal.kinds.step.handle.steps import Step
 from shoal.kinds.thread.handle.history import delete_branch_request
@@ -266,14 +267,14 @@ class BatchJournal(_Writes):
 class BatchCounter(_Writes):
     """The writes to a counter that can be part of a batch."""
 
-    add = batched(scalars.add_request, "Add to the counter: see `Counter.add`.")
+    add = batched(counters.add_request, "Add to the counter: see `Counter.add`.")
 
 
 class BatchRegister(_Writes):
     """The writes to a register that can be part of a batch."""
 
     set = batched(
-        scalars.set_request,
+        registers.set_request,
         "Assign a value. If `expect` does not hold (see `Register.set`), nothing of the batch is written.",
     )
 

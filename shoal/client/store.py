@@ -32,12 +32,13 @@ if TYPE_CHECKING:
     from shoal.client.subjects import Subjects
     from shoal.client.watching import Change, Reset
     from shoal.kinds.budget.handle import Budget
+    from shoal.kinds.counter.handle import Counter
     from shoal.kinds.document.handle.document import Document
     from shoal.kinds.items.handle.items import Items
     from shoal.kinds.lease.handle.leases import Leasing
     from shoal.kinds.map.handle import SharedMap
     from shoal.kinds.presence.handle import Presence
-    from shoal.kinds.scalars.handle import Counter, Register
+    from shoal.kinds.register.handle import Register
     from shoal.kinds.schema.handle import Schemas
     from shoal.kinds.set.handle import SharedSet
     from shoal.kinds.thread.handle.thread import Thread
@@ -276,13 +277,13 @@ class Space:
 
     def counter(self, name: str) -> Counter:
         """A handle on a counter."""
-        from shoal.kinds.scalars.handle import Counter
+        from shoal.kinds.counter.handle import Counter
 
         return Counter(self._connection, self.name, name)
 
     def register(self, name: str) -> Register:
         """A handle on a register."""
-        from shoal.kinds.scalars.handle import Register
+        from shoal.kinds.register.handle import Register
 
         return Register(self._connection, self.name, name)
 

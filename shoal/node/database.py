@@ -20,6 +20,7 @@ from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import ShoalError, Unsupported
 from shoal.kinds.budget.handler import Budgets
+from shoal.kinds.counter.handler import Counters
 from shoal.kinds.document.serving.late import LateDocuments
 from shoal.kinds.items.serving.indexes import Declaring, Indexer, Indexes
 from shoal.kinds.items.serving.items import Items
@@ -30,7 +31,7 @@ from shoal.kinds.journal.serving.readers import Consumers, ProgressHandler, Redu
 from shoal.kinds.journal.serving.retention import Retentions
 from shoal.kinds.label.handler import Labels
 from shoal.kinds.map.handler import Maps
-from shoal.kinds.scalars.handler import Counters, Registers
+from shoal.kinds.register.handler import Registers
 from shoal.kinds.schema.handler import Rules, Schemas
 from shoal.kinds.set.handler import Sets
 from shoal.kinds.step.serving.status import StatusHandler, StatusLister

@@ -14,9 +14,9 @@ from shoal.crdt.clock import COUNTER_BITS, END_MS, HybridClock
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.counter import state as counter
+from shoal.kinds.counter.handler import Counters
 from shoal.kinds.register import state as register
 from shoal.kinds.register.state import Assign
-from shoal.kinds.scalars.handler import Counters
 from shoal.kinds.worklist import state as queue
 from shoal.node.database import Database
 from shoal.node.handler import Applied, View

@@ -34,6 +34,7 @@ from shoal.protocol.declared import (
 )
 
 __all__ = [
+    "NO_ITEM",
     "DeleteItem",
     "DeleteItems",
     "DiscardItems",
@@ -56,7 +57,6 @@ __all__ = [
     "ListItemIndexes",
     "ListNamespaces",
     "Match",
-    "NO_ITEM",
     "Namespaces",
     "PutItem",
     "RankItems",

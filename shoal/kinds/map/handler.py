@@ -20,9 +20,10 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, TooLarge, TooManySiblings
+from shoal.kinds.counter.handler import AMOUNT_MAX
 from shoal.kinds.map import state as ormap
 from shoal.kinds.register import state as register
-from shoal.kinds.scalars.handler import AMOUNT_MAX, check_expected
+from shoal.kinds.register.handler import check_expected
 from shoal.kinds.set import state as orset
 from shoal.kinds.set.handler import check_elements, spelled
 from shoal.names import check_name

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Struct, field
 
 from shoal.errors import RegisterChanged, TooManySiblings
-from shoal.kinds.scalars.requests import Sibling
+from shoal.kinds.register.requests import Sibling
 from shoal.kinds.set.requests import SetAltered
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.declared import Cli, Elements, Http, Keys, Named, Part, Positive, Value, always, operation

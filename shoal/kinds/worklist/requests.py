@@ -29,6 +29,7 @@ from shoal.protocol.declared import (
 )
 
 __all__ = [
+    "NIL",
     "AttemptBegun",
     "BeginAttempt",
     "ClaimExtended",
@@ -46,7 +47,6 @@ __all__ = [
     "ItemFailed",
     "ItemRevived",
     "ListWorklists",
-    "NIL",
     "Purge",
     "Purged",
     "QueueEntries",

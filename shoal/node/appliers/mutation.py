@@ -19,6 +19,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.kinds.budget import changes as budgets
 from shoal.kinds.budget import state as budget
+from shoal.kinds.counter import changes as counter_changes
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document import changes as documents
 from shoal.kinds.document.state import compaction, document
@@ -29,11 +30,13 @@ from shoal.kinds.journal import changes as journals
 from shoal.kinds.journal.state import consumers, journal, progress, reductions, retention, trimming
 from shoal.kinds.label import changes as label_changes
 from shoal.kinds.label import state as labels
+from shoal.kinds.map import changes as map_changes
 from shoal.kinds.map import state as ormap
+from shoal.kinds.register import changes as register_changes
 from shoal.kinds.register import state as register
-from shoal.kinds.scalars import changes as scalars
 from shoal.kinds.schema import changes as schemas
 from shoal.kinds.schema import state as schema
+from shoal.kinds.set import changes as set_changes
 from shoal.kinds.set import state as orset
 from shoal.kinds.step import changes as steps
 from shoal.kinds.step import state as step_log
@@ -95,7 +98,10 @@ _APPLIERS: Appliers = {
     **journals.APPLIERS,
     **queues.APPLIERS,
     **documents.APPLIERS,
-    **scalars.APPLIERS,
+    **counter_changes.APPLIERS,
+    **register_changes.APPLIERS,
+    **set_changes.APPLIERS,
+    **map_changes.APPLIERS,
     **budgets.APPLIERS,
     **index_changes.APPLIERS,
     **index_changes.INDEX_APPLIERS,

@@ -13,6 +13,7 @@ A request about one object names it in its second field, whose name is the objec
 from __future__ import annotations
 
 from shoal.kinds.budget.requests import *
+from shoal.kinds.counter.requests import *
 from shoal.kinds.document.requests import *
 from shoal.kinds.items.requests import *
 from shoal.kinds.journal.requests import *
@@ -20,7 +21,7 @@ from shoal.kinds.label.requests import *
 from shoal.kinds.lease.requests import *
 from shoal.kinds.map.requests import *
 from shoal.kinds.presence.requests import *
-from shoal.kinds.scalars.requests import *
+from shoal.kinds.register.requests import *
 from shoal.kinds.schema.requests import *
 from shoal.kinds.set.requests import *
 from shoal.kinds.step.requests import *

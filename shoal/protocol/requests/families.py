@@ -8,6 +8,7 @@ from operator import or_
 from typing import Any
 
 from shoal.kinds.budget import requests as budgets
+from shoal.kinds.counter import requests as counters
 from shoal.kinds.document import requests as documents
 from shoal.kinds.items import requests as items
 from shoal.kinds.journal import requests as journal
@@ -15,7 +16,7 @@ from shoal.kinds.label import requests as labels
 from shoal.kinds.lease import requests as leases
 from shoal.kinds.map import requests as maps
 from shoal.kinds.presence import requests as presence
-from shoal.kinds.scalars import requests as scalars
+from shoal.kinds.register import requests as registers
 from shoal.kinds.schema import requests as schemas
 from shoal.kinds.set import requests as sets
 from shoal.kinds.step import requests as steps
@@ -42,7 +43,8 @@ FAMILIES = (
     claims,
     status,
     journal,
-    scalars,
+    counters,
+    registers,
     schemas,
     threads,
     sets,

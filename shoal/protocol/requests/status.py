@@ -15,6 +15,7 @@ from shoal.protocol.base import Read, Reply
 from shoal.protocol.declared import Filtered, Http, Positive, Shape, operation
 
 __all__ = [
+    "QUOTAS",
     "Cluster",
     "ClusterView",
     "ListObjects",
@@ -24,7 +25,6 @@ __all__ = [
     "Names",
     "NodeStatus",
     "ObjectKind",
-    "QUOTAS",
     "Quota",
     "QuotaView",
     "ReadQuota",

@@ -23,7 +23,7 @@ from shoal.errors import (
     Unavailable,
     Unsupported,
 )
-from shoal.kinds.scalars.handle import Register
+from shoal.kinds.register.handle import Register
 from shoal.protocol import requests
 from shoal.protocol.requests import CompareAndSet, Fenced, ReadRegister, Swap, Term
 from shoal.testing.machines import run

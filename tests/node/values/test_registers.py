@@ -9,7 +9,7 @@ import pytest
 from shoal import values
 from shoal.crdt.rows import successor
 from shoal.errors import RegisterChanged
-from shoal.kinds.scalars import handler as scalars
+from shoal.kinds.register import handler as registers
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.values.work import NODES_MAX
@@ -86,14 +86,14 @@ async def test_rows_of_registers_do_not_grow_with_sets(bench: Bench) -> None:
 
 def test_values_are_compared_within_the_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
     small, other = values.encode({"a": 1, "b": 2}), values.encode({"b": 2, "a": 1})
-    assert scalars.is_same(small, other)
-    assert not scalars.is_same(small, values.encode({"a": 1}))
+    assert registers.is_same(small, other)
+    assert not registers.is_same(small, values.encode({"a": 1}))
     large = values.encode([1] * (NODES_MAX + 1))
     spelled: list[bytes] = []
-    monkeypatch.setattr(scalars, "canonical", spelled.append)
-    assert scalars.is_same(large, large)
-    assert not scalars.is_same(large, small)
-    assert not scalars.is_same(small, large)
+    monkeypatch.setattr(registers, "canonical", spelled.append)
+    assert registers.is_same(large, large)
+    assert not registers.is_same(large, small)
+    assert not registers.is_same(small, large)
     assert spelled == []  # 7.5 million numbers took 3 s and 720 MB.
 
 

@@ -1,75 +1,14 @@
-"""Counters and registers."""
+"""Registers."""
 
 from __future__ import annotations
-
-from typing import Annotated
 
 from msgspec import Struct
 
 from shoal.errors import NoQuorum, RegisterChanged, TooManySiblings
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Http, Named, Natural, Value, operation
+from shoal.protocol.declared import Cli, Cursor, Http, Natural, Value, operation
 
-__all__ = [
-    "Add",
-    "Added",
-    "Assign",
-    "Assigned",
-    "CompareAndSet",
-    "CounterValue",
-    "ReadCounter",
-    "ReadRegister",
-    "Sibling",
-    "Siblings",
-    "Swap",
-    "Swapped",
-    "WasSet",
-]
-
-
-@operation(
-    discloses=True,
-    action="append",
-    batch=True,
-    http=Http("POST", "/counters/{counter}", "Add to a counter", ops=("add",), example={"add": 250, "key": "call-17"}),
-    cli=[
-        Cli(
-            "counter add",
-            "Add to a counter, and print its value.",
-            "shoal counter add tokens 512 --data ./state",
-            shows="value",
-            arguments=("amount",),
-            options=("key",),
-            defaults={"amount": 1},
-        )
-    ],
-)
-class Add(ObjectWrite["Added"], array_like=True, frozen=True, tag="add"):
-    """Add to a counter. Of all adds with one `key`, one counts."""
-
-    counter: str
-    amount: Annotated[int, Named("add")]
-    key: str | None = None
-
-
-class Added(Reply, array_like=True, frozen=True, tag="added"):
-    """The counter's value, and whether the amount was added."""
-
-    value: int
-    added: bool
-
-
-@operation(multi_read=True, http=Http("GET", "/counters/{counter}", "A counter's value", ops=("counter",)))
-class ReadCounter(ObjectRead["CounterValue"], array_like=True, frozen=True, tag="read-counter"):
-    """Read a counter. If it does not exist, it is 0."""
-
-    counter: str
-
-
-class CounterValue(Reply, array_like=True, frozen=True, tag="counter-value"):
-    """A counter's value."""
-
-    value: int
+__all__ = ["Assign", "Assigned", "CompareAndSet", "ReadRegister", "Sibling", "Siblings", "Swap", "Swapped", "WasSet"]
 
 
 @operation(

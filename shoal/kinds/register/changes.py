@@ -1,0 +1,21 @@
+"""Changes of registers."""
+
+from __future__ import annotations
+
+from shoal.crdt.rows import Stamp
+from shoal.errors import BadOperation
+from shoal.kinds.register import state as register
+from shoal.kinds.thread.state.ownership import FENCE_MAX
+from shoal.node.appliers.applier import Appliers, bare
+from shoal.storage.keys import Kind
+
+
+def _check_swap(_stamp: Stamp, change: register.Swap) -> None:
+    if not 0 < change.fence <= FENCE_MAX:
+        raise BadOperation(f"a swap has the fencing number {change.fence}. Nothing of it was written.", reason="content")
+
+
+APPLIERS: Appliers = {
+    register.Assign: bare(Kind.REGISTER, register.apply),
+    register.Swap: bare(Kind.REGISTER, register.apply_swap, _check_swap, since=lambda _: 7),
+}

@@ -1,0 +1,11 @@
+"""Changes of sets."""
+
+from __future__ import annotations
+
+from shoal.kinds.set import state as orset
+from shoal.node.appliers.applier import Appliers, Effects, bare
+from shoal.storage.keys import Kind
+
+APPLIERS: Appliers = {
+    orset.Alter: bare(Kind.SET, orset.apply, effects=Effects(frees=lambda alter: bool(alter.remove))),
+}
