@@ -222,8 +222,15 @@ def _wrapped(portal: Portal, value: Any) -> Any:
     if type(value) is tuple:
         return tuple(_wrapped(portal, item) for item in value)
     module = type(value).__module__
-    live = module.startswith(("shoal.client.", "shoal.crdt.document.shared.", "pycrdt")) and not is_value(type(value))
+    live = is_handles(module) or module.startswith(("shoal.kinds.document.shared.", "pycrdt"))
+    live = live and not is_value(type(value))
     return Proxy(portal, value) if live or isinstance(value, _UNDER_WAY) else value
+
+
+def is_handles(module: str) -> bool:
+    """Whether a module of this name defines handles."""
+    parts = module.split(".")
+    return parts[:2] == ["shoal", "client"] or (parts[:2] == ["shoal", "kinds"] and parts[3:4] == ["handle"])
 
 
 def is_value(kind: type) -> bool:
@@ -303,6 +310,6 @@ def __getattr__(name: str) -> type[Proxy]:
     import shoal
 
     handle = getattr(shoal, name, None)
-    if inspect.isclass(handle) and handle.__module__.startswith("shoal.client.") and not is_value(handle):
+    if inspect.isclass(handle) and is_handles(handle.__module__) and not is_value(handle):
         return Proxy
     raise AttributeError(f"module 'shoal.sync' has no attribute {name!r}")

@@ -25,7 +25,7 @@ from shoal import public
 from shoal.client.store import Store
 from shoal.protocol import requests
 from shoal.protocol.requests import reply_of
-from shoal.sync import is_value
+from shoal.sync import is_handles, is_value
 
 ROOT = Path(__file__).parent.parent
 STUB = ROOT / "shoal" / "blocking.pyi"
@@ -111,7 +111,7 @@ class _Blocking(ast.NodeTransformer):
         return self._stub.qualified(module, name)
 
     def _is_handle(self, found: type) -> bool:
-        return found.__module__.startswith("shoal.client.") and not is_value(found) and not issubclass(found, dict)
+        return is_handles(found.__module__) and not is_value(found) and not issubclass(found, dict)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.expr:
         head = node.value.id if isinstance(node.value, ast.Name) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import cache
@@ -99,13 +100,14 @@ def test_a_client_loads_no_node_and_no_database(code: str) -> None:
     assert "aiohttp" in modules
 
 
-HANDLES = ("batch", "document", "items", "presence", "reading", "schemas", "thread", "values", "watching")
+OF_A_THREAD = {"journal", "lease", "step", "thread", "worklist"}
 
 
-@pytest.mark.parametrize(("used", "needed"), [("", set()), (".counter('n')", {"values"}), ('.thread("t")', {"thread"})])
+@pytest.mark.parametrize(("used", "needed"), [("", set()), (".counter('n')", {"counter"}), ('.thread("t")', OF_A_THREAD)])
 def test_a_client_loads_a_kind_of_handle_once_it_is_used(used: str, needed: set[str]) -> None:
     modules = loaded(CONNECT.replace('.thread("t")', used))
-    assert {kind for kind in HANDLES if f"shoal.client.{kind}" in modules} == needed
+    assert {name.split(".")[2] for name in modules if re.fullmatch(r"shoal\.kinds\.\w+\.handle", name)} == needed
+    assert within(modules, ("shoal.client.batch", "shoal.client.reading", "shoal.client.watching")) == []
 
 
 def test_an_embedded_store_loads_nothing_of_the_network(tmp_path: Path) -> None:
@@ -137,18 +139,18 @@ OF_DOCUMENTS = (
     "pycrdt",
     "anyio",
     "shoal.kinds.document.state.live",
-    "shoal.crdt.document.shared",
+    "shoal.kinds.document.shared",
     "shoal.kinds.document.serving.room",
 )
 OF_PEERS = (
-    *("shoal.cluster.replication", "shoal.cluster.scrub", "shoal.node.membership", "shoal.node.peers.operations"),
+    *("shoal.cluster.replication", "shoal.cluster.scrub", "shoal.node.membership", "shoal.node.peers.incoming"),
     *("shoal.node.peers.replicator", "shoal.node.snapshots.exchange", "shoal.node.verification"),
 )
 
 
 def test_opening_a_store_loads_no_documents_and_no_peers(tmp_path: Path) -> None:
     modules = loaded(ONLY_OPENED, str(tmp_path / "state"))
-    assert within(modules, (*OF_DOCUMENTS, *OF_PEERS, "importlib.metadata", "email", "shoal.client.thread")) == []
+    assert within(modules, (*OF_DOCUMENTS, *OF_PEERS, "importlib.metadata", "email", "shoal.kinds.thread.handle")) == []
 
 
 def test_opening_it_again_does_not_either(tmp_path: Path) -> None:
@@ -210,12 +212,8 @@ def test_a_command_on_a_node_imports_a_client_and_its_own_part() -> None:
     )
     commands = (f"shoal.cli.commands.{name}" for name in ("verify", "demo", "objects", "threads"))
     assert within(modules, ("shoal.demo", "shoal.cli.serving", *commands)) == []
-    assert (
-        within(
-            modules, ("shoal.client.thread", "shoal.client.items", "shoal.cli.commands.objects", "shoal.cli.commands.threads")
-        )
-        == []
-    )
+    kinds = ("shoal.kinds.thread.handle", "shoal.kinds.items.handle")
+    assert within(modules, (*kinds, "shoal.cli.commands.objects", "shoal.cli.commands.threads")) == []
 
 
 COLLECTING = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import gc
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "opening": BASE | {"client", "node", "protocol", "transport"},
     "sync": BASE | {"client", "opening", "protocol"},
     "replies": {"protocol"},
+    "kinds": set(),  # What names a kind's folder; its modules have the layers of ROLES.
     "crew": BASE | {"client", "protocol", "workflows"},
     "public": BASE | {"workflows", "client", "crew", "opening", "protocol", "replies", "sync"},
     "integrations": BASE | {"workflows", "client", "opening", "protocol", "sync"},
@@ -81,6 +82,19 @@ ALLOWED: dict[str, set[str]] = {
     },
 }
 
+# Part of a kind's folder → its layer.
+ROLES = {
+    "state": "crdt",
+    "shared": "crdt",
+    "requests": "protocol",
+    "changes": "node",
+    "handler": "node",
+    "serving": "node",
+    "peers": "node",
+    "flows": "workflows",
+    "handle": "client",
+}
+
 # Packages beside shoal, which are not installed → the others of them that each may import. Shoal imports none.
 OUTSIDE: dict[str, set[str]] = {
     "simulation": set(),
@@ -90,18 +104,13 @@ OUTSIDE: dict[str, set[str]] = {
 # Room of the node → the rooms that it may import. Each may also import what stands beside the rooms, except COMPOSED.
 ROOMS: dict[str, set[str]] = {
     "appliers": set(),
-    "thread": set(),
-    "items": set(),
-    "values": set(),
-    "collection": {"appliers", "thread", "items"},
-    "document": {"collection"},
+    "collection": {"appliers"},
     "watching": {"appliers", "collection"},
-    "verification": {"appliers", "collection", "items", "snapshots"},
-    "writes": {"appliers", "collection", "document", "thread", "watching"},
+    "verification": {"appliers", "collection", "snapshots"},
+    "writes": {"appliers", "collection", "watching"},
     "reads": {"watching"},
     "consensus": set(),
     "membership": {"consensus"},
-    "leases": {"consensus", "thread", "writes"},
     "audit": {"collection", "snapshots"},
     "spaces": set(),
     "snapshots": {"collection"},
@@ -112,8 +121,6 @@ ROOMS: dict[str, set[str]] = {
         "collection",
         "consensus",
         "membership",
-        "document",
-        "values",
         "verification",
         "watching",
         "writes",
@@ -122,13 +129,10 @@ ROOMS: dict[str, set[str]] = {
 
 # What puts the rooms together → the rooms that may import it.
 COMPOSED: dict[str, set[str]] = {
-    "database": {"reads", "peers", "verification", "snapshots", "leases", "writes"},
+    "database": {"reads", "peers", "verification", "snapshots", "writes"},
     "service": set(),
     "node": set(),
 }
-
-# Family of `shoal.crdt`: none may import another, only what stands beside them.
-FAMILIES = {"thread", "document", "items", "values"}
 
 PURE_MODULES = {"crew/declaration.py", "crew/placement.py"}
 PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "version", "outcomes"}
@@ -187,7 +191,14 @@ def name_of(path: Path) -> str:
 
 
 def layer_of(path: Path) -> str:
-    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+    return layer_in(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def layer_in(parts: Sequence[str]) -> str:
+    """The layer of a module of shoal, by the parts of its name: that of its role, if it is a kind's."""
+    if parts[0] != "kinds":
+        return parts[0]
+    return ROLES.get(parts[2], "kinds") if len(parts) > 2 else "kinds"
 
 
 def parsed(path: Path) -> ast.Module:
@@ -226,8 +237,8 @@ def tops_of(path: Path) -> set[str]:
 
 
 def shoal_layers(path: Path) -> set[str]:
-    parts = (name.split(".") for name in imports_of(path) if name.startswith("shoal."))
-    return {names[1] for names in parts if names[1] in ALLOWED} - {layer_of(path)}
+    parts = (name.split(".")[1:] for name in imports_of(path) if name.startswith("shoal."))
+    return {layer for names in parts if (layer := layer_in(names)) in ALLOWED} - {layer_of(path), "kinds"}
 
 
 def test_a_module_imports_only_the_layers_it_may() -> None:
@@ -303,12 +314,21 @@ def test_the_rooms_of_the_node_have_an_order() -> None:
     list(TopologicalSorter(ROOMS).static_order())  # Raises if they import each other in a circle.
 
 
-def test_a_family_of_types_imports_no_other() -> None:
-    beyond = {
-        name_of(path): rooms_of(path, "crdt", FAMILIES) - {path.relative_to(ROOT / "crdt").parts[0]}
-        for path in in_rooms("crdt")
-    }
-    assert {name: families for name, families in beyond.items() if families} == {}
+PUT_TOGETHER = {"shoal/kinds/thread/handle/thread.py", "shoal/kinds/thread/flows/export.py"}
+"""A thread is made of labels, a journal, worklists and steps, which are kinds of their own: here it shows all of them."""
+
+
+@pytest.mark.parametrize("layer", ["crdt", "protocol", "workflows", "client"])
+def test_the_kinds_have_an_order_in_each_layer(layer: str) -> None:
+    """Of two kinds, at most one knows the other, so that each can be read, and tested, after those that it is made of."""
+    known: dict[str, set[str]] = {}
+    for path in (ROOT / "kinds").rglob("*.py"):
+        if layer_of(path) == layer and name_of(path) not in PUT_TOGETHER:
+            names = (name.split(".") for name in imports_of(path) if name.startswith("shoal.kinds."))
+            others = {parts[2] for parts in names if layer_in(parts[1:]) == layer}
+            known.setdefault(path.relative_to(ROOT).parts[1], set()).update(others - {path.relative_to(ROOT).parts[1]})
+    assert len(known) > 2
+    list(TopologicalSorter(known).static_order())  # Raises if they import each other in a circle.
 
 
 def test_values_and_schemas_import_only_what_is_pure() -> None:
@@ -338,21 +358,24 @@ ASKING = {
 
 
 def test_only_appliers_ask_of_which_kind_a_change_is() -> None:
-    names = {f"{kind.__module__.rsplit('.', 1)[1]}.{kind.__name__}" for kind in get_args(mutation.Change)}
+    names = {f"{kind.__module__}.{kind.__name__}" for kind in get_args(mutation.Change)}
     asking = {
         str(path.relative_to(TOP))
-        for path in (ROOT / "node").rglob("*.py")
-        if "appliers" not in path.parts and not asked_of(path).isdisjoint(names)
+        for path in modules()
+        if layer_of(path) == "node" and not {"appliers", "changes.py"} & set(path.parts) and asked_of(path) & names
     }
     assert asking == ASKING.keys()
 
 
 def asked_of(path: Path) -> set[str]:
-    """The types that `isinstance` and `match` ask for."""
+    """The types that `isinstance` and `match` ask for, by their full names."""
     tree = parsed(path)
+    froms = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    full = {alias.asname or alias.name: f"{node.module}.{alias.name}" for node in froms for alias in node.names}
     calls = [n.args[1] for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func) == "isinstance"]
     cases = [n.cls for n in ast.walk(tree) if isinstance(n, ast.MatchClass)]
-    return {name.strip() for each in calls + cases for name in ast.unparse(each).strip("()").replace("|", ",").split(",")}
+    asked = {name.strip() for each in calls + cases for name in ast.unparse(each).strip("()").replace("|", ",").split(",")}
+    return {".".join((full.get(first, first), *rest)) for first, *rest in (name.split(".") for name in asked)}
 
 
 def test_every_layer_is_in_the_table() -> None:
@@ -372,10 +395,9 @@ GENERIC = (
     "handler.py",
     "target.py",
     "reads/reads.py",
-    "reads/multireads.py",
     "writes/issuing.py",
     "writes/idempotency.py",
-    "peers/operations/incoming.py",
+    "peers/incoming.py",
     "peers/replicator.py",
     "verification/replay.py",
 )
@@ -386,9 +408,15 @@ def requests_named(path: Path) -> set[str]:
     """The names of requests, or of replies, that a file takes from `shoal.protocol.requests`."""
     tree = list(ast.walk(parsed(path)))
     froms = (node for node in tree if isinstance(node, ast.ImportFrom))
-    imported = {alias.name for node in froms if (node.module or "").startswith(requests.__name__) for alias in node.names}
+    imported = {alias.name for node in froms if of_requests(node.module or "") for alias in node.names}
     of_module = (node for node in tree if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name))
     return imported | {node.attr for node in of_module if node.value.id == "requests"}  # type: ignore[attr-defined]
+
+
+def of_requests(module: str) -> bool:
+    """Whether a module is one of requests."""
+    parts = module.split(".")
+    return module.startswith(requests.__name__) or (parts[1:2] == ["kinds"] and parts[3:4] == ["requests"])
 
 
 def test_code_that_serves_every_request_names_none() -> None:

@@ -29,6 +29,7 @@ from tests.operations import (
     NOT_ON_THE_COMMAND_LINE,
     NOT_OVER_HTTP,
 )
+from tests.test_layers import layer_of
 
 SHOAL = Path(requests.__file__).parents[2]
 
@@ -46,7 +47,8 @@ def named(path: Path) -> set[str]:
 
 @cache
 def mentioned(package: str) -> set[str]:
-    return set[str]().union(*(named(path) for path in (SHOAL / package).rglob("*.py")))
+    of_kinds = [path for path in (SHOAL / "kinds").rglob("*.py") if layer_of(path) == package]
+    return set[str]().union(*map(named, [*(SHOAL / package).rglob("*.py"), *of_kinds]))
 
 
 def test_every_operation_is_over_http_or_is_listed_with_its_reason() -> None:

@@ -16,10 +16,11 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, get_args, get_type_hints
 
-import shoal.client
+import shoal
 from shoal.client.arguments import of_part
 from shoal.client.store import Space, Store
 from shoal.schemas import Schema
+from shoal.sync import is_handles
 
 PATIENCE_S = 30.0
 WAITS_S = 0.01
@@ -141,8 +142,8 @@ class Method(NamedTuple):
 
 
 def handle_classes() -> dict[str, type]:
-    """All public classes of `shoal.client`, by name."""
-    names = [module.name for module in pkgutil.walk_packages(shoal.client.__path__, "shoal.client.")]
+    """All public classes of `shoal.client` and of the kinds' handles, by name."""
+    names = [module.name for module in pkgutil.walk_packages(shoal.__path__, "shoal.") if is_handles(module.name)]
     modules = [importlib.import_module(name) for name in names]
     return {
         name: cls

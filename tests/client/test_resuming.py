@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import shoal.client
+import shoal
 from shoal.client.connection import StreamTimer, resumed
 from shoal.config import Config
 from shoal.errors import Disconnected, NotFound, Overloaded, ShoalError, ShuttingDown, StoreClosed
@@ -164,7 +164,9 @@ async def test_a_timeout_that_no_node_served_is_an_error() -> None:
 
 
 def test_every_subscription_of_the_client_is_made_by_what_is_resumed() -> None:
-    root = Path(shoal.client.__file__).parent
-    found = {path.stem for path in root.rglob("*.py") if ".subscribe(" in path.read_text()}
+    root = Path(shoal.__file__).parent
+    handles = [*root.glob("client/*.py"), *root.glob("kinds/*/handle.py"), *root.glob("kinds/*/handle/*.py")]
+    found = {path.relative_to(root).as_posix() for path in handles if ".subscribe(" in path.read_text()}
     # `home` hands on the subscriptions of the others.
-    assert found == {"resuming", "watching", "presence", "mirror", "home"}
+    of_kinds = {"kinds/presence/handle.py", "kinds/document/handle/mirror.py"}
+    assert found == {"client/connection.py", "client/watching.py", "client/home.py", *of_kinds}

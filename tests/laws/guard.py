@@ -12,7 +12,7 @@
 Of a law that no line holds `why:` says why. An empty line ends an entry.
 
 Laws:
-- A law is an entry of the list directly under `Laws:` in a module's first lines, or the paragraph after `Law:`. A line that
+- A law is an entry of a list directly under `Laws:` in a module's first lines, or the paragraph after `Law:`. A line that
   is no part of an entry ends the list: lists after it describe.
 - The text of a guard, context and line, stands once in its file.
 """
@@ -28,7 +28,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
-_STATED = re.compile(r"^Laws?:(.*)", re.MULTILINE | re.DOTALL)
+_STATED = re.compile(r"^Laws?:", re.MULTILINE)
 _ENTRY = re.compile(r"^- ", re.MULTILINE)
 _FIELD = re.compile(r"(law|test|in|why): (.*)")
 
@@ -87,12 +87,15 @@ def _guard(module: str, block: str) -> Guard:
 
 def laws_of(source: str) -> list[str]:
     """The laws that the first lines of a module state, each on one line."""
-    found = _STATED.search(ast.get_docstring(ast.parse(source)) or "")
-    if found is None:
-        return []
-    if not found[1].startswith("\n"):
-        return [_joined(found[1])]
-    entries = takewhile(lambda line: not line or line.startswith(("- ", "  ")), found[1].split("\n"))
+    _, *sections = _STATED.split(ast.get_docstring(ast.parse(source)) or "")
+    return [law for section in sections for law in _laws_in(section)]
+
+
+def _laws_in(section: str) -> list[str]:
+    """The laws after `Law:`, which is one, or after `Laws:`."""
+    if not section.startswith("\n"):
+        return [_joined(section)]
+    entries = takewhile(lambda line: not line or line.startswith(("- ", "  ")), section.split("\n"))
     return [_joined(entry) for entry in _ENTRY.split("\n".join(entries))[1:]]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pkgutil
 from types import ModuleType
 from typing import get_args
@@ -9,6 +10,7 @@ from typing import get_args
 import pytest
 from msgspec import Struct
 
+from shoal import kinds
 from shoal.protocol import base, requests
 from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write
 from shoal.protocol.declared import operation
@@ -18,25 +20,23 @@ from shoal.protocol.requests.families import FAMILIES
 OF_SEVERAL = (base, batches, multireads, fenced)
 """Modules that define what requests share, or requests of requests."""
 
-MACHINERY = ("declared", "families", "unions")
+MACHINERY = ("families", "unions")
 STRUCTS = {value for value in vars(requests).values() if isinstance(value, type) and issubclass(value, Struct)}
 PUSHED = set(get_args(requests.Push)) | {requests.Refused}
 """Replies that answer no request: they are told to who subscribed, or are part of another."""
 
 
 def test_every_module_of_requests_is_a_family() -> None:
-    modules = {
-        found.name.removeprefix(f"{requests.__name__}.")
-        for found in pkgutil.walk_packages(requests.__path__, f"{requests.__name__}.")
-        if not found.ispkg
-    }
-    listed = {module.__name__.removeprefix(f"{requests.__name__}.") for module in (*FAMILIES, *OF_SEVERAL)}
-    assert modules == listed | set(MACHINERY)
+    here = {found.name for found in pkgutil.walk_packages(requests.__path__, f"{requests.__name__}.")}
+    below = {found.name for found in pkgutil.walk_packages(kinds.__path__, "shoal.kinds.")}
+    of_kinds = {name for name in below if name.split(".")[3:] == ["requests"]}
+    listed = {module.__name__ for module in (*FAMILIES, *OF_SEVERAL)}
+    assert here | of_kinds | {base.__name__} == listed | {f"{requests.__name__}.{name}" for name in MACHINERY}
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, *OF_SEVERAL], ids=lambda family: family.__name__.rpartition(".")[2])
+@pytest.mark.parametrize("family", [*FAMILIES, *OF_SEVERAL], ids=lambda family: family.__name__)
 def test_all_that_a_family_defines_is_exported(family: ModuleType) -> None:
-    defined = {value.__name__ for value in vars(family).values() if getattr(value, "__module__", None) == family.__name__}
+    defined = {name for name, value in vars(family).items() if inspect.isclass(value) and value.__module__ == family.__name__}
     assert {name for name in defined if not name.startswith("_")} <= set(family.__all__)
     assert all(getattr(requests, name) is getattr(family, name) for name in family.__all__)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,6 @@ from typing import get_args
 
 import pytest
 
-import shoal.crdt.thread
 from shoal.crdt import expiring
 from shoal.kinds.budget import state as budget
 from shoal.kinds.counter import state as counter
@@ -31,13 +31,15 @@ ALONE = {
     "counter": (counter, expiring),
     "register": (register,),
     "document": (document, compaction, repeats),
-    "items": (items, items),
+    "items": (items,),
     "schema": (schema,),
     "set": (orset,),
     "budget": (budget,),
     "map": (ormap,),
 }
-"""The modules of each kind's rows, except a thread's: those are in `shoal.crdt.thread`."""
+"""The modules of each kind's rows, except a thread's."""
+THREADS = ("thread", "label", "journal", "worklist", "step")
+"""The kinds whose rows are a thread's."""
 
 
 def heading(kind: str) -> str:
@@ -49,8 +51,10 @@ def modules(kind: str) -> Iterator[ModuleType]:
     if kind in ALONE:
         yield from ALONE[kind]
         return
-    for path in sorted(Path(str(shoal.crdt.thread.__file__)).parent.glob("*.py")):
-        yield importlib.import_module(f"shoal.crdt.thread.{path.stem}")
+    for part in THREADS:
+        state = importlib.import_module(f"shoal.kinds.{part}.state")
+        parts = [f"{state.__name__}.{found.name}" for found in pkgutil.iter_modules(getattr(state, "__path__", ()))]
+        yield from map(importlib.import_module, parts or [state.__name__])
 
 
 def prefixes(kind: str) -> set[str]:

@@ -1,7 +1,7 @@
 """A thread as a whole: `shoal graph` draws its checkpoints, `shoal export` prints it as JSON lines.
 
-Law: a line of an export holds one record of `shoal.kinds.thread.flows.export`, and is written as soon as it is read. Values are in
-the tagged form of `shoal.values.to_json`, so that `from_json` returns the saved values with their types.
+Law: a line of an export holds one record of `shoal.kinds.thread.flows.export`, and is written as soon as it is read. Values are
+in the tagged form of `shoal.values.to_json`, so that `from_json` returns the saved values with their types.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""budget"""
+"""Budgets: amounts that are never overspent, and the rights of nodes to spend them."""

@@ -1,1 +1,1 @@
-"""counter"""
+"""Counters that every node can add to."""

@@ -1,4 +1,4 @@
-"""Counters."""
+"""Counters, to which every node adds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""document"""
+"""Shared documents: Yjs updates as rows, and the content that they build."""

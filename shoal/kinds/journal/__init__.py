@@ -1,1 +1,1 @@
-"""journal"""
+"""The journal of a thread: events in one order, consumers, reducers and retention."""

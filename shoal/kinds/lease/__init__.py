@@ -1,1 +1,1 @@
-"""lease"""
+"""Leases on the quorum register: the one holder of a name, with a fencing number."""

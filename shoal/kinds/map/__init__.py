@@ -1,1 +1,1 @@
-"""map"""
+"""Maps of registers, counters and sets by key."""

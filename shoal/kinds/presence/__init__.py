@@ -1,1 +1,1 @@
-"""presence"""
+"""Presence: the agents and editors of a space or a document, which is not durable."""

@@ -1,1 +1,1 @@
-"""register"""
+"""Registers: one value each, with siblings if it was set concurrently."""

@@ -1,4 +1,4 @@
-"""Registers."""
+"""Registers: one value each, with siblings if it was set concurrently."""
 
 from __future__ import annotations
 

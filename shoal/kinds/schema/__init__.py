@@ -1,1 +1,1 @@
-"""schema"""
+"""Replicated JSON Schemas, which nodes enforce."""

@@ -1,1 +1,1 @@
-"""set"""
+"""Sets in which an add wins over a removal that has not seen it."""

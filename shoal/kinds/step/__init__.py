@@ -1,1 +1,1 @@
-"""step"""
+"""The steps of a thread, so that no effect is repeated after a crash, and the thread's status."""

@@ -32,7 +32,6 @@ FAMILIES = (
     deletions,
     documents,
     items,
-    items,
     journal,
     labels,
     leases,
@@ -40,18 +39,13 @@ FAMILIES = (
     maps,
     membership,
     presence,
-    claims,
-    status,
-    journal,
     counters,
     registers,
     schemas,
     threads,
     sets,
-    status,
     steps,
     subscriptions,
-    threads,
 )
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal import workflows
 from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.errors import ConsumerReset, InvalidInput, InvalidValue, NotFound, TooLarge
@@ -204,9 +203,9 @@ async def test_a_replay_folds_all_events_in_order(journal: Journal) -> None:
 
 
 async def test_a_replay_folds_nothing_that_came_since(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workflows.events, "_PAGE", 2)
+    monkeypatch.setattr(replay, "_PAGE", 2)
     await filled(journal, 5)
-    sound = workflows.events.events
+    sound = replay.events
 
     async def events(*where: Any, **how: Any) -> AsyncIterator[Event]:
         async for event in sound(*where, **how):

@@ -222,12 +222,12 @@ def test_updates_meet_the_engine_in_few_places() -> None:
     """In `Replica` and in mirrors, which fit them before; a copy takes what the engine encoded."""
     places = [path.relative_to(SHOAL) for path in SHOAL.rglob("*.py") for _ in range(path.read_text().count(".apply_update("))]
     assert sorted(map(str, places)) == [
-        "client/document/content.py",
-        "client/document/remaking.py",
-        "crdt/document/live.py",
-        "crdt/document/shared/doc.py",
-        "crdt/document/surrogates.py",
-        "crdt/document/surrogates.py",
+        "kinds/document/handle/content.py",
+        "kinds/document/handle/content.py",
+        "kinds/document/shared/doc.py",
+        "kinds/document/state/live.py",
+        "kinds/document/state/surrogates.py",
+        "kinds/document/state/surrogates.py",
     ]
 
 

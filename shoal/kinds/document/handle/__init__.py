@@ -1,1 +1,1 @@
-"""handle"""
+"""The handles of documents, which users hold."""

@@ -1,4 +1,4 @@
-"""All that serves documents in one node. `shoal.kinds.document.serving.late` stands for it until the first request about a document."""
+"""All that serves documents in one node. `late`, beside it, stands for it until the first request about a document."""
 
 from __future__ import annotations
 

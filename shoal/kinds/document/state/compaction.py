@@ -396,7 +396,7 @@ def swept(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pac
 
 
 def settled(rows: Callable[[], Rows], found: CurrentCompaction, pace: document.Pace) -> Iterator[list[bytes]]:
-    """Requests whose edits a stable compaction settles, all of each, some at a time: see `shoal.kinds.document.state.repeats`."""
+    """Requests whose edits a stable compaction settles, all of each, some at a time (`repeats`)."""
     return repeats.settled(rows, is_settled=found.coverage.settles, requests_max=pace.updates)
 
 

@@ -192,10 +192,10 @@ def _contents(parsed: Parsed, names: list[str], *, keyed: bool) -> dict[str, set
     known: dict[_At, Struct | None] = {}
     clocks = {client: [struct.clock for struct in structs] for client, structs in parsed.structs.items()}
     for client, structs in parsed.structs.items():
-        for index, struct in enumerate(structs):
+        for index, each in enumerate(structs):
             first = _first((client, index), parsed.structs, clocks, known)
             if first is not None and first.root in contents and first.keyed == keyed:
-                contents[first.root].add(struct.content)
+                contents[first.root].add(each.content)
     return contents
 
 

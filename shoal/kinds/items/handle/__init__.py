@@ -1,1 +1,1 @@
-"""handle"""
+"""The handles of memory items, which users hold."""

@@ -1,1 +1,1 @@
-"""serving"""
+"""How a node serves requests about journals."""

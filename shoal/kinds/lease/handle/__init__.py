@@ -1,1 +1,1 @@
-"""handle"""
+"""The handles of leases, which users hold."""

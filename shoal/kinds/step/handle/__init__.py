@@ -1,1 +1,1 @@
-"""handle"""
+"""The handles of steps and statuses, which users hold."""

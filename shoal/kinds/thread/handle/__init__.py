@@ -1,1 +1,1 @@
-"""handle"""
+"""The handles of threads, which users hold."""

@@ -1,1 +1,1 @@
-"""state"""
+"""The pure state of threads: the rows, and how changes fold into them. It does no I/O and reads no clock."""

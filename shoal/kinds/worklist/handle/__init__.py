@@ -1,1 +1,1 @@
-"""handle"""
+"""The handles of worklists and inboxes, which users hold."""

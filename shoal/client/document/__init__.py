@@ -1,1 +1,0 @@
-"""Shared documents: the handle, and the mirror that it uses."""

@@ -1,1 +1,0 @@
-"""Memory items and their searches."""

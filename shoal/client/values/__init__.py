@@ -1,1 +1,0 @@
-"""Counters, registers, sets, maps and budgets."""

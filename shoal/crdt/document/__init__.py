@@ -1,1 +1,0 @@
-"""Documents: Yjs updates as rows, and the content that they build."""

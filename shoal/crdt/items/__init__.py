@@ -1,1 +1,0 @@
-"""Memory items: values under a namespace and a key."""

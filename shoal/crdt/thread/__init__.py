@@ -1,1 +1,0 @@
-"""A thread: checkpoints and branches, journal, labels, queues, steps, status."""

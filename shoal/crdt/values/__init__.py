@@ -1,1 +1,0 @@
-"""Single values: counters, registers, sets, maps and budgets."""

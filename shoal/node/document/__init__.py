@@ -1,1 +1,0 @@
-"""Documents: live replicas, their snapshots, and overwritten values."""

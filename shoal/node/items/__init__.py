@@ -1,1 +1,0 @@
-"""Memory items: writes, indexes and searches."""

@@ -1,1 +1,0 @@
-"""Leases of a node's clients, on the quorum register."""

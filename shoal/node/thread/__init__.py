@@ -1,1 +1,0 @@
-"""A thread's requests: checkpoints and branches, journal, labels, queues, steps, status."""

@@ -1,1 +1,0 @@
-"""Requests of counters, registers, sets, maps and budgets."""

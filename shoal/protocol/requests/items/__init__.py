@@ -1,1 +1,0 @@
-"""Requests of memory items and of their indexes."""

@@ -1,1 +1,0 @@
-"""Requests of one thread: checkpoints and branches, journal, labels, queues, steps, status."""
