@@ -6,6 +6,8 @@ Laws:
   log produces; or, if operations have left that log, by what it produces together with what a peer shows of its own, or else by
   what a majority of the owners has (`majority`).
 - One object is rebuilt at a time.
+- An object of which no majority of the owners has equal rows is looked at once in `repair_wait_s`, however often peers
+  report it: else three owners of three opinions would ask each other without an end.
 - Equal rows show the same: that the documents which are open here show what their rows build is proved beside (`proving`).
 """
 
@@ -15,6 +17,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from math import inf
 
 from msgspec import Raw
 
@@ -64,8 +67,10 @@ class Scrubber:
         self._differences = Differences(config.rows_differ_max)
         self._outcomes: dict[bytes, Outcome] = {}  # By object that differs.
         self._against: dict[bytes, set[bytes]] = {}  # By object whose rows most owners have: the peers that have others.
+        self._undecided: dict[bytes, float] = {}  # By object of which no majority has equal rows: when it was last looked at.
         self._due: dict[bytes, None] = {}  # Objects that must be rebuilt.
         self._ranges: dict[bytes, tuple[bytes, bytes]] = {}  # Of these: the keys among which they differ, if they do.
+        self._reported: dict[bytes, float] = {}  # And when a peer reported them.
         self._dangling: set[bytes] = set()  # Threads with a save that builds on erased data; at most `rows_differ_max`.
         self._again_at = 0.0
         self._task: asyncio.Task[None] | None = None
@@ -169,7 +174,7 @@ class Scrubber:
         if message.answer:
             self._send(peer, self._told(piece, answer=False))
         for name in differing:
-            self._note(name, peer, (message.start, message.stop), proved=name in message.proved)
+            self._note(name, peer, (message.start, message.stop), now, proved=name in message.proved)
 
     def _showed_otherwise(self, place: ObjectPlace) -> None:
         self.replaced += 1
@@ -198,23 +203,25 @@ class Scrubber:
         prefix = bounds(number)[0]
         return {name for name in self._dangling if name.startswith(prefix)}
 
-    def _note(self, name: bytes, peer: bytes, within: tuple[bytes, bytes], *, proved: bool) -> None:
+    def _note(self, name: bytes, peer: bytes, within: tuple[bytes, bytes], now: float, *, proved: bool) -> None:
         if name not in self._outcomes and name not in self._due:
             if len(self.noticed) < self._config.rows_differ_max:
                 self.noticed.add(name)
             _log.warning("%s", self._text(name, peer))
         if name in self._due or self._stopped or len(self._due) >= self._config.rows_differ_max:
             return
-        if self._is_settled(name, peer, proved=proved):
+        shows = proved and self.majority.may_show(name, peer)
+        is_early = now < self._undecided.get(name, -inf) + self._config.repair_wait_s
+        if self._is_settled(name, peer, shows=shows) or (is_early and not shows):
             return
-        self._ranges[name] = within
+        self._ranges[name], self._reported[name] = within, now
         self._examine_soon(name)
 
-    def _is_settled(self, name: bytes, peer: bytes, *, proved: bool) -> bool:
+    def _is_settled(self, name: bytes, peer: bytes, *, shows: bool) -> bool:
         """Whether another look would show the same: the other node, or the program, is wrong."""
         outcome = self._outcomes.get(name)
         if outcome is Outcome.CONFIRMED:  # Unless a log decides by now, or a peer has left the majority.
-            return peer in self._against[name] and not (proved and self.majority.may_show(name, peer))
+            return peer in self._against[name] and not shows
         return outcome in (Outcome.SOUND, Outcome.PROVED)
 
     def _examine_soon(self, name: bytes) -> None:
@@ -249,6 +256,7 @@ class Scrubber:
         """Forget what was found of an object."""
         self._outcomes.pop(name, None)
         self._against.pop(name, None)
+        self._undecided.pop(name, None)
         self.majority.forget(name)
 
     # ── repairing ─────────────────────────────────────────────────────────────
@@ -262,6 +270,7 @@ class Scrubber:
                 finally:
                     self._due.pop(name, None)
                     self._ranges.pop(name, None)
+                    self._reported.pop(name, None)
         finally:
             self._task = None
 
@@ -274,6 +283,8 @@ class Scrubber:
             outcome = await self._database.exchange.rebuilder.rebuild(place, self._fetch)
         is_news = self._outcomes.get(name) is not outcome  # It is rebuilt repeatedly; the same outcome is logged once.
         self._outcomes[name], self._against[name] = outcome, against
+        if outcome is Outcome.UNDECIDED:
+            self._undecided[name] = self._reported[name]
         if name in self._dangling:
             self._settle(name, place, outcome, is_news=is_news)
         elif outcome in (Outcome.REPLACED, Outcome.ADOPTED, Outcome.MENDED, Outcome.RESTORED):

@@ -172,6 +172,28 @@ async def test_without_a_majority_a_difference_below_the_base_is_reported_on_all
         assert _objects(fleet, "a") == before
 
 
+async def test_three_owners_of_three_opinions_do_not_ask_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked, sound = [0], Majority.settle
+
+    async def counted(self: Majority, *where: Any) -> Outcome:
+        looked[0] += 1
+        return await sound(self, *where)
+
+    async with Fleet("abc", **SETTINGS) as fleet:
+        await _written(fleet)
+        await _truncated(fleet)
+        key, value = next(iter(_objects(fleet, "b").items()))
+        monkeypatch.setattr(Majority, "settle", counted)
+        fleet["b"].storage.write({key: _altered(value)})
+        fleet["c"].storage.write({key: _altered(value)[::-1]})
+        async with asyncio.timeout(WAIT_S):
+            for name in "abc":
+                while not any("no majority of the owners" in text for text in fleet[name].replicator.scrubber.told):
+                    await asyncio.sleep(0.005)
+        await asyncio.sleep(1)
+    assert looked[0] <= 6
+
+
 @pytest.mark.answers("rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_nothing_is_rebuilt_from_a_log_that_lacks_operations() -> None:
     """Its other operations do not make the rows: they would be taken for wrong, and deleted."""
