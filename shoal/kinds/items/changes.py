@@ -66,14 +66,6 @@ def _address(first: str, _stamp: Stamp, change: items.Put | items.Delete) -> str
     return items.address(first, change.rest, change.key)
 
 
-APPLIERS: Appliers = {
-    items.Put: _applier(items.apply_put, _check_put)._replace(id_of=_address),
-    items.Delete: _applier(items.apply_delete, _check_path)._replace(id_of=_address, effects=Effects(frees=always)),
-    items.Refresh: _applier(items.apply_refresh, _check_refresh),
-    items.Expire: _applier(items.apply_expire, _check_expire)._replace(effects=Effects(frees=always)),
-}
-
-
 def _check_declare(_stamp: Stamp, change: items.Declare) -> None:
     for field in change.fields:
         _check(field)
@@ -91,7 +83,11 @@ def _check(field: str) -> None:
         raise BadOperation(error.message, reason="content") from None
 
 
-INDEX_APPLIERS: Appliers = {
+APPLIERS: Appliers = {
+    items.Put: _applier(items.apply_put, _check_put)._replace(id_of=_address),
+    items.Delete: _applier(items.apply_delete, _check_path)._replace(id_of=_address, effects=Effects(frees=always)),
+    items.Refresh: _applier(items.apply_refresh, _check_refresh),
+    items.Expire: _applier(items.apply_expire, _check_expire)._replace(effects=Effects(frees=always)),
     items.Declare: bare(Kind.ITEMS, items.apply_declare, _check_declare),
     items.Drop: bare(Kind.ITEMS, items.apply_drop, _check_drop),
 }

@@ -84,6 +84,17 @@ def _check_drop(_stamp: Stamp, change: dag.Drop) -> None:
         raise BadOperation("its deletion of a branch does not name heads", reason="content")
 
 
+def _check_prune(stamp: Stamp, change: pruning.Prune) -> None:
+    if any(len(id) != dag.ID_BYTES for id in (*change.ids, *change.moves)):
+        raise BadOperation("its prune does not name checkpoints", reason="content")
+    if not 0 <= change.moves_hlc < stamp.hlc:
+        raise BadOperation("its prune forgets moves that are not in its past", reason="content")
+
+
+def _erases(change: pruning.Prune, erased: Erased) -> None:
+    erased.checkpoints.update(change.ids)
+
+
 APPLIERS: Appliers = {
     dag.Save: Applier(
         Kind.THREAD,
@@ -99,25 +110,10 @@ APPLIERS: Appliers = {
     ),
     dag.Move: bare(Kind.THREAD, dag.apply_move, _check_move, lambda _name, _stamp, move: move.to.hex()),
     dag.Drop: bare(Kind.THREAD, dag.apply_drop, _check_drop, since=lambda _: 7),
-}
-
-
-def _check_prune(stamp: Stamp, change: pruning.Prune) -> None:
-    if any(len(id) != dag.ID_BYTES for id in (*change.ids, *change.moves)):
-        raise BadOperation("its prune does not name checkpoints", reason="content")
-    if not 0 <= change.moves_hlc < stamp.hlc:
-        raise BadOperation("its prune forgets moves that are not in its past", reason="content")
-
-
-def _erases(change: pruning.Prune, erased: Erased) -> None:
-    erased.checkpoints.update(change.ids)
-
-
-PRUNE_APPLIERS: Appliers = {
     pruning.Prune: bare(
         Kind.THREAD,
         pruning.apply,
         _check_prune,
         effects=Effects(hides=lambda prune: prune.ids, sweeps=Sweep(What.CHECKPOINTS), erases=_erases),
-    )
+    ),
 }

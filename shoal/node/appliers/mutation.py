@@ -24,7 +24,7 @@ from shoal.kinds.counter import state as counter
 from shoal.kinds.document import changes as documents
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.document import Pace
-from shoal.kinds.items import changes as index_changes
+from shoal.kinds.items import changes as item_changes
 from shoal.kinds.items import state as items
 from shoal.kinds.journal import changes as journals
 from shoal.kinds.journal.state import consumers, journal, progress, reductions, retention, trimming
@@ -44,7 +44,7 @@ from shoal.kinds.thread import changes as checkpoints
 from shoal.kinds.thread.state import dag, ownership, pruning
 from shoal.kinds.worklist import changes as queues
 from shoal.kinds.worklist import state as queue
-from shoal.node.appliers import retirement as deletions
+from shoal.node.appliers import deletions
 from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.turns import Steps
@@ -103,12 +103,10 @@ _APPLIERS: Appliers = {
     **set_changes.APPLIERS,
     **map_changes.APPLIERS,
     **budgets.APPLIERS,
-    **index_changes.APPLIERS,
-    **index_changes.INDEX_APPLIERS,
+    **item_changes.APPLIERS,
     **schemas.APPLIERS,
     **steps.APPLIERS,
     **deletions.APPLIERS,
-    **checkpoints.PRUNE_APPLIERS,
 }
 
 _EFFECTS = {kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS}

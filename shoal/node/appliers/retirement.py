@@ -4,8 +4,6 @@ Laws:
 - An operation retires an origin only after every owner holds all of the origin, and everything that any owner held by then
   (`shoal.node.collection.retiring`). It knows of all that itself, so it is applied after all that.
 - The tip of the origin goes, and a row of table `R` comes, in the batch of the operation.
-
-Deletions of objects. `shoal.node.collection.generations` applies them, because their row belongs to no generation.
 """
 
 from __future__ import annotations
@@ -13,15 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from shoal.cluster.operation import Tip
-from shoal.crdt import deletion
 from shoal.crdt.dot import HORIZON, ORIGIN_BYTES, Dot, Origin
 from shoal.errors import BadOperation
-from shoal.node.appliers.applier import Appliers, Effects, Sweep, What, bare
 from shoal.node.partitions import Ahead
 from shoal.node.retired import Retirement
 from shoal.node.transaction import Transaction
 from shoal.storage import keys
-from shoal.storage.keys import Kind
 
 Retires = Sequence[tuple[bytes, int]]
 
@@ -68,10 +63,3 @@ def apply(transaction: Transaction, ahead: Ahead, dot: Dot, *, hlc: int, wall_ms
     summary = ahead.retired.summary.retiring(dot, hlc, wall_ms, rows.keys())
     transaction.put(keys.retired(number, HORIZON), summary.pack())
     ahead.retire(dot, rows.keys(), ahead.retired.after(summary, rows))
-
-
-APPLIERS: Appliers = {
-    deletion.Delete: bare(Kind.THREAD, deletion.apply, effects=Effects(ends=True, sweeps=Sweep(What.GENERATION)))._replace(
-        others=frozenset(Kind) - {Kind.THREAD}
-    )
-}
