@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.cluster import messages
+from shoal.cluster.consensus.ballots import Rules
 from shoal.cluster.consensus.recovery import Foundation
 from shoal.cluster.membership import agreement, epochs
 from shoal.cluster.membership import notices as rebuilds
@@ -34,7 +35,7 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-@pytest.mark.parametrize("seed", [0, 16, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(20, 40))])
+@pytest.mark.parametrize("seed", [0, 16, 698, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(20, 40))])
 def test_no_lie_changes_what_honest_nodes_hold(seed: int) -> None:
     assert run_plan(seed) == []
 
@@ -119,6 +120,10 @@ def a_node_that_is_up_is_voted_out(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(epochs, "objection", lambda record, later, present: "")
 
 
+def what_one_answer_tells_is_learnt(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Rules, "allow", lambda self, key, value: self.fits(key, value))
+
+
 def one_member_halts_the_others(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Condition, "can_decide", lambda self, electorate: False)
     patch.setattr(rebuilds, "why_refused", lambda founding, own, remains, reached: "")
@@ -138,6 +143,7 @@ def one_member_halts_the_others(patch: pytest.MonkeyPatch) -> None:
         (all_that_are_linked_need_not_agree, (0, 3), "members"),
         (any_record_is_voted_for, (0, 1), "members"),
         (a_node_that_is_up_is_voted_out, (10, 21), "members"),
+        (what_one_answer_tells_is_learnt, (698,), "members"),
         (one_member_halts_the_others, (2, 3), "members"),
     ],
 )

@@ -11,7 +11,8 @@ Laws:
 - A directory that may have forgotten votes does not vote (`shoal.cluster.consensus.recovery`). A later term of its
   own in any message, or more votes in its term than it has, proves that it has forgotten.
 - Messages are taken from members in the same epoch only, and terms of members only.
-- A value that no member can have proposed (`Rules.fits`) is neither accepted nor learnt from others.
+- A value that no member can have proposed (`Rules.fits`), or to which this one objects (`Rules.objects`), is neither
+  accepted nor learnt from others: what it has learnt counts as its vote, and one liar's answer may be all that tells it.
 - A directory that was halted for a rebuild neither votes nor asks to vote, until it is founded anew, resumed or reformed.
 - The terms of others that a message names are kept with the next vote; those of a member that asks for a new term at once.
 """
@@ -241,7 +242,7 @@ class Acceptor:
         if len(value.content) > self._limits.value_bytes_max:
             refusal = "full"
         # It sticks to what it has voted for: that may be chosen.
-        is_unfit = not refusal and value != before and (not self._rules.fits(key, value) or self._rules.objects(key, value))
+        is_unfit = not refusal and value != before and not self._rules.allow(key, value)
         if is_unfit:
             refusal = "not-voting"
         if not refusal and ballot > accepted:
@@ -298,7 +299,7 @@ class Acceptor:
         for key, promised, accepted, value in restored.slots:
             before = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
             newest = before[1:]
-            if accepted > before[1] and self._rules.fits(key, value):
+            if accepted > before[1] and self._rules.allow(key, value):
                 newest = accepted, value
             self._put(key, max(before[0], promised), *newest)
         self.terms.update(restored.terms)

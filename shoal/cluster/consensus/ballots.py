@@ -88,6 +88,10 @@ class Rules(NamedTuple):
     )  # Whether a member that follows the rules can have proposed it.
     objects: Callable[[str, Value], bool] = lambda key, value: False  # Whether this member sees why it should not be chosen.
 
+    def allow(self, key: str, value: Value) -> bool:
+        """Whether this member may hold a value that it does not hold yet."""
+        return self.fits(key, value) and not self.objects(key, value)
+
 
 ANYTHING = Rules()
 

@@ -300,8 +300,9 @@ def test_a_vote_is_repeated_for_the_same_value() -> None:
     assert not vote(found, Accept("k", TWO, VALUE, {})).refusal
 
 
-def test_an_invented_value_is_not_learnt() -> None:
-    lost = acceptor("a", directory=b"new", rules=NOT_ONE)
+@pytest.mark.parametrize("rules", [NOT_ONE, Rules(objects=lambda key, value: value == VALUE)])
+def test_a_value_that_is_not_allowed_is_not_learnt(rules: Rules) -> None:
+    lost = acceptor("a", directory=b"new", rules=rules)
     others = {name: voter(name) for name in "bc"}
     for name, other in others.items():
         vote(other, Accept("k", ONE, VALUE, {}))

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from shoal.cluster import messages, operation
-from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Accept, Ask, Ballot, Term, Value, Vote
+from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Accept, Answer, Ask, Ballot, Known, Term, Value, Vote
 from shoal.cluster.consensus.recovery import Foundation
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Change, Record
@@ -363,6 +363,32 @@ async def test_a_vote_for_an_invented_record_is_not_proposed() -> None:
             return messages.stamped(messages.encode(forged), stamp)
 
         fleet.spoil = lie
+        assert (await fleet["a"].replicator.register.read(epochs.KEY)).version == 0
+
+
+async def test_answers_to_recovering_nodes_change_no_list() -> None:
+    """A later term makes a node ask for what it may have forgotten, and one answer says that b is to be forgotten."""
+    async with Fleet("abc", **REGISTER) as fleet:
+        await founded(fleet)
+        record = Record(1, ("a:1", "b:1", "c:1"), {}, Change("forget", "", "b:1"))
+        ballot = Ballot(1 << 20, b"z" * 16)
+
+        def lie(source: str, target: str, message: bytes) -> bytes | None:
+            stamp, packed = messages.unstamped(message)
+            found = messages.decode(packed)
+            if source != "c" or target != "a" or not isinstance(found, Answer) or not found.grants:
+                return message
+            slots = [(epochs.KEY, ballot, ballot, Value(1, epochs.encode(record), ()))]
+            told.append(found)
+            return messages.stamped(messages.encode(msgspec.structs.replace(found, slots=slots)), stamp)
+
+        told: list[Answer] = []
+        fleet.spoil = lie
+        await say(fleet, "c", "a", Known({"a:1": Term(9, b"z" * 16, 0)}, False))
+        await fleet.until(lambda: told and fleet["a"].replicator.register.is_voting)
+        await say(fleet, "c", "a", Membership(record))
+        await asyncio.sleep(1)
+        assert (epoch(fleet, "a"), epoch(fleet, "b")) == (0, 0)
         assert (await fleet["a"].replicator.register.read(epochs.KEY)).version == 0
 
 
