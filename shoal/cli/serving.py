@@ -72,7 +72,7 @@ async def serving(data: Path, config: Config) -> signal.Signals:
     environment = system_environment()
     node = await open_node(data, config=config, environment=environment)
     try:
-        node.service.credentials = lambda: credentials_of(tls, access, key)
+        node.service.present(lambda: credentials_of(tls, access, key))
         if node.resumed_after_crash:
             log.warning("resumed", after="an end that was no clean stop", data=str(data))
         peers = peers_of(node.replicator, config, environment, tls=tls, key=key)
@@ -230,8 +230,7 @@ def peers_of(
         tls=lambda: None if tls is None else tls.dialling,
         keys=lambda: held.ring,
     )
-    replicator.quorum.members.reasons = peers.reasons
-    replicator.memberships.dial = peers.dial
+    replicator.memberships.link_by(peers.dial, peers.reasons)
     return peers
 
 

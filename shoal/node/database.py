@@ -15,8 +15,6 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from shoal.cluster import operation
-from shoal.config import Config
-from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import ShoalError, Unsupported
 from shoal.kinds.budget.handler import Budgets
@@ -51,7 +49,7 @@ from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.retiring import Orphans, Retiring
 from shoal.node.collection.truncating import Truncator
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.node.handler import (
     Contest,
     Contests,
@@ -65,20 +63,16 @@ from shoal.node.handler import (
     Upkeep,
     View,
 )
-from shoal.node.incarnation import Incarnation
-from shoal.node.partitions import Partitions
 from shoal.node.snapshots.switching import listed, spaces_of
 from shoal.node.target import Place, Target, target_of
 from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once, in_turns
 from shoal.node.watching.changelog import Changelog
-from shoal.node.watching.feed import Feed
 from shoal.node.writes.erasing import Deletions, Eraser
 from shoal.node.writes.issuing import Issued, Issuer
 from shoal.protocol import requests
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 if TYPE_CHECKING:
@@ -94,98 +88,53 @@ class BeforeSwitch(NamedTuple):
     drawn: dict[Target, int]  # Budgets of which this incarnation drew rights that are not settled, and their generations.
 
 
-class Database:
-    """The data types of one node, composed over one storage. All methods are called on the event loop."""
+class _Kinds:
+    """The handlers of all kinds, by the requests that they serve, and what they keep in memory."""
 
-    def __init__(
-        self,
-        storage: LoggedStorage,
-        commit: GroupCommit,
-        *,
-        incarnation: Incarnation,
-        environment: Environment,
-        config: Config,
-        feed: Feed,
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._incarnation = incarnation
-        self._environment = environment
-        self._config = config
-        self._feed = feed
-        self._clock = HybridClock()
-        self.partitions = Partitions(storage, self._clock)
-        self.catalog = Catalog(storage, known_max=config.objects_known_max)
-        self.erasure = Erasure(storage, commit, clock=self._clock, config=config, environment=environment)
-        self.garbage = Collector(
-            storage, commit, partitions=self.partitions, erasure=self.erasure, config=config, environment=environment
+    def __init__(self, context: NodeContext, database: Database, indexes: Indexes) -> None:
+        config, now_ms = context.config, context.environment.now_ms
+        catalog, generations, claims = database.catalog, database.generations, database.claims
+        self.shapes = ShapeCache(config.checkpoint_cache_bytes)
+        self.rankings = Rankings(config, now_ms, indexes)
+        self.items = Items(config, now_ms)
+        self.budgets = Budgets(context.incarnation, config, inherited=lambda number: database.orphans.inherited_origins(number))
+        self.maps = Maps(
+            context.incarnation,
+            config,
+            settled=claims.settled,
+            inherited=lambda number: database.orphans.inherited_adds(number),
+            added=claims.added,
+            crowded=claims.crowded,
         )
-        self.truncator = Truncator(
-            storage, commit, partitions=self.partitions, garbage=self.garbage, config=config, environment=environment
-        )
-        indexes = Indexes(storage)
-        self.indexer = Indexer(storage, commit, indexes, config, closed=self.partitions.closed)
-        self.generations = Generations(indexes, known_max=config.objects_known_max)
-        self.claims = ClaimSweeper(
-            storage,
-            commit,
-            issue=lambda request: self.issue(request, None).reply,
-            is_own=lambda add: self._maps.is_own(add),
-            partitions=self.partitions,
-            generations=self.generations,
-            config=config,
-            environment=environment,
-        )
-        self.statuses = StatusLister(
-            storage, commit, catalog=self.catalog, generations=self.generations, closed=self.partitions.closed
-        )
-        self._rankings = Rankings(config, environment.now_ms, indexes)
-        shapes = ShapeCache(config.checkpoint_cache_bytes)
-        checkpoints = Checkpoints(config, shapes)
-        self._items = Items(config, environment.now_ms)
-        rules = Rules(storage, self.catalog, self.generations, config)
-        self.budgets = Budgets(incarnation, config)
-        self._maps = Maps(incarnation, config)
         self.late_documents = LateDocuments(
             config,
-            environment.now_ms,
-            catalog=self.catalog,
-            generations=self.generations,
-            prepare=lambda request: self.prepare([(request, target_of(request))]),
-            issue=lambda request: self.issue(request, None),
+            now_ms,
+            catalog=catalog,
+            generations=generations,
+            prepare=lambda request: database.prepare([(request, target_of(request))]),
+            issue=lambda request: database.issue(request, None),
         )
-        self._memories = Memories(
+        rules = Rules(context.storage, catalog, generations, config)
+        self.memories = Memories(
             {
-                Kind.THREAD: (shapes,),
+                Kind.THREAD: (self.shapes,),
                 Kind.DOCUMENT: (self.late_documents,),
-                Kind.ITEMS: (indexes, self._rankings),
-                Kind.MAP: (self._maps.sums,),
+                Kind.ITEMS: (indexes, self.rankings),
+                Kind.MAP: (self.maps.sums,),
                 Kind.BUDGET: (self.budgets,),
                 Kind.SCHEMA: (rules,),
             }
         )
-        self.eraser = Eraser(
-            self.generations,
-            self.garbage,
-            erasure=self.erasure,
-            partitions=self.partitions,
-            catalog=self.catalog,
-            shapes=shapes,
-            ended=self._memories.ended,
-            known_max=config.objects_known_max,
-        )
-        retentions = Retentions(config, environment.now_ms, shown=lambda number: self.partitions.load(number).shown)
-        prunes = Prunes(config, environment.now_ms)
-        steps = Steps(config)
-        verifying = Verifying(config)
-        handlers: list[Handler] = [
-            Saves(config, shapes, rules),
+        checkpoints = Checkpoints(config, self.shapes)
+        retentions = Retentions(config, now_ms, shown=lambda number: context.partitions.load(number).shown)
+        self.handlers: list[Handler] = [
+            Saves(config, self.shapes, rules),
             checkpoints,
             Labels(config, checkpoints),
             Fencing(),
             Branches(config),
             Inspection(config, checkpoints),
-            verifying,
+            verifying := Verifying(config),
             Journals(config),
             retentions,
             Consumers(config),
@@ -197,65 +146,83 @@ class Database:
             Registers(config),
             Sets(config),
             self.budgets,
-            self._maps,
-            self._items,
-            searches := Searches(config, environment.now_ms, indexes),
+            self.maps,
+            self.items,
+            searches := Searches(config, now_ms, indexes),
             Declaring(config, indexes),
-            Deletions(self.catalog, self.generations),
-            prunes,
+            Deletions(catalog, generations),
+            prunes := Prunes(config, now_ms),
             self.late_documents,
-            steps,
+            steps := Steps(config),
             StatusHandler(config),
-            Schemas(config, self.catalog, rules),
+            Schemas(config, catalog, rules),
         ]
-        self._readers: Readers = {request: reader for handler in handlers for request, reader in handler.readers.items()}
-        self._scans: Scans = {**self._rankings.scans, **verifying.scans, **searches.scans, **checkpoints.scans}
-        self._maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self._items.maintenance}
-        self._preparations = self.late_documents.preparations
-        self.prepared = frozenset(self._preparations)
-        """The requests that may need preparations: most writes are none of these, and need not ask."""
-        self._contests: Contests = steps.contests
-        self.changelog = Changelog(storage, self.partitions, self.generations, self.catalog)
-        self.issuer = Issuer(
-            storage,
-            commit,
-            handlers=handlers,
-            partitions=self.partitions,
-            clock=self._clock,
+        self.readers: Readers = {kind: reader for handler in self.handlers for kind, reader in handler.readers.items()}
+        self.scans: Scans = {**self.rankings.scans, **verifying.scans, **searches.scans, **checkpoints.scans}
+        self.maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self.items.maintenance}
+        self.contests: Contests = steps.contests
+
+
+class Database:
+    """The data types of one node, composed over one storage. All methods are called on the event loop.
+
+    `replaced` is called after a snapshot of a peer has replaced a partition.
+    """
+
+    def __init__(self, context: NodeContext, *, replaced: Callable[[], None]) -> None:
+        config = context.config
+        self._context = context
+        self._storage, self._commit = context.storage, context.commit
+        self._told_replaced = replaced
+        self.partitions = context.partitions
+        self.catalog = Catalog(context.storage, known_max=config.objects_known_max)
+        self.erasure = Erasure(context)
+        self.garbage = Collector(context, self.erasure)
+        self.truncator = Truncator(context, self.garbage)
+        indexes = Indexes(
+            context.storage,
+            due=lambda target: self.indexer.stir(target),
+            moved=lambda target, path: self._kinds.rankings.moved(target, path),
+        )
+        self.indexer = Indexer(context, indexes)
+        self.generations = Generations(indexes, known_max=config.objects_known_max)
+        self.claims = ClaimSweeper(
+            context,
+            issue=lambda request: self.issue(request, None).reply,
+            is_own=lambda add: self._kinds.maps.is_own(add),
             generations=self.generations,
-            eraser=self.eraser,
-            incarnation=incarnation,
-            environment=environment,
-            config=config,
-            feed=feed,
+        )
+        self.statuses = StatusLister(context, self.catalog, self.generations)
+        kinds = self._kinds = _Kinds(context, self, indexes)
+        self.budgets, self.late_documents = kinds.budgets, kinds.late_documents
+        self.prepared = frozenset(self.late_documents.preparations)
+        """The requests that may need preparations: most writes are none of these, and need not ask."""
+        self.eraser = Eraser(
+            context,
+            generations=self.generations,
+            garbage=self.garbage,
+            erasure=self.erasure,
+            catalog=self.catalog,
+            shapes=kinds.shapes,
+            ended=kinds.memories.ended,
+        )
+        self.changelog = Changelog(context.storage, self.partitions, self.generations, self.catalog)
+        self.issuer = Issuer(
+            context, handlers=kinds.handlers, generations=self.generations, eraser=self.eraser, keyed=self.claims.keyed
         )
         self.retiring = Retiring(
-            storage,
-            commit,
-            partitions=self.partitions,
-            incarnation=incarnation,
+            context,
             retire=self.issuer.retire,
             left=lambda target: self.budgets.over(self.document(target).rows),
             fold=self.claims.fold_all,
-            config=config,
-            environment=environment,
         )
         self.orphans = Orphans(
-            storage,
-            commit,
-            partitions=self.partitions,
+            context,
             retire=self.issuer.retire,
             fold=partial(self.claims.fold_each, inherited=True),
             left=lambda target: self.budgets.left(self.document(target).rows),
             issue=lambda request: self.issue(request, None),
-            config=config,
-            environment=environment,
         )
-        self.on_replaced: Callable[[], None] = lambda: None
-        self.issuer.on_keyed = self.claims.keyed
-        self._maps.settled = self.claims.settled
-        self._maps.inherited, self.budgets.inherited = self.orphans.inherited_adds, self.orphans.inherited_origins
-        self._maps.on_keyed, self._maps.on_crowded = self.claims.added, self.claims.crowded
 
     @cached_property
     def exchange(self) -> Exchange:
@@ -263,19 +230,13 @@ class Database:
         from shoal.node.peers.outgoing import Exchange
 
         return Exchange(
-            self._storage,
-            self._commit,
-            partitions=self.partitions,
+            self._context,
             generations=self.generations,
-            clock=self._clock,
-            incarnation=self._incarnation,
-            memories=self._memories,
+            memories=self._kinds.memories,
             eraser=self.eraser,
             garbage=self.garbage,
-            feed=self._feed,
             forget=self._replaced,
             keyed=self.claims.keyed,
-            config=self._config,
         )
 
     @property
@@ -292,9 +253,9 @@ class Database:
 
     def do_chores(self) -> None:
         """Issue the follow-up work that writes noted, as operations of their own. A later write notes a rejected one again."""
-        while self._items.chores:
+        while self._kinds.items.chores:
             with suppress(ShoalError):
-                self.issue(self._items.chores.popleft(), None)
+                self.issue(self._kinds.items.chores.popleft(), None)
         self.late_documents.stir()
 
     def preparations(self, wanted: Iterable[tuple[requests.Request[Any], Target]]) -> list[Preparation]:
@@ -303,7 +264,7 @@ class Database:
         """
         found: list[Preparation] = []
         for request, target in wanted:
-            prepare = self._preparations.get(type(request))
+            prepare = self.late_documents.preparations.get(type(request))
             if prepare is not None and (steps := prepare(target, partial(self._view, target), request)) is not None:
                 found.append(steps)
         return found
@@ -311,7 +272,7 @@ class Database:
     async def prepare(self, wanted: Iterable[tuple[requests.Request[Any], Target]]) -> None:
         """Do what `preparations` says; others get a turn meanwhile."""
         for steps in self.preparations(wanted):
-            await in_turns(steps, self._environment.pause)
+            await in_turns(steps, self._context.environment.pause)
 
     def maintained(self, request: requests.Maintenance[Any]) -> Upkeep:
         """Carry out a maintenance, step by step.
@@ -320,14 +281,14 @@ class Database:
             Unsupported: nothing here carries it out.
         """
         target = target_of(request)
-        maintain = self._maintenance.get(type(request))
+        maintain = self._kinds.maintenance.get(type(request))
         if maintain is None:
             raise Unsupported(f"this node does not know {type(request).__name__}. Nothing was written.")
         return maintain(lambda: self.document(target).rows, request)
 
     def contest_of(self, request: requests.AnyWrite) -> Contest | None:
         """How to answer a write that two nodes may decide at once; None: any other."""
-        return self._contests.get(type(request))
+        return self._kinds.contests.get(type(request))
 
     def decided_again(
         self, contest: Contest, request: requests.ObjectWrite[Any], reply: requests.AnyReply
@@ -344,7 +305,7 @@ class Database:
 
     def _replaced(self, transaction: Transaction, target: Target) -> None:
         """Drop what memory holds of an object once the transaction that replaces its rows is written."""
-        self._memories.replaced(transaction, target)
+        self._kinds.memories.replaced(transaction, target)
         if target.kind is Kind.THREAD:
             self.eraser.list_status(transaction, target)
         transaction.when_written(lambda: self.generations.forget(target))
@@ -365,10 +326,10 @@ class Database:
         before.transaction.written()
         partition = self.partitions.replaced(number)
         self.catalog.replaced()
-        self.on_replaced()
+        self._told_replaced()
         self.generations.forget_all()
         self.eraser.forget_all()
-        self._memories.forget_partition(number)
+        self._kinds.memories.forget_partition(number)
         spaces = before.spaces | spaces_of(self._storage, number)
         for target in listed(self._storage, number, Kind.BUDGET):
             if target not in before.drawn:
@@ -377,7 +338,7 @@ class Database:
             self.budgets.switched(target, ended=self._generation_of(target) != generation)
         self.garbage.replaced(number)
         self.claims.keyed(number)
-        self._feed.replaced(number, spaces, partition.vector)
+        self._context.feed.replaced(number, spaces, partition.vector)
 
     def _generation_of(self, target: Target) -> int:
         return self.generations.current(Transaction(self._storage), target).number
@@ -385,7 +346,7 @@ class Database:
     @property
     def clock_last(self) -> int:
         """The greatest time of any operation that was issued or applied here."""
-        return self._clock.last
+        return self._context.clock.last
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
@@ -396,7 +357,7 @@ class Database:
             Unsupported: no handler knows the request.
             ShoalError: as the data types say.
         """
-        reader = self._readers.get(type(request))
+        reader = self._kinds.readers.get(type(request))
         if reader is not None:
             return reader(self._view(target), request)
         scan = self.scan(request, target)
@@ -406,7 +367,7 @@ class Database:
 
     def scan(self, request: requests.ObjectRead[Any], target: Target) -> Scan | None:
         """Answer a read step by step, if it is one of those that take long."""
-        scan = self._scans.get(type(request))
+        scan = self._kinds.scans.get(type(request))
         return None if scan is None else scan(lambda: self._view(target), request)
 
     def _view(self, target: Target) -> View:
@@ -439,7 +400,7 @@ class Database:
         retired = partition.retired.lacking(seen) if seen else None
         if retired is None:
             return None
-        floor = self._clock.last + 1
+        floor = self._context.clock.last + 1
         first = [Dot(origin, seen[origin] + 1) for origin, _ in retired]
         first += [Dot(origin, lacking.start) for origin, lacking in partition.vector.missing(seen).items()]
         for dot in first:
@@ -463,7 +424,7 @@ class Database:
 
     def clock_ahead_ms(self) -> int:
         """How far the times of operations are ahead of this node's clock."""
-        return self._clock.ahead_ms(self._environment.now_ms())
+        return self._context.clock.ahead_ms(self._context.environment.now_ms())
 
     def all_durable(self) -> Awaitable[None]:
         """As `durable_of`, for the last write of any partition."""

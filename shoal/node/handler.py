@@ -51,7 +51,6 @@ class WriteContext:
 
     def __init__(
         self,
-        transaction: Transaction,
         target: Target,
         rows: ObjectRows,
         first: Stamp,
@@ -60,7 +59,7 @@ class WriteContext:
         unclaimed: frozenset[bytes] = frozenset(),
         spoken: Callable[[], int] = lambda: PEER_PROTOCOL,
     ) -> None:
-        self.transaction = transaction
+        self.transaction = rows.transaction
         self.target = target
         self.rows = rows
         self.key = key  # Of the whole request: if the request went to two nodes, it makes their two writes count as one.

@@ -19,18 +19,19 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.config import Config, checked
+from shoal.crdt.clock import HybridClock
 from shoal.encryption import KeyService
 from shoal.errors import ShoalError, StorageFull
 from shoal.kinds.lease.serving.leases import Leases
-from shoal.kinds.lease.state.wishes import Granted, Wishes
 from shoal.kinds.presence.handler import Presences
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.node.collection.sealing import KeyKeeper
-from shoal.node.consensus.quorum_register import QuorumRegister
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
-from shoal.node.replicas import Alone, SingleNode
+from shoal.node.partitions import Partitions
+from shoal.node.replicas import unreplicated
 from shoal.node.service import Service
 from shoal.node.session import ServiceSession
 from shoal.node.snapshots import switching
@@ -39,12 +40,9 @@ from shoal.node.spaces.sharing import Sharing
 from shoal.node.spaces.usage import Usage
 from shoal.node.watching.feed import Feed
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import ClusterView, Member
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.engine import untested
-from shoal.storage.interface import Storage
 from shoal.storage.opening import encrypted, open_storage
-from shoal.version import __version__
 
 if TYPE_CHECKING:
     from shoal.node.peers.replicator import Replicator
@@ -73,17 +71,10 @@ class Node:
             StoreCorrupt: the last incarnation did not stop cleanly, and its log has a hole.
         """
         config = msgspec.structs.replace(config, advertise=config.advertise or f"{config.listen_host}:{config.listen_port}")
-        feed = Feed(
-            subscribers_max=config.subscribers_max,
-            bytes_max=config.subscription_bytes_max,
-            tells_max=config.watch_tells_max,
-        )
-        self._feed = feed
         self._storage = storage
         self._environment = environment
         if finished := switching.recover(storage):
             _log.info("finished replacing %d partitions by snapshots of peers, as the last start had begun", len(finished))
-        self._incarnation = Incarnation(storage, environment.entropy)
         self._commit = GroupCommit(
             storage,
             run_blocking=environment.run_blocking,
@@ -95,110 +86,57 @@ class Node:
         )
         if self._commit.failed is not None:
             self._failed(self._commit.failed)
-        self._database = Database(
-            storage, self._commit, incarnation=self._incarnation, environment=environment, config=config, feed=feed
-        )
+        context = self._context = _context_of(storage, self._commit, config, environment)
+        self._incarnation, self._feed = context.incarnation, context.feed
+        self._usage = self._commit.counting = Usage(storage, environment.pause, wait_s=config.quota_count_s)
+        self._database = Database(context, replaced=self._usage.recount)
         if not is_embedded:
             _ = self._database.late_documents.room  # Imported now, so that no client waits for it.
         presences = Presences(config, environment.monotonic)
-        sharing = Sharing(environment.monotonic, config)
-        self.replicator = self._replication(storage, presences, sharing, config) if config.join else None
-        alone = _alone(self._incarnation.node.hex(), config)
-        replicas = SingleNode(alone) if self.replicator is None else self.replicator.quorum
-        self.register = (
-            QuorumRegister(storage, self._commit, incarnation=self._incarnation, environment=environment, config=config)
-            if self.replicator is None
-            else self.replicator.register
-        )
+        self.replicator = self._replication(presences) if config.join else None
+        cluster = unreplicated(context) if self.replicator is None else self.replicator
+        self.register = cluster.register
         """Compare-and-set for a few small keys; without peers, with this node's vote alone."""
-        self.leases = Leases(
-            self.register,
-            node=self._incarnation.node,
-            environment=environment,
-            config=config,
-            is_fresh=is_embedded and self.replicator is None,
-        )
-        self._handouts = Handouts(self.leases, self.register, environment=environment, config=config)
+        self.leases = Leases(context, self.register, is_fresh=is_embedded and self.replicator is None)
+        self._handouts = Handouts(context, self.leases, self.register)
         if self.replicator is not None:
-            self.replicator.handlers |= {Wishes: self._handouts.heard, Granted: self._handouts.heard}
-        self._usage = self._commit.counting = Usage(storage, environment.pause, wait_s=config.quota_count_s)
-        self._database.on_replaced = self._usage.recount
-        quotas = Quotas(
-            self._usage,
-            self._database.partitions,
-            read=self._database.show,
-            monotonic=environment.monotonic,
-            config=config,
-        )
-        self.service = Service(
-            self._database,
-            storage=storage,
-            commit=self._commit,
-            incarnation=self._incarnation,
-            feed=feed,
-            replicas=replicas,
-            company=Alone(alone) if self.replicator is None else self.replicator.memberships,
-            presences=presences,
-            leases=self.leases,
-            handouts=self._handouts,
-            quotas=quotas,
-            sharing=sharing,
-            environment=environment,
-            config=config,
-        )
+            self.replicator.handlers.update(self._handouts.handlers)
         sealed = encrypted(storage)
-        self.keys = None if sealed is None else self._keeper(sealed, config, environment, master)
+        self.keys = None if sealed is None else self._keeper(sealed, master)
         """Looks after the keys of an encrypted directory; None: it is not encrypted."""
-        self.service.keys = self.keys
-        self.service.register_condition = self._register_condition
+        self.service = Service(
+            context,
+            self._database,
+            cluster=cluster,
+            presences=presences,
+            handouts=self._handouts,
+            quotas=Quotas(context, self._usage, read=self._database.show),
+            keys=self.keys,
+        )
         if self.replicator is not None:
             self.replicator.start()
         self._database.erasure.start()
-        self._database.garbage.start(replicas)
-        self._database.claims.start(replicas)
-        self._database.truncator.start(replicas)
+        self._database.garbage.start(cluster.quorum)
+        self._database.claims.start(cluster.quorum)
+        self._database.truncator.start(cluster.quorum)
         self._database.statuses.start()
         if self.keys is not None:
             self.keys.start()
         self.service.start()
         self._stopped = False
 
-    def _replication(self, storage: Storage, presences: Presences, sharing: Sharing, config: Config) -> Replicator:
+    def _replication(self, presences: Presences) -> Replicator:
         from shoal.node.peers.replicator import Replicator  # With all that a node needs for its peers: most stores have none.
 
-        return Replicator(
-            self._database,
-            self._commit,
-            storage=storage,
-            presences=presences,
-            sharing=sharing,
-            incarnation=self._incarnation,
-            environment=self._environment,
-            config=config,
-            software=f"shoal {__version__}",
-        )
+        return Replicator(self._context, self._database, presences)
 
-    def _keeper(
-        self, storage: EncryptedStorage, config: Config, environment: Environment, master: KeyService | None
-    ) -> KeyKeeper:
+    def _keeper(self, storage: EncryptedStorage, master: KeyService | None) -> KeyKeeper:
         def reread() -> KeyService:
             from shoal.storage.encrypted.keyring import service_of
 
-            return service_of(config.encryption_key, environment.entropy) if master is None else master
+            return service_of(self._context.config.encryption_key, self._environment.entropy) if master is None else master
 
-        return KeyKeeper(
-            storage,
-            self._commit,
-            truncator=self._database.truncator,
-            reread=reread,
-            config=config,
-            environment=environment,
-        )
-
-    def _register_condition(self) -> str:
-        trouble = "" if self.replicator is None else self.replicator.memberships.rebuilding.trouble
-        condition = self.register.condition
-        return f"{condition}. It does not go on by itself: {trouble}" if condition and trouble else condition
+        return KeyKeeper(self._context, storage, truncator=self._database.truncator, reread=reread)
 
     def _durable(self, number: int) -> None:
         if self.replicator is not None:
@@ -329,6 +267,20 @@ async def open_node(
         raise
 
 
-def _alone(node: str, config: Config) -> ClusterView:
-    member = Member(config.advertise, node, "self", 0, 0, 0, 0, 0, 0, 0, "", {})
-    return ClusterView(config.cluster, 1, 1, [member], "", 0, [], 0)
+def _context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, environment: Environment) -> NodeContext:
+    clock = HybridClock()
+    return NodeContext(
+        config=config,
+        environment=environment,
+        storage=storage,
+        commit=commit,
+        incarnation=Incarnation(storage, environment.entropy),
+        clock=clock,
+        partitions=Partitions(storage, clock),
+        feed=Feed(
+            subscribers_max=config.subscribers_max,
+            bytes_max=config.subscription_bytes_max,
+            tells_max=config.watch_tells_max,
+        ),
+        sharing=Sharing(environment.monotonic, config),
+    )

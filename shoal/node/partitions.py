@@ -211,13 +211,16 @@ class Partitions:
     def __init__(self, storage: Storage, clock: HybridClock) -> None:
         self._storage = storage
         self._clock = clock
-        self.on_retired: Callable[[int, Collection[Origin]], None] = lambda _number, _origins: None
-        """Called with a partition's number and the origins that an applied operation has retired there."""
+        self._retired: Callable[[int, Collection[Origin]], None] = lambda _number, _origins: None
         self._loaded: dict[int, Partition] = {}
         self.totals = Totals()
         """The durable operations of the loaded partitions."""
         self.closed: set[int] = set()
         """The partitions that are being replaced."""
+
+    def replicate(self, retired: Callable[[int, Collection[Origin]], None]) -> None:
+        """From now on `retired` is called with a partition's number and the origins that an applied operation retired there."""
+        self._retired = retired
 
     def load(self, number: int) -> Partition:
         """The partition of this number; the first call reads its tips and its base from storage."""
@@ -231,7 +234,7 @@ class Partitions:
                 self.totals,
                 bases=self._bases(number),
                 retired=retired,
-                on_retired=lambda origins: self.on_retired(number, origins),
+                on_retired=lambda origins: self._retired(number, origins),
             )
         return found
 
@@ -254,7 +257,7 @@ class Partitions:
             self.totals.add(origin, -sequence)
         self.closed.discard(number)
         found = self.load(number)
-        self.on_retired(number, [origin for origin in before.vector if origin not in found.vector])
+        self._retired(number, [origin for origin in before.vector if origin not in found.vector])
         return found
 
     def load_all(self) -> None:

@@ -13,8 +13,10 @@ from shoal.cluster.truncation import Holding
 from shoal.crdt.dot import VersionVector
 from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrupt
 from shoal.kinds.thread.state import dag
+from shoal.node.consensus.quorum_register import QuorumRegister
+from shoal.node.context import NodeContext
 from shoal.node.target import Target
-from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, MembersView, Rebuild, RebuildView, Seat
+from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, Member, MembersView, Rebuild, RebuildView, Seat
 from shoal.records import NamedTuple
 
 
@@ -50,6 +52,11 @@ class ReadRepair(Protocol):
 class Company(Protocol):
     """The members of the cluster, and changes of them."""
 
+    @property
+    def trouble(self) -> str:
+        """Why a quorum register that has no quorum does not go on by itself, for people; empty if nothing is known."""
+        ...
+
     def members(self) -> MembersView:
         """The members as this node knows them."""
         ...
@@ -70,6 +77,25 @@ class Company(Protocol):
             InvalidInput, NotAMember, Unavailable: nothing was founded.
             OutcomeUnknown: it may be founded.
         """
+        ...
+
+
+class Cluster(Protocol):
+    """The cluster of a node, also if that has no peers."""
+
+    @property
+    def quorum(self) -> Replicas:
+        """The owners of the data."""
+        ...
+
+    @property
+    def memberships(self) -> Company:
+        """The members."""
+        ...
+
+    @property
+    def register(self) -> QuorumRegister:
+        """Compare-and-set for a few small keys; without peers, with this node's vote alone."""
         ...
 
 
@@ -207,6 +233,8 @@ def named(target: Target) -> str:
 class Alone:
     """The `Company` of a node without peers."""
 
+    trouble = ""
+
     def __init__(self, view: ClusterView) -> None:
         self._view = view
 
@@ -313,6 +341,22 @@ class SingleNode:
     def view(self) -> ClusterView:
         """A cluster of one member."""
         return self._view
+
+
+class Unreplicated(NamedTuple):
+    """The `Cluster` of a node without peers."""
+
+    quorum: SingleNode
+    memberships: Alone
+    register: QuorumRegister
+
+
+def unreplicated(context: NodeContext) -> Unreplicated:
+    """The cluster that has this node as its only member."""
+    config, node = context.config, context.incarnation.node.hex()
+    own = Member(config.advertise, node, "self", 0, 0, 0, 0, 0, 0, 0, "", {})
+    view = ClusterView(config.cluster, 1, 1, [own], "", 0, [], 0)
+    return Unreplicated(SingleNode(view), Alone(view), QuorumRegister(context))
 
 
 class _Unmendable:

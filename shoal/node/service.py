@@ -22,7 +22,6 @@ from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Any, get_args
 
-from shoal.config import Config
 from shoal.errors import (
     BudgetExhausted,
     Conflict,
@@ -37,7 +36,6 @@ from shoal.errors import (
 )
 from shoal.kinds.budget.peers import Rights, Spreading
 from shoal.kinds.lease.serving.alone import Alone
-from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.lease.serving.requests import LeaseRequests
 from shoal.kinds.presence.handler import Presences
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
@@ -48,21 +46,18 @@ from shoal.node.audit.reads import AuditReads
 from shoal.node.audit.recorder import Recorder
 from shoal.node.audit.signer import Signer, StateRoots
 from shoal.node.collection.sealing import KeyKeeper
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.environment import Environment
 from shoal.node.handler import Contest, Flow
-from shoal.node.incarnation import Incarnation
 from shoal.node.reads.cluster import ClusterReads, Readiness
 from shoal.node.reads.listing import Listings
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
-from shoal.node.replicas import Company, ReadRepair, Replicas
+from shoal.node.replicas import Cluster, ReadRepair
 from shoal.node.session import ServiceSession
 from shoal.node.spaces.quotas import Quotas
-from shoal.node.spaces.sharing import Sharing
 from shoal.node.target import target_of
 from shoal.node.turns import Background
-from shoal.node.watching.feed import Feed
 from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Issued, Located
 from shoal.outcomes import after, partly
@@ -80,8 +75,6 @@ from shoal.protocol.requests import (
 from shoal.protocol.requests.families import operations
 from shoal.protocol.session import Told
 from shoal.records import NamedTuple
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Storage
 from shoal.version import __version__
 
 _log = logging.getLogger("shoal.node")
@@ -106,64 +99,44 @@ class Credentials(NamedTuple):
 
 
 class Service:
-    """The service of one node, for all its sessions. `presences` serves what is never stored."""
+    """The service of one node, for all its sessions. `presences` serves what is never stored.
+
+    `keys` looks after the keys of an encrypted directory; None: it is not encrypted.
+    """
 
     def __init__(
         self,
+        context: NodeContext,
         database: Database,
         *,
-        storage: Storage,
-        commit: GroupCommit,
-        incarnation: Incarnation,
-        feed: Feed,
-        replicas: Replicas,
-        company: Company,
+        cluster: Cluster,
         presences: Presences,
-        leases: Leases,
         handouts: Handouts,
         quotas: Quotas,
-        sharing: Sharing,
-        environment: Environment,
-        config: Config,
+        keys: KeyKeeper | None,
     ) -> None:
-        self._database = database
-        self.presences = presences
-        self.credentials: Callable[[], Credentials] = Credentials
-        self.keys: KeyKeeper | None = None
-        self.register_condition: Callable[[], str] = str
-        """Why the quorum register has no quorum, for people; empty if it has one."""
-        self._replicas = replicas
-        self._storage = storage
-        self._commit = commit
-        self.readiness = Readiness(incarnation, commit, replicas=replicas)
+        environment, config = context.environment, context.config
+        self._cluster, self._database = cluster, database
+        replicas = self._replicas = cluster.quorum
+        self.presences, self._quotas, self._keys = presences, quotas, keys
+        self._storage, self._commit, self._incarnation = context.storage, context.commit, context.incarnation
+        self._feed, self._config = context.feed, config
+        self._credentials: Callable[[], Credentials] = Credentials
+        self.readiness = Readiness(context.incarnation, context.commit, replicas=replicas)
         """Whether this node serves: its sessions, and each request."""
-        self._incarnation = incarnation
-        self._feed = feed
-        self._config = config
-        self.sharing = sharing
+        self.sharing = context.sharing
         """How its sessions take turns."""
-        self._quotas = quotas
-        self._subscriptions = Subscriptions(
-            database, commit=commit, feed=feed, replicas=replicas, presences=presences, config=config
-        )
+        self._subscriptions = Subscriptions(context, database, replicas=replicas, presences=presences)
         self._holding = LeaseRequests(
-            leases,
-            handouts,
-            database,
-            replicas=replicas,
-            write=self._write,
-            watch=self._subscriptions.open,
-            environment=environment,
-            config=config,
+            context, handouts, database, replicas=replicas, write=self._write, watch=self._subscriptions.open
         )
-        self._alone = Alone(leases, handouts, replicas=replicas, write=self._write, environment=environment, config=config)
-        roots = StateRoots(storage, database.partitions, lacking=replicas.incomplete, environment=environment)
-        signer = Signer(storage, commit, database.partitions, roots, incarnation=incarnation, environment=environment)
-        self._recorder = Recorder(signer, self._write, incarnation=incarnation, config=config)
-        about_itself = ClusterReads(database, replicas=replicas, company=company, status=self._status)
+        self._alone = Alone(context, handouts, replicas=replicas, write=self._write)
+        signer = Signer(context, StateRoots(context, lacking=replicas.incomplete))
+        self._recorder = Recorder(signer, self._write, incarnation=context.incarnation, config=config)
+        about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self._status)
         self._always = about_itself.always
         answers = {
-            **AuditReads(signer, storage, database.partitions, config=config).answers,
+            **AuditReads(signer, context.storage, context.partitions, config=config).answers,
             **self._holding.answers,
             **about_itself.answers,
             **Listings(database, replicas=replicas, config=config).answers,
@@ -171,8 +144,8 @@ class Service:
             **quotas.answers,
         }
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
-        self._acknowledging = Acknowledging(database, commit, replicas=replicas)
-        self._rights = Rights(database, commit, incarnation=incarnation, replicas=replicas, config=config)
+        self._acknowledging = Acknowledging(database, context.commit, replicas=replicas)
+        self._rights = Rights(context, database, replicas=replicas)
         self._flows = self._rights.flows
         self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys() - self._alone.answers.keys()
         """Writes that may wait only for the disk."""
@@ -182,6 +155,10 @@ class Service:
         self._started_ms = environment.now_ms()
         self._stopping = False
         self._telling = Background()  # Answers to writes: in `quorum_timeout_s`, also while it closes.
+
+    def present(self, credentials: Callable[[], Credentials]) -> None:
+        """From now on the node's status shows these credentials."""
+        self._credentials = credentials
 
     def start(self) -> None:
         """Start its background tasks on the running loop."""
@@ -445,7 +422,7 @@ class Service:
 
     def _status(self) -> requests.NodeStatus:
         state, reason = self.readiness.told
-        credentials = self.credentials()
+        credentials, keys = self._credentials(), self._keys
         return requests.NodeStatus(
             version=__version__,
             node=self._incarnation.node.hex(),
@@ -465,10 +442,10 @@ class Service:
             repairs_failed=self._replicas.mended.failed,
             tls_ends_ms=credentials.tls_ends_ms,
             tls_trouble=credentials.tls_trouble,
-            master_key="" if self.keys is None else self.keys.master,
-            data_keys=0 if self.keys is None else self.keys.data_keys,
-            keys_wait_for=[] if self.keys is None else self.keys.waiting,
-            register=self.register_condition(),
+            master_key="" if keys is None else keys.master,
+            data_keys=0 if keys is None else keys.data_keys,
+            keys_wait_for=[] if keys is None else keys.waiting,
+            register=self._register_condition(),
             serves=self.readiness.serves,
             quotas_reached=self._quotas.reached,
             quota_refusals=self._quotas.refusals,
@@ -479,6 +456,11 @@ class Service:
             cluster_key_file=credentials.cluster_key_file,
             cluster_key_trouble=credentials.cluster_key_trouble,
         )
+
+    def _register_condition(self) -> str:
+        """Why the quorum register has no quorum, for people; empty if it has one."""
+        condition, trouble = self._cluster.register.condition, self._cluster.memberships.trouble
+        return f"{condition}. It does not go on by itself: {trouble}" if condition and trouble else condition
 
     # ── subscriptions ─────────────────────────────────────────────────────────
 

@@ -133,10 +133,10 @@ class Nested(Transaction):
 class ObjectRows:
     """One object's rows within a transaction: `shoal.crdt.rows.Rows` under a key prefix."""
 
-    __slots__ = ("_prefix", "_transaction")
+    __slots__ = ("_prefix", "transaction")
 
     def __init__(self, transaction: Transaction, prefix: bytes) -> None:
-        self._transaction = transaction
+        self.transaction = transaction
         self._prefix = prefix
 
     def key(self, row: bytes) -> bytes:
@@ -145,7 +145,7 @@ class ObjectRows:
 
     def wrote(self, row: bytes) -> bool:
         """Whether this transaction has written or deleted the row."""
-        return self._prefix + row in self._transaction.rows
+        return self._prefix + row in self.transaction.rows
 
     def get(self, key: bytes, /) -> bytes | None:
         """The value of one of the object's rows, or None.
@@ -154,17 +154,17 @@ class ObjectRows:
             StoreCorrupt: storage cannot read it; `lost` names the row.
         """
         try:
-            return self._transaction.get(self._prefix + key)
+            return self.transaction.get(self._prefix + key)
         except StoreCorrupt as error:
             raise StoreCorrupt(error.message, lost=(key,)) from error
 
     def put(self, key: bytes, value: bytes, /) -> None:
         """Write a row, in place of any that has this key (`Rows.put`)."""
-        self._transaction.rows[self._prefix + key] = value
+        self.transaction.rows[self._prefix + key] = value
 
     def delete(self, key: bytes, /) -> None:
         """Remove a row, if it exists (`Rows.delete`)."""
-        self._transaction.rows[self._prefix + key] = None
+        self.transaction.rows[self._prefix + key] = None
 
     def scan(
         self, prefix: bytes, /, *, after: bytes | None = None, reverse: bool = False, limit: int | None = None
@@ -180,5 +180,5 @@ class ObjectRows:
         size = len(self._prefix)
         if stop is not None and start >= stop:
             return
-        for key, value in self._transaction.scan(start, stop, reverse=reverse, limit=limit):
+        for key, value in self.transaction.scan(start, stop, reverse=reverse, limit=limit):
             yield key[size:], value

@@ -195,7 +195,7 @@ class Fleet:
         made = self.members[name] = Member(name, storage, config, self._seed)
         self._wanted[name] = made.replicator.memberships.addresses if made.node.replicator is not None else []
         if made.node.replicator is not None:
-            made.replicator.memberships.dial = lambda addresses: self._wanted.update({name: list(addresses)})
+            made.replicator.memberships.link_by(lambda addresses: self._wanted.update({name: list(addresses)}))
         return made
 
     async def dial(self) -> None:

@@ -183,7 +183,7 @@ class SimulatedNode:
         self._diallers = {}
         if self.node.replicator is not None:
             self._dial(self.peer.memberships.addresses)
-            self.peer.memberships.dial = self._dial
+            self.peer.memberships.link_by(self._dial)
 
     def _dial(self, addresses: Collection[str]) -> None:
         """Keep links to the nodes at these addresses, and to no other."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -10,6 +11,7 @@ from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import encode_shipment
 from shoal.crdt.dot import Origin
 from shoal.errors import ReadOnly
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.incarnation import Incarnation
 from shoal.node.peers.replica import NodeReplica
@@ -40,8 +42,8 @@ def acknowledged_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
         def when_durable(self, number: int, waiter: Waiter, lane: str = "", /) -> None:
             waiter(None)
 
-    def init(self: Service, *args: object, commit: GroupCommit, **options: object) -> None:
-        sound(self, *args, commit=Eager(commit), **options)  # type: ignore[arg-type]
+    def init(self: Service, context: NodeContext, *args: object, **options: object) -> None:
+        sound(self, replace(context, commit=Eager(context.commit)), *args, **options)  # type: ignore[arg-type]
 
     patch.setattr(Service, "__init__", init)
 
@@ -54,21 +56,14 @@ def shown_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def pushed_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
-    sound = Replicator.__init__
+    sound = Replicator._logged
 
-    def init(self: Replicator, database: Database, *args: object, **options: object) -> None:
-        sound(self, database, *args, **options)  # type: ignore[arg-type]
-        queue = database.issuer.on_logged
+    def eager(self: Replicator, logged: Logged) -> None:
+        sound(self, logged)
+        self._protocol.issued([encode_shipment(logged.shipment)])
+        self._carry_out()
 
-        def eager(logged: Logged) -> None:
-            assert queue is not None
-            queue(logged)
-            self._protocol.issued([encode_shipment(logged.shipment)])
-            self._carry_out()
-
-        database.issuer.on_logged = eager
-
-    patch.setattr(Replicator, "__init__", init)
+    patch.setattr(Replicator, "_logged", eager)
 
 
 def had_before_the_fsync(patch: pytest.MonkeyPatch) -> None:

@@ -92,9 +92,9 @@ def a_counter_is_summed_when_it_is_read(patch: pytest.MonkeyPatch) -> None:
 
     sound = Incoming._receive
 
-    def receive(self: Incoming, place: Place, sent: Applied) -> Applied | None:
+    def receive(self: Incoming, batch: Any, place: Place, sent: Applied) -> Applied | None:
         before = place.rows.get(counter.VALUE)
-        applied = sound(self, place, sent)
+        applied = sound(self, batch, place, sent)
         if isinstance(sent.change, counter.Add) and before is not None:
             added = amount(place.rows, counter.VALUE) - counter.unpack(before)
             place.rows.put(aside, counter.pack(amount(place.rows, aside) + added))

@@ -33,13 +33,13 @@ async def test_a_nodes_own_requests_are_checked_like_a_clients(bench: Bench) -> 
 
 
 def test_every_maintenance_is_carried_out(bench: Bench) -> None:
-    assert set(bench.node.service._database._maintenance) == of(Maintenance)
+    assert set(bench.node.service._database._kinds.maintenance) == of(Maintenance)
 
 
 def test_every_read_of_an_object_has_one_reader(bench: Bench) -> None:
-    database = bench.node.service._database
-    assert not set(database._readers) & set(database._scans)
-    assert set(database._readers) | set(database._scans) == of(ObjectRead)
+    kinds = bench.node.service._database._kinds
+    assert not set(kinds.readers) & set(kinds.scans)
+    assert set(kinds.readers) | set(kinds.scans) == of(ObjectRead)
 
 
 def test_every_other_read_is_answered_in_one_place(bench: Bench) -> None:

@@ -56,14 +56,16 @@ class Drawn(NamedTuple):
 class Budgets(Memory):
     """The handler of budgets, with the rights that this incarnation may spend.
 
-    If set, `on_change` is called with every budget whose change was written here. `unsure` holds the unsure draws.
-    `inherited` tells, of a partition, the origins of removed directories whose heir this node is now.
+    `unsure` holds the unsure draws. `inherited` tells, of a partition, the origins of removed directories whose heir this node
+    is now.
     """
 
-    def __init__(self, incarnation: Incarnation, config: Config) -> None:
+    def __init__(
+        self, incarnation: Incarnation, config: Config, *, inherited: Callable[[int], Callable[[Origin], bool]]
+    ) -> None:
         self._incarnation = incarnation
-        self.on_change: Callable[[Target], None] | None = None
-        self.inherited: Callable[[int], Callable[[Origin], bool]] = lambda _: _nobody_is
+        self._changed: Callable[[Target], None] | None = None
+        self._inherited = inherited
         self._kept: dict[Target, int] = {}  # Rights drawn by request, which stay here until they are spent or released.
         self._kept_max = config.rights_kept_max
         self.unsure: defaultdict[Target, list[Drawn]] = defaultdict(list)  # One draw of a budget is under way at a time.
@@ -188,7 +190,7 @@ class Budgets(Memory):
 
     def _inherit(self, context: WriteContext, _request: InheritRights) -> requests.Rights:
         """Move the rights of removed directories to the account `REMOVED`: nobody may spend them, until an operator says so."""
-        inherited, own = self.inherited(context.target.partition), self._incarnation.node
+        inherited, own = self._inherited(context.target.partition), self._incarnation.node
         found = [account for account in self.left(context.rows) if inherited(account.origin)]
         for account in found:
             context.apply(budget.Draw(account.origin, account.rights, own, account.node))
@@ -204,10 +206,14 @@ class Budgets(Memory):
 
     # ── rights ────────────────────────────────────────────────────────────────
 
+    def report_to(self, changed: Callable[[Target], None]) -> None:
+        """From now on `changed` is called with every budget whose change was written here."""
+        self._changed = changed
+
     def changes(self, transaction: Transaction, target: Target) -> None:
-        """Call `on_change` once this transaction, which changes the budget, is written."""
-        if self.on_change is not None:
-            transaction.when_written(partial(self.on_change, target))
+        """Report it once this transaction, which changes the budget, is written."""
+        if self._changed is not None:
+            transaction.when_written(partial(self._changed, target))
 
     def applied(self, place: Place, applied: Applied) -> None:
         """A peer changed a budget."""
@@ -235,8 +241,8 @@ class Budgets(Memory):
         if ended:
             self._settle(target)
             self.keep(target, 0)
-        if self.on_change is not None:
-            self.on_change(target)
+        if self._changed is not None:
+            self._changed(target)
 
     def usable(self, rows: Rows, target: Target) -> int:
         """The amount that this incarnation may spend."""

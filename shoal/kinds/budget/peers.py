@@ -44,13 +44,12 @@ from shoal.config import Config
 from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.kinds.budget import state as budget
 from shoal.names import check_name
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Flows
-from shoal.node.incarnation import Incarnation
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target, target_of
 from shoal.protocol import requests
-from shoal.storage.commit import GroupCommit
 from shoal.storage.keys import Kind
 
 _TURNS = 8  # In the time in which a peer answers: so many nodes draw one after the other.
@@ -59,15 +58,13 @@ _TURNS = 8  # In the time in which a peer answers: so many nodes draw one after 
 class Rights:
     """Draws, requests and spreads the rights of this node. One draw of a budget is under way at a time."""
 
-    def __init__(
-        self, database: Database, commit: GroupCommit, *, incarnation: Incarnation, replicas: Replicas, config: Config
-    ) -> None:
+    def __init__(self, context: NodeContext, database: Database, *, replicas: Replicas) -> None:
         self._database = database
-        self._commit = commit
-        self._incarnation = incarnation
+        self._commit = context.commit
+        self._incarnation = context.incarnation
         self._replicas = replicas
-        self._collisions_max = config.rights_collisions_max
-        self._pause_s = config.rights_wait_s / _TURNS
+        self._collisions_max = context.config.rights_collisions_max
+        self._pause_s = context.config.rights_wait_s / _TURNS
         self.flows: Flows = {requests.DrawRights: self._draw_alone}
         self._locks: WeakValueDictionary[Target, asyncio.Lock] = WeakValueDictionary()
 
@@ -257,18 +254,17 @@ class RightsRequests:
 
     def __init__(
         self,
+        context: NodeContext,
         database: Database,
         *,
-        incarnation: Incarnation,
         send: Callable[[bytes, RightsRequest], None],
         linked: Callable[[], tuple[frozenset[bytes], bool]],
-        config: Config,
     ) -> None:
         self._database = database
         self._linked = linked
-        self._incarnation = incarnation
+        self._incarnation = context.incarnation
         self._send = send
-        self._config = config
+        self._config = context.config
         self._last_id = 0
         self._questions: dict[int, tuple[bytes, asyncio.Future[RightsReply]]] = {}  # Bounded by the requests under way.
 
@@ -345,7 +341,7 @@ class Spreading:
     def start(self) -> None:
         """Begin with the rights of earlier openings, on the running loop. A store without peers has nothing to spread."""
         if self._replicas.size > 1:
-            self._database.budgets.on_change = self._changed
+            self._database.budgets.report_to(self._changed)
             self._left = self._database.catalog.all_of(Kind.BUDGET)
             self._stir()
 

@@ -120,18 +120,27 @@ class Maps:
     """The handler of maps.
 
     `settled` tells, of a partition's adds, those that can be folded, and `inherited` those of removed directories that this
-    node may fold now, as their heir. `on_keyed` is called with each add that has a key, and
-    `on_crowded` with the counter of a map to which many openings have added.
+    node may fold now, as their heir. `added` is called with each add that has a key, and
+    `crowded` with the counter of a map to which many openings have added.
     """
 
-    def __init__(self, incarnation: Incarnation, config: Config) -> None:
+    def __init__(
+        self,
+        incarnation: Incarnation,
+        config: Config,
+        *,
+        settled: Callable[[int], Callable[[ormap.Part], bool]],
+        inherited: Callable[[int], Callable[[ormap.Part], bool]],
+        added: Callable[[Target, str], None],
+        crowded: Callable[[Target, str], None],
+    ) -> None:
         self._incarnation = incarnation
         self._config = config
         self._crowd = 2 * config.adds_folded_min
-        self.settled: Callable[[int], Callable[[ormap.Part], bool]] = lambda _: _nothing_is
-        self.inherited: Callable[[int], Callable[[ormap.Part], bool]] = lambda _: _nothing_is
-        self.on_keyed: Callable[[Target, str], None] = lambda *_: None
-        self.on_crowded: Callable[[Target, str], None] = lambda *_: None
+        self._settled = settled
+        self._inherited = inherited
+        self._added = added
+        self._crowded = crowded
         self.sums = Sums(config.map_sums_max)
         self.checks: Checks = {
             PutEntry: self._check_put,
@@ -207,14 +216,14 @@ class Maps:
         # No other add has its request: the key would have been found, and answered with the first one's reply.
         self.sums.add(context.transaction, context.target, request.key, request.amount)
         if key is not None:
-            self.on_keyed(context.target, request.key)
+            self._added(context.target, request.key)
         elif not before and ormap.adds_of(context.rows, request.key, lambda _: True, self._crowd) == self._crowd:
-            context.transaction.when_written(partial(self.on_crowded, context.target, request.key))
+            context.transaction.when_written(partial(self._crowded, context.target, request.key))
         return EntryAdded()
 
     def _fold(self, context: WriteContext, request: FoldEntry) -> EntryFolded:
-        settled = self.settled(context.target.partition)
-        inherited = self.inherited(context.target.partition) if request.inherited else _nothing_is
+        settled = self._settled(context.target.partition)
+        inherited = self._inherited(context.target.partition) if request.inherited else _nothing_is
         least, most = request.least or self._config.adds_folded_min, self._config.adds_folded_max
         change = ormap.fold(
             context.rows,

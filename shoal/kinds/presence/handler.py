@@ -84,7 +84,7 @@ class Presences:
         self._stopped = False
         self.answers: Answers = {ReadPresence: self._read}
         self.of_sessions: OfSessions = {Announce: self._announce}
-        self.share: Share | None = None
+        self._sharing: Share | None = None
 
     # ── sessions ──────────────────────────────────────────────────────────────
 
@@ -159,6 +159,10 @@ class Presences:
 
     # ── peers ─────────────────────────────────────────────────────────────────
 
+    def replicate(self, share: Share) -> None:
+        """From now on `share` is called with what peers must hear."""
+        self._sharing = share
+
     def heard(self, node: bytes, message: PresentMessage) -> None:
         """Take a peer's entries. Malformed ones and those without room are dropped; a renewal brings the latter again."""
         for space, document, client, clock, state in message.entries:
@@ -173,7 +177,7 @@ class Presences:
         return _messages(self._table.own())
 
     def _share(self, topic: Topic, entry: ClientState) -> None:
-        if self.share is None:
+        if self._sharing is None:
             return
         if not self._unshared:
             asyncio.get_running_loop().call_soon(self._share_now)
@@ -181,9 +185,9 @@ class Presences:
 
     def _share_now(self) -> None:
         unshared, self._unshared = self._unshared, {}
-        if self.share is not None:
+        if self._sharing is not None:
             for message in _messages((topic, entry) for (topic, _), entry in unshared.items()):
-                self.share(message)
+                self._sharing(message)
 
     # ── time ──────────────────────────────────────────────────────────────────
 

@@ -19,17 +19,14 @@ import msgspec
 from shoal.audit import statements
 from shoal.errors import ShoalError
 from shoal.node.collection.entries import of_partition
-from shoal.node.environment import Environment
-from shoal.node.incarnation import Incarnation
-from shoal.node.partitions import Partition, Partitions
+from shoal.node.context import NodeContext
+from shoal.node.partitions import Partition
 from shoal.node.snapshots.rooting import mark_of, state_root
 from shoal.node.transaction import Transaction
 from shoal.node.turns import in_turns
 from shoal.protocol.requests import LeftOut, LogHead, Statement, StateRoot
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Storage
 
 _ROOTS_WAIT_S = 5.0  # So long a request for a statement waits for roots.
 _LOOKS_AT_ONCE = 8  # Partitions that are looked at before others get a turn.
@@ -50,18 +47,11 @@ Roots = Mapping[int, Rooted]
 class StateRoots:
     """The roots of this node's rows. `lacking`: the threads of a partition that lack data of a save, as prefixes of rows."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        partitions: Partitions,
-        *,
-        lacking: Callable[[int], Collection[bytes]],
-        environment: Environment,
-    ) -> None:
-        self._storage = storage
-        self._partitions = partitions
+    def __init__(self, context: NodeContext, *, lacking: Callable[[int], Collection[bytes]]) -> None:
+        self._storage = context.storage
+        self._partitions = context.partitions
         self._lacking = lacking
-        self._environment = environment
+        self._environment = context.environment
         self._made: dict[int, Rooted] = {}  # The last one of each partition.
         self._making: asyncio.Task[None] | None = None
 
@@ -156,22 +146,13 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
 class Signer:
     """Signs for one node."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        commit: GroupCommit,
-        partitions: Partitions,
-        roots: StateRoots,
-        *,
-        incarnation: Incarnation,
-        environment: Environment,
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._partitions = partitions
+    def __init__(self, context: NodeContext, roots: StateRoots) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
+        self._partitions = context.partitions
         self._roots = roots
-        self._incarnation = incarnation
-        self._environment = environment
+        self._incarnation = context.incarnation
+        self._environment = context.environment
         self._told: dict[int, list[LogHead]] = {}  # What this process has stated in statements that are kept, by partition.
 
     async def stop(self) -> None:

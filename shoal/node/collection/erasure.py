@@ -21,14 +21,12 @@ import msgspec
 from msgspec.structs import replace
 
 from shoal.cluster import operation
-from shoal.config import Config
-from shoal.crdt.clock import COUNTER_BITS, HybridClock
+from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.node.transaction import Transaction
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit, LoggedStorage
 
 _LOOK_INTERVAL_S = 1.0  # How often storage is asked whether a pass is over.
 _AHEAD = 1000 << COUNTER_BITS  # The mark covers the deletions of the next second, so that they need not write it again.
@@ -50,17 +48,15 @@ _decoder = msgspec.msgpack.Decoder(Mark)
 class Erasure:
     """The mark of one directory, and the task that has storage erase. `passes` counts those of this incarnation."""
 
-    def __init__(
-        self, storage: LoggedStorage, commit: GroupCommit, *, clock: HybridClock, config: Config, environment: Environment
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._clock = clock
-        self._within_ms = int(config.erase_within_s * 1000)
-        self._now_ms = environment.now_ms
-        self._monotonic = environment.monotonic
-        self._pause = environment.pause
-        self._run_blocking = environment.run_blocking
+    def __init__(self, context: NodeContext) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
+        self._clock = context.clock
+        self._within_ms = int(context.config.erase_within_s * 1000)
+        self._now_ms = context.environment.now_ms
+        self._monotonic = context.environment.monotonic
+        self._pause = context.environment.pause
+        self._run_blocking = context.environment.run_blocking
         self._mark: Mark | None = None
         self._notes = 0  # Deletions, in this incarnation.
         self._task: asyncio.Task[None] | None = None

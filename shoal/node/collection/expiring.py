@@ -25,7 +25,6 @@ from contextlib import suppress
 from itertools import islice
 
 from shoal.cluster.truncation import Cut, Holding, advanced_cut
-from shoal.config import Config
 from shoal.crdt import expiring
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
@@ -34,14 +33,12 @@ from shoal.errors import ShoalError
 from shoal.kinds.budget import state as budget
 from shoal.kinds.map import state as ormap
 from shoal.node.collection.generations import Generations, split
-from shoal.node.environment import Environment
-from shoal.node.partitions import Partitions
+from shoal.node.context import NodeContext
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target, stored
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import AnyReply, EntryFolded, FoldEntry
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 SLICE = 256  # Claims that are read in one step.
@@ -58,30 +55,26 @@ class ClaimSweeper:
 
     def __init__(
         self,
-        storage: LoggedStorage,
-        commit: GroupCommit,
+        context: NodeContext,
         *,
         issue: Callable[[FoldEntry], AnyReply],
         is_own: Callable[[ormap.Part], bool],
-        partitions: Partitions,
         generations: Generations,
-        config: Config,
-        environment: Environment,
     ) -> None:
-        self._storage = storage
-        self._commit = commit
+        self._storage = context.storage
+        self._commit = context.commit
         self._issue = issue
         self._is_own = is_own
-        self._partitions = partitions
+        self._partitions = context.partitions
         self._generations = generations
-        self._now_ms = environment.now_ms
-        self._pause = environment.pause
-        self._step_s = max(1.0, config.key_window_s / _LOOKS)
+        self._now_ms = context.environment.now_ms
+        self._pause = context.environment.pause
+        self._step_s = max(1.0, context.config.key_window_s / _LOOKS)
         self._step_ms = int(self._step_s * 1000)
-        self._span_ms = config.key_window_s * 1000 + self._step_ms
-        self._least = config.adds_folded_min
+        self._span_ms = context.config.key_window_s * 1000 + self._step_ms
+        self._least = context.config.adds_folded_min
         self._due: dict[int, int] = {}  # When to look at a partition, in milliseconds since 1970.
-        self._cuts: dict[int, Cut] = {}  # Of these partitions.
+        self._cuts: dict[int, Cut] = {}  # Of these context.partitions.
         # By partition: what was held at the last looks. That tells the age of operations with keys that users chose.
         self._held: defaultdict[int, deque[tuple[int, VersionVector]]] = defaultdict(lambda: deque(maxlen=2 * _LOOKS))
         # By partition: keys of maps, and how many adds of this directory their counters may have.

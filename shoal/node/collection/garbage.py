@@ -21,7 +21,6 @@ from itertools import islice
 
 from shoal.cluster import truncation as stability
 from shoal.cluster.truncation import Holding, Waiting
-from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
@@ -38,15 +37,13 @@ from shoal.node.appliers.mutation import Mutation
 from shoal.node.collection.entries import Garbage, GarbageEntry, Made, left_by, pack
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.generations import dead_range, rows_of
-from shoal.node.environment import Environment
-from shoal.node.partitions import Partitions
+from shoal.node.context import NodeContext
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import document_pace
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
 
 _log = logging.getLogger("shoal.node")
@@ -73,24 +70,15 @@ Sweep = Callable[[list[GarbageEntry]], Iterator[Piece]]  # Of entries of one gen
 class Collector:
     """The queue of garbage and its sweep. `storage` is the one that `commit` writes to."""
 
-    def __init__(
-        self,
-        storage: LoggedStorage,
-        commit: GroupCommit,
-        *,
-        partitions: Partitions,
-        erasure: Erasure,
-        config: Config,
-        environment: Environment,
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
+    def __init__(self, context: NodeContext, erasure: Erasure) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
         self._erasure = erasure
-        self._partitions = partitions
-        self._config = config
-        self._pace = document_pace(config)
-        self._now = environment.monotonic
-        self._pause = environment.pause
+        self._partitions = context.partitions
+        self._config = context.config
+        self._pace = document_pace(context.config)
+        self._now = context.environment.monotonic
+        self._pause = context.environment.pause
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: OrderedDict[bytes, Waiting] = OrderedDict()
@@ -103,7 +91,7 @@ class Collector:
             What.NOTES: self._notes,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
-        self._made = Made(storage, commit)
+        self._made = Made(context.storage, context.commit)
         self._held: Counter[Target] = Counter()
         self._after = keys.GARBAGE  # Where the last look ended.
         self._reclaim_at = 0.0

@@ -55,14 +55,13 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.kinds.budget.state import Account
 from shoal.kinds.map import state as ormap
-from shoal.node.environment import Environment
-from shoal.node.incarnation import Incarnation
-from shoal.node.partitions import Partition, Partitions
+from shoal.node.context import NodeContext
+from shoal.node.partitions import Partition
 from shoal.node.replicas import Estate, Replicas
 from shoal.node.target import Target, stored
 from shoal.protocol.requests import InheritRights
 from shoal.storage import keys, marks
-from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
@@ -120,35 +119,30 @@ class Retiring:
 
     def __init__(
         self,
-        storage: LoggedStorage,
-        commit: GroupCommit,
+        context: NodeContext,
         *,
-        partitions: Partitions,
-        incarnation: Incarnation,
         retire: Callable[[int, list[Origin]], None],
         left: Callable[[Target], Iterable[Account]],
         fold: Callable[[int, Set[Origin]], Awaitable[set[Origin]]],
-        config: Config,
-        environment: Environment,
     ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._partitions = partitions
-        self._incarnation = incarnation
+        self._storage = context.storage
+        self._commit = context.commit
+        self._partitions = context.partitions
+        self._incarnation = context.incarnation
         self._retire = retire
         self._left = left
         self._fold = fold
-        self._config = config
-        self._pause = environment.pause
-        self._now_ms = environment.now_ms
+        self._config = context.config
+        self._pause = context.environment.pause
+        self._now_ms = context.environment.now_ms
         self._replicas: Replicas | None = None
         self._gather: Callable[[Target], Awaitable[object]] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._ripening = Ripening(commit, config=config)
+        self._ripening = Ripening(context.commit, config=context.config)
         self._folds_at: dict[int, int] = {}  # By partition, when adds that could not be merged yet are looked at again.
         self._stopped = False
         self.retired = 0
-        """Origins, each counted in every partition, in this incarnation."""
+        """Origins, each counted in every partition, in this context.incarnation."""
 
     def start(self, replicas: Replicas, gather: Callable[[Target], Awaitable[object]]) -> None:
         """Begin to retire once this opening has written. `replicas` knows what the other owners hold.
@@ -269,28 +263,24 @@ class Orphans:
 
     def __init__(
         self,
-        storage: LoggedStorage,
-        commit: GroupCommit,
+        context: NodeContext,
         *,
-        partitions: Partitions,
         retire: Callable[[int, list[Origin]], None],
         fold: Callable[[int, Callable[[ormap.Part], bool]], Awaitable[set[Origin]]],
         left: Callable[[Target], Iterable[Account]],
         issue: Callable[[InheritRights], object],
-        config: Config,
-        environment: Environment,
     ) -> None:
-        self._storage = storage
-        self._partitions = partitions
+        self._storage = context.storage
+        self._partitions = context.partitions
         self._retire = retire
         self._fold = fold
         self._left = left
         self._issue = issue
-        self._interval_s = config.sync_interval_s
-        self._pause = environment.pause
-        self._now_ms = environment.now_ms
-        self._look_ms = look_again_ms(config)
-        self._ripening = Ripening(commit, config=config)
+        self._interval_s = context.config.sync_interval_s
+        self._pause = context.environment.pause
+        self._now_ms = context.environment.now_ms
+        self._look_ms = look_again_ms(context.config)
+        self._ripening = Ripening(context.commit, config=context.config)
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self._epoch = 0  # In which the steps were made.

@@ -16,15 +16,14 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from shoal.config import Config, KiB
+from shoal.config import KiB
 from shoal.crdt.rows import successor
 from shoal.encryption import KeyService
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection import answers
 from shoal.node.collection.truncating import Truncator
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
 
 if TYPE_CHECKING:
     from shoal.storage.encrypted.storage import EncryptedStorage
@@ -42,25 +41,18 @@ class KeyKeeper:
     """
 
     def __init__(
-        self,
-        storage: EncryptedStorage,
-        commit: GroupCommit,
-        *,
-        truncator: Truncator,
-        reread: Callable[[], KeyService],
-        config: Config,
-        environment: Environment,
+        self, context: NodeContext, storage: EncryptedStorage, *, truncator: Truncator, reread: Callable[[], KeyService]
     ) -> None:
         self._storage = storage
         self._keyring = storage.keyring
-        self._commit = commit
+        self._commit = context.commit
         self._truncator = truncator
         self._reread = reread
-        self._environment = environment
+        self._environment = context.environment
         self._turn = asyncio.Lock()  # One change of the keys at a time.
-        self._erase_ms = int(config.encryption_erase_s * 1000)
-        self._rotate_ms = int(config.encryption_rotate_s * 1000)
-        self._look_s = min(config.encryption_look_s, config.encryption_erase_s)
+        self._erase_ms = int(context.config.encryption_erase_s * 1000)
+        self._rotate_ms = int(context.config.encryption_rotate_s * 1000)
+        self._look_s = min(context.config.encryption_look_s, context.config.encryption_erase_s)
         self._empty_since: dict[bytes, float] = {}  # By scope, and monotonic.
         self._task: asyncio.Task[None] | None = None
         self.destroyed = 0

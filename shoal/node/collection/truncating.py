@@ -18,7 +18,6 @@ from itertools import chain, islice
 from shoal.cluster import operation, truncation
 from shoal.cluster.operation import PARTITIONS, LogEntry, Tip
 from shoal.cluster.truncation import Holding, Terms
-from shoal.config import Config
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import successor
@@ -27,12 +26,11 @@ from shoal.node.collection import answers
 from shoal.node.collection.answers import Expiry
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.retiring import Forgetting
-from shoal.node.environment import Environment
-from shoal.node.partitions import Partition, Partitions
+from shoal.node.context import NodeContext
+from shoal.node.partitions import Partition
 from shoal.node.replicas import Replicas
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit, LoggedStorage
 
 _LOOK_S_MAX = 60.0  # Between two looks at all partitions; less if operations stay for a shorter time.
 _ROWS_MAX = 256  # Of the log, in one turn,
@@ -53,29 +51,20 @@ class _Leaving(NamedTuple):
 class Truncator:
     """The truncation of one node. `truncated` counts the operations that left the log in this opening."""
 
-    def __init__(
-        self,
-        storage: LoggedStorage,
-        commit: GroupCommit,
-        *,
-        partitions: Partitions,
-        garbage: Collector,
-        config: Config,
-        environment: Environment,
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._partitions = partitions
+    def __init__(self, context: NodeContext, garbage: Collector) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
+        self._partitions = context.partitions
         self._garbage = garbage
-        self._expiry = Expiry(storage, config)
-        self._forgetting = Forgetting(storage, config)
-        self._now_ms = environment.now_ms
-        self._pause = environment.pause
-        self._keep_ms = int(config.log_keep_s * 1000)
-        self._forget_ms = int(config.forget_after_s * 1000)
-        self._bytes_max = config.log_bytes_max
-        self._retired_max = config.retired_origins_max
-        self._look_s = min(_LOOK_S_MAX, max(config.tick_s, config.log_keep_s / 4))
+        self._expiry = Expiry(context.storage, context.config)
+        self._forgetting = Forgetting(context.storage, context.config)
+        self._now_ms = context.environment.now_ms
+        self._pause = context.environment.pause
+        self._keep_ms = int(context.config.log_keep_s * 1000)
+        self._forget_ms = int(context.config.forget_after_s * 1000)
+        self._bytes_max = context.config.log_bytes_max
+        self._retired_max = context.config.retired_origins_max
+        self._look_s = min(_LOOK_S_MAX, max(context.config.tick_s, context.config.log_keep_s / 4))
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self._sizes: dict[int, int] = {}  # By partition: the bytes of its log at the last look.

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from typing import Protocol
 
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import (
@@ -39,7 +40,6 @@ from shoal.cluster.consensus.ballots import (
 from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Foundation, Remains
 from shoal.cluster.messages import Message
-from shoal.config import Config
 from shoal.errors import (
     InvalidValue,
     NoQuorum,
@@ -54,11 +54,9 @@ from shoal.errors import (
 )
 from shoal.names import check_key
 from shoal.node.consensus.condition import COMMAND, Condition, foundation_of, why_missing
-from shoal.node.environment import Environment
-from shoal.node.incarnation import Incarnation
+from shoal.node.context import NodeContext
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
 _log = logging.getLogger("shoal.node")
@@ -93,24 +91,25 @@ class _Attempt(NamedTuple):
     stirred: asyncio.Event
 
 
+class Follower(Protocol):
+    """A part that acts on what happens to the register."""
+
+    def proposed(self, key: str, content: bytes, /) -> None:
+        """A content was proposed for a key; it may never be chosen."""
+
+    def rebuilt(self) -> None:
+        """This node votes in a register that was founded anew."""
+
+
 class QuorumRegister:
     """The register as one node sees it. `tick`, `linked`, `heard` and `forget` are called by the node's replicator."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        commit: GroupCommit,
-        *,
-        incarnation: Incarnation,
-        environment: Environment,
-        config: Config,
-        links: Links = ALONE,
-    ) -> None:
-        self._commit = commit
-        self._environment = environment
-        self._config = config
+    def __init__(self, context: NodeContext, links: Links = ALONE) -> None:
+        self._commit = context.commit
+        self._environment = context.environment
+        self._config = context.config
         self.links = links
-        self._member = config.advertise
+        self._member = context.config.advertise
         self._ballots = Ballots(b"")  # Of this run of the node, once it proposes something.
         self._attempts: dict[Ballot, _Attempt] = {}  # Bounded by `quorum_register_requests_max`.
         self._turns: dict[str, asyncio.Lock] = {}
@@ -123,27 +122,28 @@ class QuorumRegister:
         self._next_hello = 0.0
         self._closed = False
         self._condition = Condition(self._member)
-        self.on_rebuilt: Callable[[], None] = lambda: None
-        """Called once this node votes in a register that was founded anew."""
-        self.on_proposed: Callable[[str, bytes], None] | None = None
-        """Called with a key and a content that was proposed for it; it may never be chosen."""
-        rows = _read(storage)
+        self._follower: Follower | None = None
+        rows = _read(context.storage)
         self._acceptor = Acceptor(
             self._member,
-            incarnation.node,
+            context.incarnation.node,
             rows,
             electorate=links.electorate or Electorate((frozenset({self._member}),)),
-            is_set_back=bool(incarnation.told_by),
-            nonce=lambda: environment.entropy(ID_BYTES),
-            limits=Limits(config.quorum_register_keys_max, config.quorum_register_value_bytes_max),
+            is_set_back=bool(context.incarnation.told_by),
+            nonce=lambda: context.environment.entropy(ID_BYTES),
+            limits=Limits(context.config.quorum_register_keys_max, context.config.quorum_register_value_bytes_max),
             rules=links.rules,
         )
         self._unreadable = rows is None  # The rows are deleted with the next write.
         # One that has voted is in a register that is used.
         self._wanted = self._acceptor.state == "forgotten"
-        self._identity, place = storage.identity, storage.get(_PLACE)
-        self._is_placed = place == storage.identity
-        self._is_moved = links is ALONE and self._wanted and (place or incarnation.copied) and not self._is_placed
+        self._identity, place = context.storage.identity, context.storage.get(_PLACE)
+        self._is_placed = place == context.storage.identity
+        self._is_moved = links is ALONE and self._wanted and (place or context.incarnation.copied) and not self._is_placed
+
+    def tell(self, follower: Follower) -> None:
+        """From now on `follower` is told."""
+        self._follower = follower
 
     @property
     def is_voting(self) -> bool:
@@ -386,7 +386,8 @@ class QuorumRegister:
         self._acceptor.found(foundation)
         self._reply(())
         self._condition.rebuilt()
-        self.on_rebuilt()
+        if self._follower is not None:
+            self._follower.rebuilt()
 
     def _found_alone(self) -> None:
         with suppress(ShoalError):  # If the disk fails nothing is voted on.
@@ -479,8 +480,8 @@ class QuorumRegister:
     def _proposed(self, source: str, motion: Accept) -> None:
         if self._acceptor.promised(motion.key) == max(motion.ballot, motion.promise):
             self._proposers[motion.key] = source
-        if self.on_proposed is not None:
-            self.on_proposed(motion.key, motion.value.content)
+        if self._follower is not None:
+            self._follower.proposed(motion.key, motion.value.content)
 
     def _reply(self, answers: Iterable[tuple[str, AnyMotion]]) -> None:
         """Send what binds this directory once it is durable. If the disk fails it is not sent; the asking node asks again."""

@@ -24,11 +24,12 @@ import msgspec
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.agreement import Voices
 from shoal.cluster.membership.epochs import Kind, Record
-from shoal.cluster.membership.notices import Membership, Notice, Standing
-from shoal.config import Config
+from shoal.cluster.membership.notices import Membership, Notice, RebuildNotice, Standing
 from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, RegisterChanged, ShoalError
 from shoal.node.consensus.quorum_register import QuorumRegister
+from shoal.node.context import NodeContext
 from shoal.node.membership.roster import Roster
+from shoal.protocol.requests import ClusterView
 from shoal.records import NamedTuple
 
 _log = logging.getLogger("shoal.node")
@@ -39,7 +40,7 @@ _WAITING_MAX = 16  # Nodes that ask to be let in, and are no members.
 
 
 class Sight(NamedTuple):
-    """The view of the node and its links that a change needs."""
+    """The view of the node and its links that a change of the members, or a rebuild, needs."""
 
     linked: Callable[[], Mapping[str, bytes]]  # The nodes that take part and have a link, by address.
     asked: Callable[[], Mapping[str, bytes]]  # These, and members of a cluster that this node waits to be added to.
@@ -48,17 +49,18 @@ class Sight(NamedTuple):
     lost: Callable[[], Mapping[bytes, str]]  # The directories whose place another one took, and their addresses.
     is_caught_up: Callable[[], bool]  # Of this node; see `epochs.is_ready`.
     disagreements: Callable[[], list[str]]  # Between the configured lists.
-    send: Callable[[bytes, Notice], None]
+    view: Callable[[], ClusterView]
+    send: Callable[[bytes, Notice | RebuildNotice], None]
 
 
 class Changes:
     """Carries out changes of the members. `heard`, `linked` and `tick` are called by the node's replicator."""
 
-    def __init__(self, roster: Roster, register: QuorumRegister, *, sight: Sight, config: Config) -> None:
+    def __init__(self, context: NodeContext, roster: Roster, register: QuorumRegister, sight: Sight) -> None:
         self._roster = roster
         self._register = register
         self._sight = sight
-        self._config = config
+        self._config = context.config
         self._standings: dict[str, Standing] = {}  # By address.
         self._voices = Voices(roster.own, roster.directory)
         self._unaware: dict[str, bytes] = {}  # Nodes that said that they had no part in any epoch, by address.

@@ -27,28 +27,17 @@ from shoal.cluster.membership import epochs
 from shoal.cluster.membership import notices as rebuilds
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import MET_MAX, Founded, Founding, Inquiry, RebuildNotice, Report
-from shoal.config import Config
 from shoal.errors import InvalidInput, NotAMember, OutcomeUnknown, ShoalError, Unavailable
 from shoal.node.consensus.condition import foundation_of
 from shoal.node.consensus.quorum_register import QuorumRegister
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
+from shoal.node.membership.changes import Sight
 from shoal.node.membership.roster import Roster
-from shoal.protocol.requests import ClusterView
 from shoal.records import NamedTuple
 
 _log = logging.getLogger("shoal.node")
 
 _HALTED = 4  # How long a member stays halted, in times of `quorum_timeout_s`: longer than its rebuild takes.
-
-
-class Sight(NamedTuple):
-    """The view of the node and its links that a rebuild needs."""
-
-    linked: Callable[[], Mapping[str, bytes]]  # The other members that have a link, by address.
-    directory_of: Callable[[str], bytes]  # The id that was last known at an address; empty: none.
-    lost: Callable[[], Mapping[bytes, str]]  # The directories whose place another one took, and their addresses.
-    view: Callable[[], ClusterView]
-    send: Callable[[bytes, RebuildNotice], None]
 
 
 class Survey(NamedTuple):
@@ -94,14 +83,12 @@ class Survey(NamedTuple):
 class Rebuilding:
     """Rebuilds, as one node takes part in them. `heard`, `refused` and `tick` are called by the node's replicator."""
 
-    def __init__(
-        self, roster: Roster, register: QuorumRegister, *, sight: Sight, environment: Environment, config: Config
-    ) -> None:
+    def __init__(self, context: NodeContext, roster: Roster, register: QuorumRegister, sight: Sight) -> None:
         self._roster = roster
         self._register = register
         self._sight = sight
-        self._environment = environment
-        self._config = config
+        self._environment = context.environment
+        self._config = context.config
         self._asked = b""  # The id of the inquiry whose answers are awaited.
         self._reports: dict[str, Report] = {}
         self._founded: dict[str, str] = {}  # By address: empty, or why it does not take the founding.

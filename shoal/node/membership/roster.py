@@ -40,7 +40,7 @@ from shoal.cluster.membership.epochs import MEMBERS_MAX, Record, Removal
 from shoal.cluster.peering import Identity
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidValue, NotAMember, PeerRefused, ShoalError, StoreCorrupt
-from shoal.node.incarnation import Incarnation
+from shoal.node.context import NodeContext
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
@@ -77,28 +77,29 @@ def readable(decode: Callable[[bytes], T], stored: bytes) -> T:
 
 
 class Roster:
-    """`configured` are the addresses of the configured list, this node's own first. `is_empty`: is the directory?."""
+    """`configured` are the addresses of the configured list, this node's own first. `is_empty`: is the directory?
+
+    `adopted` is called after a new record took the place of the one that it gets.
+    """
 
     def __init__(
         self,
-        storage: Storage,
-        commit: GroupCommit,
+        context: NodeContext,
         *,
         configured: Sequence[str],
-        incarnation: Incarnation,
         is_empty: Callable[[], bool],
+        adopted: Callable[[Record], None],
     ) -> None:
-        self._commit = commit
-        self._incarnation = incarnation
+        self._commit = context.commit
+        self._incarnation = context.incarnation
         self._is_empty = is_empty
         self.own = configured[0]
-        self._storage = storage
+        self._storage = context.storage
         stored = self.kept(_ROW)
         self.record = epochs.founded(configured) if stored is None else readable(epochs.decode, stored)
         self.problem = ""
         """Why this node cannot take part in the newest epoch that it has heard of, for people."""
-        self.adopted: Callable[[Record], None] = lambda before: None
-        """Called after a new record took the place of this one."""
+        self._adopted = adopted
         self._heard = self.record.epoch  # The newest epoch that most members, or votes, say there is.
         self._ahead: dict[str, int] = {}  # By address: the newer epoch that a member names.
         self._written: tuple[int, Record] | None = None  # The write of a newer record that is not durable yet.
@@ -138,7 +139,7 @@ class Roster:
     def found(self, members: Sequence[str]) -> None:
         """The members of epoch 0 were found by seeds, and are agreed on."""
         before, self.record = self.record, epochs.founded(members)
-        self.adopted(before)
+        self._adopted(before)
 
     @property
     def directory(self) -> bytes:
@@ -318,7 +319,7 @@ class Roster:
         _log.info("epoch %d: the members are %s%s", record.epoch, ", ".join(record.members), change)
         self._entered.set()
         self._entered = asyncio.Event()
-        self.adopted(before)
+        self._adopted(before)
         if beside is not None:
             beside()
 

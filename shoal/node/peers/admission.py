@@ -38,7 +38,7 @@ from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
-from shoal.node.incarnation import Incarnation
+from shoal.node.context import NodeContext
 from shoal.node.peers.members import Members
 from shoal.storage import keys, marks
 from shoal.storage.commit import GroupCommit
@@ -52,17 +52,16 @@ class Admission:
 
     def __init__(
         self,
+        context: NodeContext,
         protocol: Replication,
-        commit: GroupCommit,
-        *,
         members: Members,
-        incarnation: Incarnation,
+        *,
         forget_votes: Callable[[], dict[bytes, bytes | None]],
     ) -> None:
         self._protocol = protocol
-        self._commit = commit
+        self._commit = context.commit
         self._members = members
-        self._incarnation = incarnation
+        self._incarnation = context.incarnation
         self._forget_votes = forget_votes
         self._write: int | None = None  # The write that makes this learner an owner.
         self._set_back_by: bytes | None = None  # The peer that reported a set-back, until that is recorded.

@@ -9,11 +9,9 @@ from shoal.cluster.knowledge import Knowledge, Totals
 from shoal.cluster.learning import Learning
 from shoal.cluster.membership.notices import is_placeholder
 from shoal.cluster.replication import Replication
-from shoal.config import Config
 from shoal.crdt.dot import Dot
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.environment import Environment
-from shoal.node.incarnation import Incarnation
 from shoal.node.peers.admission import Resets
 from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.members import Members, MemberState
@@ -29,47 +27,45 @@ class ClusterState:
 
     def __init__(
         self,
+        context: NodeContext,
         protocol: Replication,
         database: Database,
         *,
         members: Members,
-        incarnation: Incarnation,
-        config: Config,
-        environment: Environment,
         scrubber: Scrubber,
         clocks: ClockComparison,
         resets: Resets,
     ) -> None:
         self._protocol = protocol
         self._database = database
-        self._members = members
-        self._incarnation = incarnation
-        self._config = config
-        self._environment = environment
+        self.members = members
+        self._incarnation = context.incarnation
+        self._config = context.config
+        self._environment = context.environment
         self._scrubber = scrubber
         self._clocks = clocks
         self._resets = resets
 
     def view(self) -> ClusterView:
         """The cluster as this node sees it, for `shoal status` and the API (`Replicas.view`)."""
-        change = self._members.roster.record.change
+        change = self.members.roster.record.change
         progress = self._protocol.snapshots.progress
         return ClusterView(
             cluster=self._config.cluster,
-            size=self._members.size,
-            quorum=self._members.needed("quorum"),
-            members=[self._itself(), *map(self._member, self._members.all)],
+            size=self.members.size,
+            quorum=self.members.needed("quorum"),
+            members=[self._itself(), *map(self._member, self.members.all)],
             digest=self._protocol.digest().hex(),
             early=self._protocol.early,
             quarantined=self._protocol.quarantined(),
             clock_ahead_ms=self._database.clock_ahead_ms(),
-            disagreements=self._members.disagreements,
+            disagreements=self.members.disagreements,
             learning=self.learning,
             differing=self._scrubber.told,
             replaced=self._scrubber.replaced,
             clocks=self._clocks.differing,
             truncated=self._resets.told,
-            epoch=self._members.roster.epoch,
+            epoch=self.members.roster.epoch,
             change="" if change is None else change.told,
             snapshots_due=progress.due,
             snapshots_taken=progress.taken,
@@ -98,12 +94,12 @@ class ClusterState:
         fallen = (
             [f"set back, as {told_by} knows: {learning.lacking:,} operations once held are still missing"] if told_by else []
         )
-        return fallen + [f"{member.address}: {self._shown_progress(learning, member.node)}" for member in self._members.all]
+        return fallen + [f"{member.address}: {self._shown_progress(learning, member.node)}" for member in self.members.all]
 
     @property
     def awaited(self) -> str:
         """The condition for which a node that began with an empty directory waits, and what to do, for people."""
-        learning, others = self._protocol.learning, self._members.all
+        learning, others = self._protocol.learning, self.members.all
         unheard = [] if learning is None else [each.address for each in others if not learning.heard(each.node)]
         if any(map(is_placeholder, unheard)):
             return "the seeds have not led to all first members yet; the log says what is missing. Start those that are down"
@@ -141,7 +137,7 @@ class ClusterState:
             reason="",
             vector=self._shown(totals),
             origins=len(totals),
-            part=self._members.roster.record.state_of(self._config.advertise),
+            part=self.members.roster.record.state_of(self._config.advertise),
         )
 
     def _member(self, member: MemberState) -> Member:
@@ -159,11 +155,11 @@ class ClusterState:
             waiting_bytes=0 if member.outlet is None else member.outlet.waiting_bytes,
             dropped=member.dropped,
             linked_ms=member.linked_ms,
-            reason=self._members.reasons.get(member.address, "") or self._lost_by(member.node) or member.trouble,
+            reason=self.members.reasons.get(member.address, "") or self._lost_by(member.node) or member.trouble,
             vector=self._shown(known.totals),
             origins=len(known.totals),
             clock_ms=self._clocks.ahead_ms(member.node),
-            part=self._members.roster.record.state_of(member.address),
+            part=self.members.roster.record.state_of(member.address),
             told=known.is_told,
         )
 

@@ -23,14 +23,12 @@ from msgspec import Raw
 
 from shoal.cluster import messages, operation
 from shoal.cluster.messages import Shipment
-from shoal.config import Config
 from shoal.names import check_name
 from shoal.node.appliers import mutation
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.node.peers import incoming as vetting
-from shoal.node.spaces.sharing import Lane, Sharing
+from shoal.node.spaces.sharing import Lane
 from shoal.node.turns import Background, document_pace, in_turns
-from shoal.storage.commit import GroupCommit
 
 
 class _Waiting:
@@ -46,21 +44,13 @@ class _Waiting:
 class Deliveries:
     """The operations of peers, in steps; `take(peer, shipments)` applies one step's."""
 
-    def __init__(
-        self,
-        commit: GroupCommit,
-        take: Callable[[bytes, Sequence[Shipment]], None],
-        *,
-        sharing: Sharing,
-        environment: Environment,
-        config: Config,
-    ) -> None:
-        self._commit = commit
+    def __init__(self, context: NodeContext, take: Callable[[bytes, Sequence[Shipment]], None]) -> None:
+        self._commit = context.commit
         self._take = take
-        self._sharing = sharing
-        self._environment = environment
-        self._config = config
-        self._pace = document_pace(config)
+        self._sharing = context.sharing
+        self._environment = context.environment
+        self._config = context.config
+        self._pace = document_pace(context.config)
         self._waiting: dict[tuple[bytes, int], deque[_Waiting]] = {}  # By peer and partition, as they came.
         self._bytes: dict[bytes, int] = {}  # Of those, by peer.
         self._moved = asyncio.Event()  # Some are taken.

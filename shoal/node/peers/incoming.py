@@ -17,12 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Readiness, Tip, readiness
-from shoal.crdt.clock import END_MS, HybridClock, is_plausible
+from shoal.crdt.clock import END_MS, is_plausible
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
@@ -34,19 +35,18 @@ from shoal.node.appliers import mutation, retirement
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection import answers
+from shoal.node.context import NodeContext
 from shoal.node.handler import Applied, Memories
-from shoal.node.incarnation import Incarnation
-from shoal.node.partitions import Ahead, Partition, Partitions
+from shoal.node.partitions import Ahead, Partition
 from shoal.node.target import Place, Target
 from shoal.node.transaction import Nested, Transaction
 from shoal.node.turns import Steps
 from shoal.node.watching.changelog import change_of
-from shoal.node.watching.feed import Feed, Staged
+from shoal.node.watching.feed import Staged
 from shoal.node.writes.erasing import Eraser
 from shoal.protocol import requests
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
@@ -57,6 +57,7 @@ class Received(NamedTuple):
     number: int  # The storage write to wait for; 0 if nothing was applied.
     applied: list[Arrival]
     refused: list[tuple[Arrival, ShoalError]]
+    dangling: list[Target]  # Threads with a save that builds on a pruned checkpoint.
 
 
 class _Ahead(Ahead):
@@ -90,7 +91,7 @@ class _Batch:
         self.ahead: dict[int, _Ahead] = {}
         self.objects: dict[tuple[int, int, str, str], _Object] = {}  # By partition, kind, space and name.
         self.staged: list[Staged] = []
-        self.received = Received(0, [], [])
+        self.received = Received(0, [], [], [])
 
     def take_over(self) -> None:
         """Keep what `own` holds."""
@@ -105,36 +106,19 @@ class _Batch:
 
 
 class Incoming:
-    """Applies operations of other nodes.
+    """Applies operations of other nodes. `keyed` is called with the partition of each that has a key."""
 
-    `on_dangling` is called with a thread whose save builds on a pruned checkpoint, `on_keyed` with the partition of an
-    operation that has a key.
-    """
-
-    def __init__(
-        self,
-        storage: Storage,
-        commit: GroupCommit,
-        *,
-        partitions: Partitions,
-        clock: HybridClock,
-        incarnation: Incarnation,
-        memories: Memories,
-        eraser: Eraser,
-        feed: Feed,
-        key_window_s: float,
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._partitions = partitions
-        self._clock = clock
-        self._incarnation = incarnation
+    def __init__(self, context: NodeContext, *, memories: Memories, eraser: Eraser, keyed: Callable[[int], None]) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
+        self._partitions = context.partitions
+        self._clock = context.clock
+        self._incarnation = context.incarnation
         self._memories = memories
         self._eraser = eraser
-        self._feed = feed
-        self._window_ms = int(key_window_s * 1000)
-        self.on_dangling: Callable[[Target], None] = lambda _: None
-        self.on_keyed: Callable[[int], None] = lambda _: None
+        self._feed = context.feed
+        self._window_ms = int(context.config.key_window_s * 1000)
+        self._keyed = keyed
 
     def apply(self, arrivals: Sequence[Arrival]) -> Received:
         """Apply operations that are causally ready, in this order. Rejected ones are listed, not raised.
@@ -211,7 +195,7 @@ class Incoming:
         is_fresh = body.key is not None and self._claim(own, number, body.key, dot, body.wall_ms)
         fresh = body.key if is_fresh else None
         if body.key is not None:
-            self.on_keyed(number)
+            self._keyed(number)
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
             stamp = Stamp(dot, body.hlc, body.wall_ms, place.shown, nth)
             self._change(batch, number, stamp, change, beside, fresh)
@@ -256,19 +240,19 @@ class Incoming:
             self._eraser.bury(own, target, stamp, change, beside)
             return
         else:
-            applied = self._receive(place, Applied(stamp, made, beside, None, fresh))
+            applied = self._receive(batch, place, Applied(stamp, made, beside, None, fresh))
         self._eraser.follow(own, target, stamp, change, beside)
         if self._feed.wanted(target.space):
             edit = None if place is None or applied is None else self._told(place, applied)
             began = change.generation + 1 if mutation.ends(made) and place is not None else 0
             batch.staged.append(Staged(number, change_of(target, stamp, made), stamp, edit, began))
 
-    def _receive(self, place: Place, sent: Applied) -> Applied | None:
+    def _receive(self, batch: _Batch, place: Place, sent: Applied) -> Applied | None:
         """Check and apply a change; None: its content was erased, maybe by an operation that has not arrived yet."""
         stamp, change, beside = sent.stamp, sent.change, sent.attached
         effects = mutation.effects_of(change)
         if effects is not None and effects.record is not None and self._dangles(place, beside, effects.record):
-            place.transaction.when_written(lambda: self.on_dangling(place.target))
+            batch.own.when_written(partial(batch.received.dangling.append, place.target))
         try:
             checked = mutation.check(place.rows, stamp, change, beside)
         except BadOperation:

@@ -14,7 +14,7 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import filterfalse
 
 from shoal.cluster.handshake import OPENING_BYTES
@@ -22,19 +22,17 @@ from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Membership, Notice, RebuildNotice, Standing, is_placeholder
 from shoal.cluster.peering import Identity
 from shoal.cluster.replication import Replication
-from shoal.config import Config
 from shoal.errors import PeerRefused
 from shoal.node.consensus.quorum_register import QuorumRegister
-from shoal.node.environment import Environment
-from shoal.node.membership import rebuilding, views
+from shoal.node.context import NodeContext
+from shoal.node.membership import views
 from shoal.node.membership.changes import Changes, Sight
 from shoal.node.membership.rebuilding import Rebuilding
-from shoal.node.membership.roster import Roster
 from shoal.node.membership.seeding import Seeding
-from shoal.node.peers.admission import Admission, Marking
 from shoal.node.peers.members import Members
 from shoal.node.peers.replica import Outlets
-from shoal.protocol.requests import ChangeMembers, ClusterView, MembersView, Rebuild, RebuildView
+from shoal.protocol.requests import ChangeMembers, MembersView, Rebuild, RebuildView
+from shoal.version import __version__
 
 _log = logging.getLogger("shoal.node")
 
@@ -46,69 +44,41 @@ class Memberships:
 
     def __init__(
         self,
-        roster: Roster,
+        context: NodeContext,
         members: Members,
         register: QuorumRegister,
         *,
         protocol: Replication,
-        admission: Admission,
         outlets: Outlets,
-        marking: Marking,
-        environment: Environment,
-        config: Config,
-        software: str,
+        sight: Sight,
         entered: Callable[[list[bytes]], None],
-        view: Callable[[], ClusterView],
     ) -> None:
-        self._roster = roster
+        roster = self._roster = members.roster
         self._members = members
         self._register = register
         self._protocol = protocol
         self._outlets = outlets
-        self._config = config
-        self._now = environment.monotonic
-        self._software = software
+        self._config = context.config
+        self._now = context.environment.monotonic
+        self._sight = sight
         self._heard: dict[str, bytes] = {}  # Member → the node that was last admitted under this address.
         self._runs: dict[bytes, bytes] = {}  # Node → the start of it that was last admitted.
-        self._run = environment.entropy(OPENING_BYTES)
+        self._run = context.environment.entropy(OPENING_BYTES)
         self._entered = entered
         self._farewell: float | None = None  # When the links to nodes that were removed end.
         self._all_linked: float | None = None  # Since when all configured members are, while the register is not founded.
-        self.dial: Callable[[list[str]], None] = lambda addresses: None
-        """Called with the addresses to keep links to, whenever they change."""
-        self.changes = Changes(
-            roster,
-            register,
-            sight=Sight(
-                linked=lambda: members.reached,
-                asked=lambda: members.asked,
-                counts=protocol.is_member,
-                directory_of=lambda address: members.node_at(address) or marking.node_at(address),
-                lost=lambda: marking.lost,
-                is_caught_up=lambda: admission.is_caught_up,
-                disagreements=lambda: members.disagreements_among,
-                send=lambda node, notice: outlets.send((node,), notice),
-            ),
-            config=config,
-        )
-        self.rebuilding = Rebuilding(
-            roster,
-            register,
-            sight=rebuilding.Sight(
-                linked=lambda: members.reached,
-                directory_of=lambda address: members.node_at(address) or marking.node_at(address),
-                lost=lambda: marking.lost,
-                view=view,
-                send=lambda node, notice: outlets.send((node,), notice),
-            ),
-            environment=environment,
-            config=config,
-        )
-        roster.adopted = self._adopted
-        self.seeding = Seeding(roster, size=config.cluster_size) if config.cluster_size else None
+        self._dial: Callable[[list[str]], None] = lambda addresses: None
+        self.changes = Changes(context, roster, register, sight)
+        self.rebuilding = Rebuilding(context, roster, register, sight)
+        self.seeding = Seeding(roster, size=context.config.cluster_size) if context.config.cluster_size else None
         """Finds the first members, if the configuration has seeds."""
         if roster.record.change is not None and roster.record.change.is_joint:
             protocol.enter_epoch(is_joint=True)
+
+    @property
+    def trouble(self) -> str:
+        """Why a register without a quorum does not go on by itself (`Company.trouble`)."""
+        return self.rebuilding.trouble
 
     @property
     def addresses(self) -> list[str]:
@@ -149,7 +119,7 @@ class Memberships:
         return Identity(
             self._roster.directory,
             own,
-            self._software,
+            f"shoal {__version__}",
             members,
             self._run,
             self._roster.epoch,
@@ -255,7 +225,7 @@ class Memberships:
                 _log.warning("this node votes no more, because epoch %d goes on without it: %s", epoch, error.message)
                 self._register.abdicate()
         if reason == "member" and peer is not None and self._roster.waits and self._members.meet(peer.members):
-            self.dial(self.addresses)
+            self._dial(self.addresses)
 
     def linked(self, peer: Identity) -> None:
         """A link to a node begins."""
@@ -263,14 +233,23 @@ class Memberships:
             self._roster.accepted(peer.epoch)
         self.changes.linked(peer.node)
 
-    def _adopted(self, before: Record) -> None:
+    def link_by(self, dial: Callable[[list[str]], None], reasons: Mapping[str, str] | None = None) -> None:
+        """From now on `dial` is called with the addresses to keep links to, whenever they change.
+
+        `reasons` tells why an address is not linked, as the dialler knows it.
+        """
+        self._dial = dial
+        self._members.reasons = reasons or {}
+
+    def adopted(self, before: Record) -> None:
+        """A new record took the place of this one."""
         record, now = self._roster.record, self._now()
         gone = [state.node for state in self._members.reform() if state.node and state.node not in self._members.nodes]
         self._register.reform(record.electorate)
         self._protocol.enter_epoch(is_joint=record.change is not None and record.change.is_joint)
         self.changes.adopted(list(self._outlets), now)
         self._farewell = now + _FAREWELL * self._config.members_tell_s
-        self.dial(sorted({*self.addresses, *filterfalse(is_placeholder, before.everyone)} - {self._roster.own}))
+        self._dial(sorted({*self.addresses, *filterfalse(is_placeholder, before.everyone)} - {self._roster.own}))
         self._entered(gone)
 
     def tick(self, now: float) -> None:
@@ -279,7 +258,7 @@ class Memberships:
         self.rebuilding.tick(now)
         if self._farewell is not None and now >= self._farewell:
             self._farewell = None
-            self.dial(self.addresses if self._roster.is_member or self._roster.record.change is not None else [])
+            self._dial(self.addresses if self._roster.is_member or self._roster.record.change is not None else [])
         self._found(now)
 
     def _found(self, now: float) -> None:

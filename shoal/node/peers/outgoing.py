@@ -27,8 +27,7 @@ from msgspec import Raw
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Busy, Range, Shipment, Supply, Truncated, Want, encode_shipment
-from shoal.config import Config
-from shoal.crdt.clock import HybridClock, wall_ms_of
+from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, StorageError, StoreCorrupt
@@ -38,20 +37,18 @@ from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
+from shoal.node.context import NodeContext
 from shoal.node.handler import Memories
-from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.peers.incoming import Incoming
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import Evidence
 from shoal.node.verification.rebuilding import Forget, Rebuilder
-from shoal.node.watching.feed import Feed
 from shoal.node.writes.erasing import Eraser
 from shoal.node.writes.issuing import Logged
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
@@ -101,11 +98,11 @@ class _Objects:
 class Outgoing:
     """Reads operations and their blobs from storage."""
 
-    def __init__(self, storage: Storage, partitions: Partitions, generations: Generations, config: Config) -> None:
-        self._storage = storage
-        self._partitions = partitions
+    def __init__(self, context: NodeContext, generations: Generations) -> None:
+        self._storage = context.storage
+        self._partitions = context.partitions
         self._generations = generations
-        self._config = config
+        self._config = context.config
 
     def answers(self, want: Want, *, is_behind: bool) -> list[Truncated | Supply | Busy]:
         """The answers to a peer that wants operations. `is_behind` says that too many bytes wait to be sent to it already."""
@@ -272,41 +269,16 @@ class Exchange:
 
     def __init__(
         self,
-        storage: LoggedStorage,
-        commit: GroupCommit,
+        context: NodeContext,
         *,
-        partitions: Partitions,
         generations: Generations,
-        clock: HybridClock,
-        incarnation: Incarnation,
         memories: Memories,
         eraser: Eraser,
         garbage: Collector,
-        feed: Feed,
         forget: Forget,
         keyed: Callable[[int], None],
-        config: Config,
     ) -> None:
-        self.incoming = Incoming(
-            storage,
-            commit,
-            partitions=partitions,
-            clock=clock,
-            incarnation=incarnation,
-            memories=memories,
-            eraser=eraser,
-            feed=feed,
-            key_window_s=config.key_window_s,
-        )
-        self.incoming.on_keyed = keyed
-        self.outgoing = Outgoing(storage, partitions, generations, config)
-        self.evidence = Evidence(storage, partitions, config)
-        self.rebuilder = Rebuilder(
-            storage,
-            commit,
-            partitions=partitions,
-            generations=generations,
-            garbage=garbage,
-            forget=forget,
-            config=config,
-        )
+        self.incoming = Incoming(context, memories=memories, eraser=eraser, keyed=keyed)
+        self.outgoing = Outgoing(context, generations)
+        self.evidence = Evidence(context.storage, context.partitions, context.config)
+        self.rebuilder = Rebuilder(context, generations=generations, garbage=garbage, forget=forget)

@@ -18,14 +18,12 @@ from functools import partial
 
 from shoal.cluster.replication import Replication
 from shoal.cluster.truncation import Holding
-from shoal.config import Config
 from shoal.crdt.dot import DIRECTORY_BYTES, NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.kinds.budget.peers import RightsRequests
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.incarnation import Incarnation
 from shoal.node.peers.cluster_state import ClusterState
-from shoal.node.peers.members import Members
 from shoal.node.peers.read_repair import ObjectRepair, ReadRepairer
 from shoal.node.replicas import Estate, Repairs
 from shoal.node.target import Target
@@ -115,25 +113,23 @@ class Quorum:
 
     def __init__(
         self,
+        context: NodeContext,
         protocol: Replication,
-        database: Database,
+        state: ClusterState,
         *,
-        members: Members,
-        incarnation: Incarnation,
-        config: Config,
+        database: Database,
         hurry: Callable[[int], int],
         mender: ReadRepairer,
         seeker: RightsRequests,
-        state: ClusterState,
     ) -> None:
-        self.members = members
+        self.members = state.members
         self._seeker = seeker
         self._state = state
         self._mender = mender
         self._protocol = protocol
         self._database = database
-        self._incarnation = incarnation
-        self._config = config
+        self._incarnation = context.incarnation
+        self._config = context.config
         self._hurry = hurry
         self._spreading: defaultdict[int, list[_Waiter]] = defaultdict(list)  # By partition; bounded by the requests under way.
         self._reaching: defaultdict[int, list[_Waiter]] = defaultdict(list)

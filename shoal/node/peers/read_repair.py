@@ -23,13 +23,13 @@ from hashlib import sha256
 from shoal.cluster import operation
 from shoal.cluster.messages import LOST_MAX, RepairReply, RepairRequest
 from shoal.cluster.operation import Tip, partition_of
-from shoal.config import Config
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import ShoalError, StoreCorrupt, Unavailable
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.node.appliers import mutation
 from shoal.node.collection.generations import rows_of
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.peers.members import Members, MemberState
 from shoal.node.replicas import Repairs, mendable, named, unmended
@@ -37,7 +37,6 @@ from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
 from shoal.storage.keys import Kind
 
 _log = logging.getLogger("shoal.node")
@@ -80,18 +79,16 @@ class ReadRepairer:
 
     def __init__(
         self,
+        context: NodeContext,
         database: Database,
-        commit: GroupCommit,
-        *,
         members: Members,
+        *,
         holds: Callable[[bytes, int, VersionVector], bool],
         send: Callable[[bytes, RepairRequest], None],
-        config: Config,
     ) -> None:
         self.mended = Repairs()
         self.database = database
-        self.commit = commit
-        self.config = config
+        self.commit, self.config = context.commit, context.config
         self._members = members
         self._holds = holds
         self._send = send

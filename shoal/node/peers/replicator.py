@@ -48,14 +48,13 @@ from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Replication
 from shoal.cluster.snapshots.roots import Roots, RootsRequest
-from shoal.config import Config
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError
 from shoal.kinds.budget.peers import RightsRequests
 from shoal.kinds.presence.handler import Presences
 from shoal.node.consensus.quorum_register import Links, QuorumRegister
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.environment import Environment
-from shoal.node.incarnation import Incarnation
+from shoal.node.membership.changes import Sight
 from shoal.node.membership.roster import Pins, Roster
 from shoal.node.peers.admission import Admission, Marking, Resets
 from shoal.node.peers.clocks import ClockComparison
@@ -68,12 +67,9 @@ from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
 from shoal.node.peers.replica import NodeReplica, Outlets, Pace, limits_of
 from shoal.node.snapshots.exchange import SnapshotExchange
-from shoal.node.snapshots.witnessing import Owners
-from shoal.node.spaces.sharing import Sharing
+from shoal.node.snapshots.witnessing import Others, Owners
 from shoal.node.verification.scrubbing import Scrubber
-from shoal.node.writes.issuing import Logged
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Storage
+from shoal.node.writes.issuing import Logged, Outbound
 
 _log = logging.getLogger("shoal.node")
 
@@ -85,60 +81,32 @@ _OVERTAKE = (Push, Have, Motion)  # Those that do not wait for the operations th
 class Replicator:
     """The replication of a node with peers. It is the `Peer` that links call; `quorum` is the `Replicas` of the service."""
 
-    def __init__(
-        self,
-        database: Database,
-        commit: GroupCommit,
-        *,
-        storage: Storage,
-        presences: Presences,
-        sharing: Sharing,
-        incarnation: Incarnation,
-        environment: Environment,
-        config: Config,
-        software: str,
-    ) -> None:
+    def __init__(self, context: NodeContext, database: Database, presences: Presences) -> None:
+        config, incarnation, environment = context.config, context.incarnation, context.environment
         self._database = database
-        self._commit = commit
+        self._commit = context.commit
         self._incarnation = incarnation
         self._environment = environment
         self._config = config
         self._settling = Settling(database.partitions)
         self._ticking: asyncio.Task[None] | None = None
         self._pace = Pace(config)
-        self._deliveries = Deliveries(commit, self._take, sharing=sharing, environment=environment, config=config)
+        self._deliveries = Deliveries(context, self._take)
         database.partitions.load_all()
-        database.issuer.on_logged = self._logged
         self._presences = presences
         self._roster = Roster(
-            storage,
-            commit,
+            context,
             configured=[config.advertise, *addresses_of(config)],
-            incarnation=incarnation,
             is_empty=lambda: not database.partitions.vectors(),
+            adopted=lambda before: self.memberships.adopted(before),
         )
         members = Members(self._roster)
-        self._pins = Pins(storage, commit)
+        self._pins = Pins(context.storage, context.commit)
         bytes_max = config.peer_send_bytes_max // 2
         self._outlets = Outlets(dropped=self._dropped, bytes_max=bytes_max, epoch=lambda: self._roster.epoch)
-        database.issuer.spoken = lambda: self._outlets.oldest
-        presences.share = lambda message: self._outlets.hint(list(self._outlets), message)
         self._clocks = ClockComparison(incarnation.node, members, self._outlets, environment=environment, config=config)
-        database.issuer.check_time = self._clocks.check
-        self.register = QuorumRegister(
-            storage,
-            commit,
-            incarnation=incarnation,
-            environment=environment,
-            config=config,
-            links=Links(
-                self._roster.record.electorate,
-                lambda: members.reached,
-                lambda node, motion: self._outlets.send((node,), motion),
-                Rules(self._roster.fits, members.objects),
-            ),
-        )
-        self._marking = Marking(storage, commit, members=members, config=config, now=environment.monotonic())
+        self.register = QuorumRegister(context, self._links(members))
+        self._marking = Marking(context.storage, context.commit, members=members, config=config, now=environment.monotonic())
         self._protocol = Replication(
             NodeReplica(database, incarnation),
             limits=limits_of(config),
@@ -148,22 +116,22 @@ class Replicator:
             marks=self._marking.load(),
             is_majority=members.is_majority,
         )
-        database.partitions.on_retired = self._protocol.retired
         self._protocol.digest()  # The first one hashes every vector, later ones only changes. Nothing is served yet.
+        presences.replicate(lambda message: self._outlets.hint(list(self._outlets), message))
+        database.partitions.replicate(self._protocol.retired)
+        database.issuer.replicate(Outbound(self._logged, self._clocks.check, lambda: self._outlets.oldest))
         self._mender = ReadRepairer(
+            context,
             database,
-            commit,
-            members=members,
+            members,
             holds=lambda node, partition, vector: self._protocol.known(node).holds(partition, vector),
             send=lambda node, lost: self._outlets.send((node,), lost),
-            config=config,
         )
         self._seeker = RightsRequests(
+            context,
             database,
-            incarnation=incarnation,
             send=lambda node, seek: self._outlets.send((node,), seek),
             linked=lambda: (self.quorum.linked, len(self.quorum.linked) + 1 >= self.quorum.size),
-            config=config,
         )
         self.scrubber = Scrubber(
             database,
@@ -175,58 +143,42 @@ class Replicator:
             config=config,
         )
         self._resets = Resets(vector_of=database.vector_of, named=members.name_of)
-        self.quorum = Quorum(
+        state = ClusterState(
+            context,
             self._protocol,
             database,
             members=members,
-            incarnation=incarnation,
-            config=config,
+            scrubber=self.scrubber,
+            clocks=self._clocks,
+            resets=self._resets,
+        )
+        self.quorum = Quorum(
+            context,
+            self._protocol,
+            state,
+            database=database,
             hurry=self._hurry,
             mender=self._mender,
             seeker=self._seeker,
-            state=ClusterState(
-                self._protocol,
-                database,
-                members=members,
-                incarnation=incarnation,
-                config=config,
-                environment=environment,
-                scrubber=self.scrubber,
-                clocks=self._clocks,
-                resets=self._resets,
-            ),
         )
-        self._admission = Admission(
-            self._protocol, commit, members=members, incarnation=incarnation, forget_votes=self.register.forget
-        )
+        self._admission = Admission(context, self._protocol, members, forget_votes=self.register.forget)
         self.memberships = Memberships(
-            self._roster,
+            context,
             members,
             self.register,
             protocol=self._protocol,
-            admission=self._admission,
             outlets=self._outlets,
-            marking=self._marking,
-            environment=environment,
-            config=config,
-            software=software,
+            sight=self._sight(members),
             entered=self._entered,
-            view=lambda: self.quorum.view(),
         )
-        self._snapshots = SnapshotExchange(
-            self._protocol,
-            database,
-            storage=storage,
-            commit=commit,
-            outlets=self._outlets,
-            installed=self._replaced,
+        others = Others(
+            owners=self._other_owners,
             named=members.name_of,
             is_removed=lambda node: self._roster.removal_of(node) is not None,
-            owners=self._other_owners,
             unsure=self.scrubber.dangling_in,
-            incarnation=incarnation,
-            environment=environment,
-            config=config,
+        )
+        self._snapshots = SnapshotExchange(
+            context, self._protocol, database, outlets=self._outlets, others=others, installed=self._installed
         )
         self.handlers: dict[type[Any], Callable[[bytes, Any], None]] = {
             Rows: self._compared,
@@ -242,6 +194,27 @@ class Replicator:
             RootsRequest: self._snapshots.witnesses.heard,
             Roots: self._snapshots.witnesses.heard,
         }
+
+    def _links(self, members: Members) -> Links:
+        return Links(
+            self._roster.record.electorate,
+            lambda: members.reached,
+            lambda node, motion: self._outlets.send((node,), motion),
+            Rules(self._roster.fits, members.objects),
+        )
+
+    def _sight(self, members: Members) -> Sight:
+        return Sight(
+            linked=lambda: members.reached,
+            asked=lambda: members.asked,
+            counts=self._protocol.is_member,
+            directory_of=lambda address: members.node_at(address) or self._marking.node_at(address),
+            lost=lambda: self._marking.lost,
+            is_caught_up=lambda: self._admission.is_caught_up,
+            disagreements=lambda: members.disagreements_among,
+            view=self.quorum.view,
+            send=lambda node, notice: self._outlets.send((node,), notice),
+        )
 
     def start(self) -> None:
         """Begin to tick, on the running loop.
@@ -398,7 +371,7 @@ class Replicator:
         self._admission.seek()
         self.quorum.settle(peer.node)
 
-    def _replaced(self, partition: int) -> None:
+    def _installed(self, partition: int) -> None:
         """A peer's snapshot has replaced a partition, durably."""
         self._roster.durable(self._commit.durable)
         self.scrubber.forget_partition(partition)
@@ -483,6 +456,8 @@ class Replicator:
             return  # They stay missing, and are fetched again.
         for arrival, error in received.refused:
             self._protocol.refused(peer, arrival.shipment, error, now)
+        for target in received.dangling:
+            self.scrubber.dangles(target)
         partitions = self._settling.applied(peer, received.number, received.applied)
         self._protocol.applied(partitions)
         self.quorum.applied(partitions)

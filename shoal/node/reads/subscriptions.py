@@ -10,17 +10,16 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-from shoal.config import Config
 from shoal.kinds.presence.handler import Presences
 from shoal.names import check_name
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
-from shoal.node.watching.feed import Feed, Subscriber
+from shoal.node.watching.feed import Subscriber
 from shoal.node.watching.resumable import ResumableWatch
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Follow, FollowPresence, Push, Subscription, Watch
-from shoal.storage.commit import GroupCommit
 from shoal.storage.keys import Kind
 
 Pushes = AbstractAsyncContextManager[AsyncIterator[Push]]
@@ -29,22 +28,13 @@ Pushes = AbstractAsyncContextManager[AsyncIterator[Push]]
 class Subscriptions:
     """Opens the subscriptions of one node, by kind."""
 
-    def __init__(
-        self,
-        database: Database,
-        *,
-        commit: GroupCommit,
-        feed: Feed,
-        replicas: Replicas,
-        presences: Presences,
-        config: Config,
-    ) -> None:
+    def __init__(self, context: NodeContext, database: Database, *, replicas: Replicas, presences: Presences) -> None:
         self._database = database
-        self._commit = commit
-        self._feed = feed
+        self._commit = context.commit
+        self._feed = context.feed
         self._replicas = replicas
         self._presences = presences
-        self._config = config
+        self._config = context.config
         self._kinds: Mapping[type, Callable[[Any, Bookmark], Pushes]] = {
             Watch: self._watch,
             Follow: self._follow,

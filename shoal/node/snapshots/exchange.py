@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.replication import Replication
 from shoal.cluster.snapshots.roots import RootsMessage
-from shoal.config import Config
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.environment import Environment
-from shoal.node.incarnation import Incarnation
 from shoal.node.snapshots.receiving import SnapshotReceiver
 from shoal.node.snapshots.sending import SnapshotSender
-from shoal.node.snapshots.witnessing import Owners, Witnesses
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Storage
+from shoal.node.snapshots.witnessing import Others, Witnesses
 
 
 class Outlets(Protocol):
@@ -36,66 +32,32 @@ class Outlets(Protocol):
 
 
 class SnapshotExchange:
-    """Both sides. `named` gives the name of a node, for people; `is_removed` tells whether its directory was removed.
-
-    `owners` are the other owners, and `unsure` gives the objects of a partition that cannot be compared here.
-    `installed` is called with each partition that was replaced; then the protocol has effects to carry out.
-    """
+    """Both sides. `installed` is called with each partition that was replaced; then the protocol has effects to carry out."""
 
     def __init__(
         self,
+        context: NodeContext,
         protocol: Replication,
         database: Database,
         *,
-        storage: Storage,
-        commit: GroupCommit,
         outlets: Outlets,
+        others: Others,
         installed: Callable[[int], None],
-        named: Callable[[bytes], str],
-        is_removed: Callable[[bytes], bool],
-        owners: Callable[[], Owners],
-        unsure: Callable[[int], Collection[bytes]],
-        incarnation: Incarnation,
-        environment: Environment,
-        config: Config,
     ) -> None:
         self._protocol = protocol
         self._database = database
-        self._now = environment.monotonic
+        self._now = context.environment.monotonic
         self._announce = installed
-        self._sender = SnapshotSender(
-            storage,
-            commit,
-            partitions=database.partitions,
-            offer=outlets.offer,
-            is_behind=outlets.is_behind,
-            environment=environment,
-            config=config,
-        )
-        self.witnesses = Witnesses(
-            storage,
-            commit,
-            partitions=database.partitions,
-            owners=owners,
-            named=named,
-            send=lambda node, message: outlets.send((node,), message),
-            unsure=unsure,
-            environment=environment,
-            config=config,
-        )
+        self._sender = SnapshotSender(context, offer=outlets.offer, is_behind=outlets.is_behind)
+        self.witnesses = Witnesses(context, others, send=lambda node, message: outlets.send((node,), message))
         self._receiver = SnapshotReceiver(
+            context,
             protocol.snapshots,
             database,
-            storage=storage,
-            commit=commit,
             witnesses=self.witnesses,
+            others=others,
             send=lambda node, message: outlets.send((node,), message),
             installed=self._installed,
-            named=named,
-            is_removed=is_removed,
-            incarnation=incarnation,
-            environment=environment,
-            config=config,
         )
 
     async def heard(self, peer: bytes, message: SnapshotRequest | SnapshotPiece) -> None:

@@ -40,17 +40,15 @@ from msgspec import Struct, msgpack
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.snapshots.taking import Snapshots
-from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, Overloaded, ShoalError
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.environment import Environment
-from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import Checker, Content, differing, lacking
 from shoal.node.snapshots.switching import Row, Write
-from shoal.node.snapshots.witnessing import Witnesses
+from shoal.node.snapshots.witnessing import Others, Witnesses
 from shoal.node.turns import Background
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
@@ -155,35 +153,29 @@ class SnapshotReceiver:
 
     def __init__(
         self,
+        context: NodeContext,
         snapshots: Snapshots,
         database: Database,
         *,
-        storage: Storage,
-        commit: GroupCommit,
         witnesses: Witnesses,
+        others: Others,
         send: Callable[[bytes, SnapshotRequest], None],
         installed: Callable[[int], None],
-        named: Callable[[bytes], str],
-        is_removed: Callable[[bytes], bool],
-        incarnation: Incarnation,
-        environment: Environment,
-        config: Config,
     ) -> None:
         self._snapshots = snapshots
         self._database = database
-        self._storage = storage
-        self._commit = commit
+        self._storage = context.storage
+        self._commit = context.commit
         self._witnesses = witnesses
         self._send = send
         self._installed = installed
-        self._named = named
-        self._is_removed = is_removed
-        self._incarnation = incarnation
-        self._environment = environment
-        self._config = config
+        self._others = others
+        self._incarnation = context.incarnation
+        self._environment = context.environment
+        self._config = context.config
         self._staging: dict[int, _Staging] = {}  # At most `snapshots_open_max`.
         self._switching = Background()  # Of partitions that are being replaced; as many at most.
-        self._rests = Rests(snapshots, commit, environment.monotonic)
+        self._rests = Rests(snapshots, context.commit, context.environment.monotonic)
 
     async def stop(self) -> None:
         """Stop all switches; the next start finishes what was begun."""
@@ -257,7 +249,9 @@ class SnapshotReceiver:
         except ShoalError as error:
             self._fail(peer, number, error)
             return
-        taken = Taken(self._named(peer), [self._named(node) for node in verdict.agreeing], self._environment.now_ms())
+        taken = Taken(
+            self._others.named(peer), [self._others.named(node) for node in verdict.agreeing], self._environment.now_ms()
+        )
         await self._replace(peer, number, staging, content, taken)
 
     def _pieces(self, number: int, staging: _Staging) -> Iterable[list[Row]]:
@@ -269,7 +263,7 @@ class SnapshotReceiver:
         begun = False
         try:
             await self._commit.wait_durable(partition.written)
-            if self._is_removed(peer):
+            if self._others.is_removed(peer):
                 raise BadOperation("its sender is no member any more.", reason="removed")
             self._check(partition, staging, content)
             begun = True
@@ -350,6 +344,8 @@ class SnapshotReceiver:
 
     def _fail(self, peer: bytes, number: int, error: ShoalError) -> None:
         """Try again later, maybe with another peer."""
-        _log.warning("the snapshot of partition %d that %s sent is not used: %s", number, self._named(peer), error.message)
+        _log.warning(
+            "the snapshot of partition %d that %s sent is not used: %s", number, self._others.named(peer), error.message
+        )
         self._staging.pop(number, None)
         self._snapshots.failed(number, self._environment.monotonic())

@@ -22,14 +22,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.cluster.messages import SNAPSHOT_ID_BYTES, SnapshotPiece, SnapshotRequest
-from shoal.config import Config
 from shoal.errors import ShoalError
-from shoal.node.environment import Environment
-from shoal.node.partitions import Partitions
+from shoal.node.context import NodeContext
 from shoal.node.snapshots import switching
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Snapshot, Storage
+from shoal.storage.interface import Snapshot
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -64,23 +61,15 @@ class SnapshotSender:
     """
 
     def __init__(
-        self,
-        storage: Storage,
-        commit: GroupCommit,
-        *,
-        partitions: Partitions,
-        offer: Callable[[bytes, SnapshotPiece], bool],
-        is_behind: Callable[[bytes], bool],
-        environment: Environment,
-        config: Config,
+        self, context: NodeContext, *, offer: Callable[[bytes, SnapshotPiece], bool], is_behind: Callable[[bytes], bool]
     ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._partitions = partitions
+        self._storage = context.storage
+        self._commit = context.commit
+        self._partitions = context.partitions
         self._offer = offer
         self._is_behind = is_behind
-        self._environment = environment
-        self._config = config
+        self._environment = context.environment
+        self._config = context.config
         self._kept: dict[bytes, _Kept] = {}  # By id.
         self._opening = 0  # Snapshots that wait until they are durable.
         self._took_s = 0.0  # By the last piece.

@@ -16,13 +16,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from shoal.cluster.snapshots.roots import GARBAGE_MAX, Roots, RootsMessage, RootsRequest, Word, is_believed
-from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.dot import HORIZON, Origin, VersionVector
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection.entries import Garbage, unpack
-from shoal.node.environment import Environment
-from shoal.node.partitions import Partitions
+from shoal.node.context import NodeContext
 from shoal.node.retired import Retirement, Summary
 from shoal.node.snapshots.checking import Content
 from shoal.node.snapshots.rooting import (
@@ -39,8 +37,7 @@ from shoal.node.snapshots.rooting import (
 from shoal.node.turns import Background
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Snapshot, Storage
+from shoal.storage.interface import Snapshot
 
 _HEAD_BYTES = 3  # Of each key: the table and the partition.
 _GENERATIONS_AT_ONCE = 256  # That are looked at before others get a turn.
@@ -66,6 +63,15 @@ class Owners(NamedTuple):
     learns: bool  # Whether this node is a learner itself.
 
 
+class Others(NamedTuple):
+    """The others with whom a node exchanges snapshots, as it knows them."""
+
+    owners: Callable[[], Owners]
+    named: Callable[[bytes], str]  # The name of a node, for people.
+    is_removed: Callable[[bytes], bool]  # Whether a node's directory was removed.
+    unsure: Callable[[int], Collection[bytes]]  # The objects of a partition that lack data here, and cannot be compared.
+
+
 @dataclass(slots=True)
 class _Question:
     """A snapshot that waits to be believed."""
@@ -88,31 +94,17 @@ class _Held(NamedTuple):
 
 
 class Witnesses:
-    """Both sides. `unsure` gives the objects that cannot be compared here because data of theirs is lacking."""
+    """Both sides."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        commit: GroupCommit,
-        *,
-        partitions: Partitions,
-        owners: Callable[[], Owners],
-        named: Callable[[bytes], str],
-        send: Callable[[bytes, RootsMessage], None],
-        unsure: Callable[[int], Collection[bytes]],
-        environment: Environment,
-        config: Config,
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._partitions = partitions
-        self._owners = owners
-        self._named = named
+    def __init__(self, context: NodeContext, others: Others, *, send: Callable[[bytes, RootsMessage], None]) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
+        self._partitions = context.partitions
+        self._others = others
         self._send = send
-        self._unsure = unsure
-        self._environment = environment
-        self._open_max = config.snapshots_open_max
-        self._wait_s = config.quorum_timeout_s
+        self._environment = context.environment
+        self._open_max = context.config.snapshots_open_max
+        self._wait_s = context.config.quorum_timeout_s
         self._answering = Background()
         self._answers = 0  # Under way.
         self._questions: dict[int, _Question] = {}  # As many as there are snapshots that were staged.
@@ -164,7 +156,7 @@ class Witnesses:
             del self._questions[id]
 
     def _is_believed(self, sender: bytes, question: _Question) -> bool:
-        owners = self._owners()
+        owners = self._others.owners()
         return is_believed(
             sender,
             question.words,
@@ -177,7 +169,7 @@ class Witnesses:
 
     def _ask(self, sender: bytes, question: _Question, request: RootsRequest, now: float) -> bool:
         """Ask the owners that may still confirm it. Returns whether there are any."""
-        left = [node for node in self._owners().linked if node != sender and node not in question.heard]
+        left = [node for node in self._others.owners().linked if node != sender and node not in question.heard]
         left = [node for node in left if question.words.get(node) in (None, Word.ELSEWHERE)]
         for node in left:
             if now - question.asked.get(node, -self._wait_s) >= self._wait_s / _ASKS:
@@ -215,10 +207,10 @@ class Witnesses:
         return Verdict([node for node, word in question.words.items() if word is Word.SAME], list(question.differing), doubt)
 
     def _doubt(self, sender: bytes, question: _Question) -> str:
-        owners = self._owners()
-        why = [f"{self._named(node)} has others ({', '.join(tables)})" for node, tables in question.differing.items()]
+        owners = self._others.owners()
+        why = [f"{self._others.named(node)} has others ({', '.join(tables)})" for node, tables in question.differing.items()]
         silent = [node for node in owners.nodes if node != sender and question.words.get(node) in (None, Word.ELSEWHERE)]
-        why += [f"{self._named(node)} did not confirm them" for node in silent]
+        why += [f"{self._others.named(node)} did not confirm them" for node in silent]
         advice = (
             " If that does not end, one of these nodes lies, or its disk is wrong: compare them with `shoal verify`, and take "
             "the wrong one out with `shoal cluster forget`."
@@ -259,7 +251,7 @@ class Witnesses:
         number, forgotten, forgotten_hlc = request.partition, held.summary.forgotten, held.summary.forgotten_hlc
         entries: list[bytes] = []
         generations: dict[bytes, Garbage] = {}  # To which the entries belong, by mark.
-        unsure = {mark_of(name) for name in self._unsure(number)}
+        unsure = {mark_of(name) for name in self._others.unsure(number)}
         for key, packed in held.rows.scan(*keys.rows_of(keys.GARBAGE, number)):
             garbage = unpack(packed)
             entries.append(mark_of(key, packed))

@@ -21,12 +21,11 @@ from typing import Any, Protocol
 from msgspec import structs
 
 from shoal import values
-from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.errors import Overloaded, ShoalError
 from shoal.names import RESERVED, check_name
+from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
-from shoal.node.partitions import Partitions
 from shoal.node.spaces.usage import Usage
 from shoal.node.target import Target
 from shoal.protocol import requests
@@ -106,25 +105,17 @@ class _Rate:
 class Quotas:
     """Applies the quotas of one node. `read` answers a read of a map from the rows applied here."""
 
-    def __init__(
-        self,
-        usage: Usage,
-        partitions: Partitions,
-        *,
-        read: Callable[[requests.ReadMap, Target], Any],
-        monotonic: Callable[[], float],
-        config: Config,
-    ) -> None:
+    def __init__(self, context: NodeContext, usage: Usage, *, read: Callable[[requests.ReadMap, Target], Any]) -> None:
         self._usage = usage
-        self._partitions = partitions
+        self._partitions = context.partitions
         self._read = read
-        self._monotonic = monotonic
+        self._monotonic = context.environment.monotonic
         self._default = Quota(
-            config.quota_bytes,
-            config.quota_objects,
-            config.quota_writes_per_s,
-            config.quota_watchers,
-            config.quota_documents,
+            context.config.quota_bytes,
+            context.config.quota_objects,
+            context.config.quota_writes_per_s,
+            context.config.quota_watchers,
+            context.config.quota_documents,
         )
         self._seen: VersionVector | None = None  # The vector at which the records were read.
         self._known: dict[str, Known] = {}

@@ -21,7 +21,6 @@ from hashlib import sha256
 
 from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
-from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
@@ -30,7 +29,7 @@ from shoal.node.appliers.applier import What
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations, split
-from shoal.node.partitions import Partitions
+from shoal.node.context import NodeContext
 from shoal.node.retired import RetiredOrigins
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
@@ -40,8 +39,6 @@ from shoal.node.verification.replay import Folded, blank, differing, erased, fol
 from shoal.node.verification.report import Logged, Object, ObjectPlace, unreadable
 from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
 _SLICE = 24  # Operations that are read or folded before other tasks get a turn; of rows it is `_ROWS`.
@@ -81,24 +78,14 @@ class _Made(NamedTuple):
 class Rebuilder:
     """Rebuilds objects. `forget` registers with a transaction that memory drops the object once its rows are written."""
 
-    def __init__(
-        self,
-        storage: Storage,
-        commit: GroupCommit,
-        *,
-        partitions: Partitions,
-        generations: Generations,
-        garbage: Collector,
-        forget: Forget,
-        config: Config,
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
-        self._partitions = partitions
+    def __init__(self, context: NodeContext, *, generations: Generations, garbage: Collector, forget: Forget) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
+        self._partitions = context.partitions
         self._generations = generations
         self._garbage = garbage
         self._forget = forget
-        self._config = config
+        self._config = context.config
 
     def reaches_back(self, number: int) -> bool:
         """Whether the log of a partition is whole, so that it produces all rows."""

@@ -78,7 +78,6 @@ class Scrubber:
         self._wanted: dict[int, tuple[bytes, asyncio.Future[Supply]]] = {}
         self._last_id = _FIRST_ID
         self._stopped = False
-        database.exchange.incoming.on_dangling = self._dangles
         self.replaced = 0  # Objects, in this incarnation.
         self.noticed: set[bytes] = set()  # Objects that differed, in this incarnation; at most `rows_differ_max`.
         self.incomplete: set[bytes] = set()  # Threads with a save that needed data swept here; at most as many.
@@ -231,7 +230,7 @@ class Scrubber:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._examine())
 
-    def _dangles(self, target: Target) -> None:
+    def dangles(self, target: Target) -> None:
         """Rebuild a thread that received a save on a checkpoint pruned here, to fetch what the save needs."""
         if len(self._dangling) < self._config.rows_differ_max:
             name = keys.object_rows(target.partition, *target)

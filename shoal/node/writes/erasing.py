@@ -29,8 +29,8 @@ from shoal.node.catalog import Catalog
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
+from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
-from shoal.node.partitions import Partitions
 from shoal.node.recent import Recent
 from shoal.node.target import Target, named_by
 from shoal.node.transaction import Transaction
@@ -86,25 +86,28 @@ class Eraser:
 
     def __init__(
         self,
+        context: NodeContext,
+        *,
         generations: Generations,
         garbage: Collector,
-        *,
         erasure: Erasure,
-        partitions: Partitions,
         catalog: Catalog,
         shapes: ShapeCache,
         ended: Callable[[Transaction, Target], None],
-        known_max: int,
     ) -> None:
         self._erasure = erasure
-        self._partitions = partitions
+        self._partitions = context.partitions
         self._generations = generations
         self._garbage = garbage
         self._catalog = catalog
         self._shapes = shapes
         self._ended = ended
-        self._unpruned: Recent[Target] = Recent(known_max)  # Threads known to have no pruned checkpoint: a save need not look.
-        self._unmarked: Recent[Target] = Recent(known_max)  # Threads known never to have been under a lease, likewise.
+        self._unpruned: Recent[Target] = Recent(
+            context.config.objects_known_max
+        )  # Threads known to have no pruned checkpoint: a save need not look.
+        self._unmarked: Recent[Target] = Recent(
+            context.config.objects_known_max
+        )  # Threads known never to have been under a lease, likewise.
         self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)
 
     def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:

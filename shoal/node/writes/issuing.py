@@ -18,9 +18,8 @@ from msgspec import Struct
 from shoal.cluster import operation
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Shipment
-from shoal.config import Config
 from shoal.crdt import deletion
-from shoal.crdt.clock import END_MS, HybridClock
+from shoal.crdt.clock import END_MS
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import SpansPartitions, TooLarge, Unavailable, Unsupported
@@ -32,21 +31,20 @@ from shoal.node.appliers.mutation import FencedMutation, Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.collection.answers import Changed
 from shoal.node.collection.generations import Generations
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.node.handler import Handler, Made, WriteContext
-from shoal.node.incarnation import Incarnation
-from shoal.node.partitions import Ahead, Partition, Partitions
+from shoal.node.partitions import Ahead, Partition
 from shoal.node.target import Target, target_of
 from shoal.node.transaction import Transaction
 from shoal.node.watching.changelog import change_of
-from shoal.node.watching.feed import Feed, Staged
+from shoal.node.watching.feed import Staged
 from shoal.node.writes import idempotency
 from shoal.node.writes.erasing import Eraser
 from shoal.node.writes.idempotency import IdempotencyTable
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectWrite, Reply
+from shoal.records import NamedTuple
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit, LoggedStorage
 
 
 class Located(Struct, frozen=True):
@@ -88,6 +86,14 @@ class Issued(Struct, frozen=True):
         return self.vector.frontier if self.dot is None else VersionVector.of(self.dot)
 
 
+class Outbound(NamedTuple):
+    """The replication, as it is told of the operations that are issued here, and asked about them."""
+
+    logged: Callable[[Logged], None]  # Called with each that was written.
+    check_time: Callable[[int], None]  # Called before each, with the time that it will carry; it may raise.
+    spoken: Callable[[], int]  # The oldest version of the peer protocol that a peer speaks.
+
+
 class _Writing(Struct, frozen=True):
     """A request that is becoming an operation."""
 
@@ -98,46 +104,38 @@ class _Writing(Struct, frozen=True):
 
 
 class Issuer:
-    """Makes operations of requests. If set, `on_logged` is called with each; `operations` counts them.
-
-    `on_keyed` is called with the partition of each that has a key.
-    If set, `check_time` is called before each, with the time that it will carry; it may raise.
-    `spoken` tells the oldest version of the peer protocol that a peer speaks.
-    """
+    """Makes operations of requests; `operations` counts them. `keyed` is called with the partition of each that has a key."""
 
     def __init__(
         self,
-        storage: LoggedStorage,
-        commit: GroupCommit,
+        context: NodeContext,
         *,
         handlers: Sequence[Handler],
-        partitions: Partitions,
-        clock: HybridClock,
         generations: Generations,
         eraser: Eraser,
-        incarnation: Incarnation,
-        environment: Environment,
-        config: Config,
-        feed: Feed,
+        keyed: Callable[[int], None],
     ) -> None:
-        self._storage = storage
-        self._commit = commit
+        self._storage = context.storage
+        self._commit = context.commit
         self._checks = {request: check for handler in handlers for request, check in handler.checks.items()}
         self._writers = {request: writer for handler in handlers for request, writer in handler.writers.items()}
-        self._partitions = partitions
-        self._clock = clock
+        self._partitions = context.partitions
+        self._clock = context.clock
         self._generations = generations
         self._eraser = eraser
-        self._incarnation = incarnation
-        self._now_ms = environment.now_ms
-        self._batch_writes_max = config.batch_writes_max
-        self._feed = feed
-        self._receipts = IdempotencyTable(storage, environment.now_ms, config)
-        self.on_logged: Callable[[Logged], None] | None = None
-        self.on_keyed: Callable[[int], None] = lambda _: None
-        self.check_time: Callable[[int], None] | None = None
-        self.spoken: Callable[[], int] = lambda: PEER_PROTOCOL
+        self._incarnation = context.incarnation
+        self._now_ms = context.environment.now_ms
+        self._batch_writes_max = context.config.batch_writes_max
+        self._feed = context.feed
+        self._receipts = IdempotencyTable(context.storage, context.environment.now_ms, context.config)
+        self._keyed = keyed
+        self._outbound: Outbound | None = None
+        self._spoken: Callable[[], int] = lambda: PEER_PROTOCOL
         self.operations = 0
+
+    def replicate(self, outbound: Outbound) -> None:
+        """The node has peers: its operations are theirs, too."""
+        self._outbound, self._spoken = outbound, outbound.spoken
 
     def check(self, request: requests.AnyWrite | requests.Maintenance[Any]) -> None:
         """Check a request before anything else is done for it.
@@ -228,8 +226,8 @@ class Issuer:
         ahead.written(self._commit.write(transaction.rows))
         self.operations += 1
         transaction.written()
-        if self.on_logged is not None:
-            self.on_logged(Logged(partition.written, partition, Shipment(number, *dot, chain, body, blobs.pack([]))))
+        if self._outbound is not None:
+            self._outbound.logged(Logged(partition.written, partition, Shipment(number, *dot, chain, body, blobs.pack([]))))
 
     def _issue(self, writing: _Writing) -> Issued:
         located, transaction, partition = writing.located, writing.transaction, writing.partition
@@ -241,9 +239,7 @@ class Issuer:
         for place, (target, write) in enumerate(zip(located.targets, located.writes, strict=True)):
             here = stamp.at(len(mutations))
             generation = self._generations.current(transaction, target)
-            context = WriteContext(
-                transaction, target, generation.rows, here, writing.key, place, located.unclaimed, self.spoken
-            )
+            context = WriteContext(target, generation.rows, here, writing.key, place, located.unclaimed, self._spoken)
             fence = located.fences.get(target, 0) if located.fences else 0
             if not fence and type(write) in DRIVING:
                 self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
@@ -258,20 +254,20 @@ class Issuer:
         reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
         if not mutations and not (writing.key is not None and any(map(_is_remembered, located.writes))):
             return Issued(reply, partition.written, partition.vector, endings)
-        if (spoken := self.spoken()) < PEER_PROTOCOL:
+        if (spoken := self._spoken()) < PEER_PROTOCOL:
             _check_spoken(mutations, spoken)
         entry = self._log(writing, stamp, mutation.encode(mutations), reply)
-        if self.on_logged is not None:
+        if self._outbound is not None:
             shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, blobs.pack(besides))
-            self.on_logged(Logged(partition.written, partition, shipped, located.targets[0].space))
+            self._outbound.logged(Logged(partition.written, partition, shipped, located.targets[0].space))
         if staged:
             self._feed.stage(partition.written, staged, {partition.number: partition.vector})
         return Issued(reply, partition.written, partition.vector, endings, stamp.dot, mutations=mutations)
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
         now_ms = self._now_ms()
-        if self.check_time is not None:
-            self.check_time(now_ms)
+        if self._outbound is not None:
+            self._outbound.check_time(now_ms)
         origin = self._incarnation.origin(transaction)
         wall_ms = max(0, min(now_ms, END_MS - 1))  # Peers reject times outside this range.
         dot = Dot(origin, partition.tip(origin).sequence + 1)
@@ -294,7 +290,7 @@ class Issuer:
             transaction.put(keys.vector(partition.number, origin), moved.pack())
         if key is not None:
             transaction.put(keys.request_key(partition.number, key), dot.pack())
-            self.on_keyed(partition.number)
+            self._keyed(partition.number)
         number = self._commit.write(transaction.rows)
         partition.adopt(partition.vector.issue(dot), tips, written=number)
         self.operations += 1

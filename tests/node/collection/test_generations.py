@@ -21,7 +21,7 @@ STAMP = Stamp(Dot(Origin(b"o" * 16), 1), 1, 1, NOTHING_SEEN, 0)
 @pytest.mark.parametrize("looks_between", [False, True])
 def test_a_deletion_is_seen_at_once_and_after_its_write(looks_between: bool) -> None:
     storage = MemoryStorage()
-    generations = Generations(Indexes(storage), known_max=10)
+    generations = Generations(Indexes(storage, due=lambda _: None, moved=lambda *_: None), known_max=10)
     assert generations.current(Transaction(storage), TARGET).number == 0
     transaction = Transaction(storage)
     assert generations.delete(transaction, TARGET, STAMP, deletion.Delete(0))

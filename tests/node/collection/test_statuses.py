@@ -16,9 +16,7 @@ from tests.node.conftest import Bench
 
 def lister_of(bench: Bench, catalog: Any) -> StatusLister:
     database = bench.node._database
-    return StatusLister(
-        bench.storage, database._commit, catalog=catalog, generations=database.generations, closed=database.partitions.closed
-    )
+    return StatusLister(database._context, catalog, database.generations)
 
 
 class Catalog:

@@ -136,7 +136,8 @@ async def test_a_compaction_pauses_between_its_steps(open_bench: Opener, monkeyp
         pauses += 1
         await asyncio.sleep(0)
 
-    monkeypatch.setattr(bench.node.service._database, "_environment", replace(bench.simulated.environment, pause=pause))
+    environment = replace(bench.simulated.environment, pause=pause)
+    monkeypatch.setattr(bench.node._database, "_context", replace(bench.node._context, environment=environment))
     await compacted(bench)
     assert pauses >= 2 * 10  # One round decides what is covered, another merges it.
 

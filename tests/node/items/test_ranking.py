@@ -232,7 +232,7 @@ async def test_vectors_without_room_are_read_from_the_store(open_bench: Opener) 
         for _ in range(2):
             for rest in (NOTES, ("notes", "user-0"), ("notes", "user-1")):
                 await check(bench.space.items, model, rest, [random.gauss(0, 1) for _ in range(16)])
-        held = sum(matrix.size_bytes for matrix in bench.node.service._database._rankings._matrices.values())
+        held = sum(matrix.size_bytes for matrix in bench.node.service._database._kinds.rankings._matrices.values())
         assert held <= cache_bytes + 16 * 4 * 50 * 3 + 50 * 200 + 4096  # What one step brought may be over it.
 
 

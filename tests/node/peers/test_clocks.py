@@ -91,7 +91,7 @@ async def test_no_time_of_a_wrong_clock_reaches_the_others(fleet: Fleet) -> None
     await add(fleet["b"])
     await fleet.converged(WAIT_S)
     for member in fleet.members.values():
-        assert wall_ms_of(member.node._database._clock.last) < fleet["b"].simulated.now_ms + HOUR_MS / 2
+        assert wall_ms_of(member.node._context.clock.last) < fleet["b"].simulated.now_ms + HOUR_MS / 2
 
 
 async def test_words_heard_count_while_no_peer_is_reached(fleet: Fleet) -> None:

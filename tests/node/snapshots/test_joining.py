@@ -220,7 +220,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Moments]]:
     async def counted(self: SnapshotExchange, peer: bytes, message: SnapshotRequest | SnapshotPiece) -> None:
         if what == "messages":
             for moments in current:
-                moments.passed(self._database._config.advertise.partition(":")[0])
+                moments.passed(self._database._context.config.advertise.partition(":")[0])
         await heard(self, peer, message)
 
     def written(self: SimulatedDisk, rows: Any, ranges: Any = ()) -> int:
@@ -356,12 +356,12 @@ def test_a_snapshot_whose_sender_was_removed_meanwhile_is_not_used(
     async def remove_its_sender(self: SnapshotReceiver, peer: bytes, answer: SnapshotPiece) -> None:
         if answer.digest and not removed:
             removed.append(answer.partition)
-            self._is_removed = lambda node: node == peer
+            self._others = self._others._replace(is_removed=lambda node: node == peer)
         await received(self, peer, answer)
 
     def back_again(self: SnapshotReceiver, peer: bytes, number: int, error: ShoalError) -> None:
         assert "no member any more" in error.message
-        self._is_removed = lambda node: False
+        self._others = self._others._replace(is_removed=lambda node: False)
         fail(self, peer, number, error)
 
     monkeypatch.setattr(SnapshotReceiver, "received", remove_its_sender)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from shoal.config import Config
 from shoal.errors import BadOperation, ReadOnly
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.receiving import SnapshotReceiver, Taken, _Staging
+from shoal.node.snapshots.witnessing import Others, Owners
 from shoal.storage import keys
 from tests.node.snapshots.conftest import NUMBER, Filled
 from tests.node.snapshots.test_checking import checked
@@ -32,20 +34,20 @@ class Transfers:
 
 
 def receiving(store: Filled, snapshots: Any) -> SnapshotReceiver:
-    database = store.node.service._database
-    return SnapshotReceiver(
-        snapshots,
-        database,
-        storage=store.storage,
-        commit=database._commit,
-        send=lambda peer, request: None,
-        installed=lambda number: None,
+    others = Others(
+        owners=lambda: Owners([], 0, 0, [], [], learns=False),
         named=lambda peer: "a peer",
         is_removed=lambda peer: False,
+        unsure=lambda _: (),
+    )
+    return SnapshotReceiver(
+        replace(store.node._context, config=Config()),
+        snapshots,
+        store.node.service._database,
         witnesses=None,  # type: ignore[arg-type]
-        incarnation=store.node._incarnation,
-        environment=store.simulated.environment,
-        config=Config(),
+        others=others,
+        send=lambda peer, request: None,
+        installed=lambda number: None,
     )
 
 

@@ -41,16 +41,8 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def sending(filled: Filled, offer: Callable[[bytes, SnapshotPiece], bool], config: Config | None = None) -> SnapshotSender:
-    database = filled.node.service._database
-    return SnapshotSender(
-        filled.storage,
-        database._commit,
-        partitions=database.partitions,
-        offer=offer,
-        is_behind=lambda _: False,
-        environment=filled.simulated.environment,
-        config=config or Config(),
-    )
+    context = replace(filled.node._context, config=config or Config())
+    return SnapshotSender(context, offer=offer, is_behind=lambda _: False)
 
 
 @pytest.mark.answers("snapshots-hold-up-clients")
@@ -61,15 +53,13 @@ async def test_a_sender_rests_after_each_piece_only_while_requests_wait(filled: 
         sent.append(piece)
         return True
 
-    sender = SnapshotSender(
-        filled.storage,
-        disk,  # type: ignore[arg-type]
-        partitions=filled.node.service._database.partitions,
-        offer=offer,
-        is_behind=lambda _: False,
+    context = replace(
+        filled.node._context,
+        commit=disk,  # type: ignore[arg-type]
         environment=replace(filled.simulated.environment, monotonic=lambda: next(ticks) / 100),
         config=Config(snapshot_piece_bytes=500),
     )
+    sender = SnapshotSender(context, offer=offer, is_behind=lambda _: False)
     await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
     assert rests == [], "nobody waits"
     disk.is_awaited = True
@@ -118,11 +108,11 @@ async def test_nothing_is_sent_before_what_it_shows_is_durable(filled: Filled) -
         sent.append(piece)
         return True
 
-    database = filled.node.service._database
+    commit = filled.node._commit
     sender = sending(filled, offer)
     filled.simulated.hold_syncs()
     writing = asyncio.create_task(filled.space.counter("tokens").add(1))
-    while database._commit.written == database._commit.durable:
+    while commit.written == commit.durable:
         await asyncio.sleep(LOOK_S)
     asked = asyncio.create_task(sender.asked(PEER, SnapshotRequest(NUMBER, 1)))
     for _ in range(100):

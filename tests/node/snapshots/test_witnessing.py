@@ -12,7 +12,7 @@ from shoal.cluster.snapshots.roots import Roots, RootsMessage, RootsRequest
 from shoal.config import Config
 from shoal.node.environment import Environment
 from shoal.node.snapshots.rooting import vector_root
-from shoal.node.snapshots.witnessing import Owners, Witnesses
+from shoal.node.snapshots.witnessing import Others, Owners, Witnesses
 from shoal.storage import keys
 from tests.node.snapshots.conftest import NUMBER, Filled
 from tests.node.snapshots.test_checking import checked
@@ -29,17 +29,16 @@ class Witnessing:
         database = filled.node.service._database
         self.vector = vector_root(database.partitions.load(NUMBER).tips)
         self.sent: list[RootsMessage] = []
-        self.witnesses = Witnesses(
-            filled.storage,
-            database._commit,
-            partitions=database.partitions,
+        others = Others(
             owners=lambda: Owners([SENDER, WITNESS], 2, 2, [], [SENDER, WITNESS], learns=False),
             named=lambda node: node.decode(),
-            send=lambda _peer, message: self.sent.append(message),
+            is_removed=lambda _node: False,
             unsure=lambda _number: unsure,
-            environment=environment or filled.simulated.environment,
-            config=CONFIG,
         )
+        context = dataclasses.replace(
+            filled.node._context, environment=environment or filled.simulated.environment, config=CONFIG
+        )
+        self.witnesses = Witnesses(context, others, send=lambda _peer, message: self.sent.append(message))
 
     def ask(self, id: int = 1) -> None:
         self.witnesses.heard(SENDER, RootsRequest(id, NUMBER, self.vector, b"", 0))

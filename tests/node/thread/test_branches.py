@@ -11,6 +11,7 @@ from shoal.crdt.rows import Stamp
 from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, Pruned, TooLarge, Unavailable
 from shoal.kinds.thread.serving.branches import head_ids
 from shoal.kinds.thread.state import dag
+from shoal.node.writes.issuing import Outbound
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
@@ -331,7 +332,7 @@ async def test_a_headless_checkpoint_needs_a_label(bench: Bench) -> None:
 async def test_an_older_peer_gets_no_deletion(bench: Bench) -> None:
     ids = await three(bench)
     await bench.space.thread("a").branch("x", at=ids[0])
-    bench.node._database.issuer.spoken = lambda: 6
+    bench.node._database.issuer.replicate(Outbound(lambda _: None, lambda _: None, spoken=lambda: 6))
     with pytest.raises(Unavailable, match="older version"):
         await bench.space.thread("a").delete_branch("x")
     saved = await bench.node.session().call(save_of(1, requests.NO_HEAD))

@@ -49,7 +49,7 @@ async def add(session: Session, number: int, *, key: str = "k", amount: int = 1)
 def check(member: Member, key: str) -> None:
     """What is remembered, or read now, is what the adds say, in one step."""
     rows = ObjectRows(Transaction(member.storage), keys.object_rows(MAP.partition, *MAP))
-    assert member.node._database._maps.sums.value(rows, MAP, key) == ormap.value(rows, key)
+    assert member.node._database._kinds.maps.sums.value(rows, MAP, key) == ormap.value(rows, key)
 
 
 @pytest.mark.answers("reading-a-counter-of-a-map-adds-up-all")
@@ -77,7 +77,7 @@ async def test_remembered_sums_are_bounded(open_bench: Opener) -> None:
     for number in range(40 * 6):
         await add(session, number, key=f"k{number % 6}")
     assert [await count(session, f"k{n % 6}") for n in range(12)] == [40] * 12
-    assert len(bench.node._database._maps.sums) == 3
+    assert len(bench.node._database._kinds.maps.sums) == 3
 
 
 @pytest.mark.answers("reading-a-counter-of-a-map-adds-up-all")

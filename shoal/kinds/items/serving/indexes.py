@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
@@ -41,13 +41,12 @@ from shoal.errors import InvalidInput, Overloaded, ShoalError, StoreCorrupt, Too
 from shoal.kinds.items import state as items
 from shoal.kinds.items.state import ITEM
 from shoal.names import check_label, check_name
+from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Memory, Readers, View, WriteContext, Writers
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Readable, Transaction
 from shoal.protocol.requests import IndexItems, ItemIndex, ItemIndexes, ItemsIndexed, ListItemIndexes, UnindexItems
 from shoal.storage import keys
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Storage
 from shoal.values.filtering import field_of
 from shoal.values.order import ordered
 
@@ -75,23 +74,23 @@ _NONE: Standings = {}
 class Indexes(Memory):
     """The states of all indexes on this node.
 
-    `on_due` is called with an object whose index rows are not as declared. `on_moved` is called with each written item of
+    `due` is called with an object whose index rows are not as declared. `moved` is called with each written item of
     the objects in `watched`, after the write: those whose vectors are in memory.
     """
 
-    def __init__(self, storage: Readable) -> None:
+    def __init__(self, storage: Readable, *, due: Callable[[Target], None], moved: Callable[[Target, bytes], None]) -> None:
         self._storage = storage
         self._standings: OrderedDict[Target, Standings] = OrderedDict()
-        self.on_due: Callable[[Target], None] = lambda _: None
+        self.due = due
         self.watched: set[Target] = set()
-        self.on_moved: Callable[[Target, bytes], None] = lambda *_: None
+        self.written = moved
 
     def rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
         """The rows of an object of items, which keep its indexes."""
         return IndexedRows(transaction, prefix, self, target)
 
     def of(self, target: Target) -> Standings:
-        """The states of an object's indexes by field; the first call for an object reads them and may call `on_due`.
+        """The states of an object's indexes by field; the first call for an object reads them and may call `due`.
 
         Raises:
             StoreCorrupt: a state cannot be decoded.
@@ -104,7 +103,7 @@ class Indexes(Memory):
             if len(self._standings) > _OBJECTS_MAX:
                 self._standings.popitem(last=False)
             if is_due(found, declared(transaction, prefix)):
-                self.on_due(target)
+                self.due(target)
         return found
 
     def forget_partition(self, number: int) -> None:
@@ -149,11 +148,11 @@ class IndexedRows(ObjectRows):
     def _follow(self, key: bytes, stored: bytes | None) -> None:
         if key.startswith(ITEM):
             if self._target in self._indexes.watched:
-                self._transaction.when_written(lambda: self._indexes.on_moved(self._target, key[1:]))
+                self.transaction.when_written(lambda: self._indexes.written(self._target, key[1:]))
             if fields := self._indexes.of(self._target):
                 self._move(key, stored, fields)
         elif key.startswith(items.INDEX):
-            self._transaction.when_written(lambda: self._indexes.on_due(self._target))
+            self.transaction.when_written(lambda: self._indexes.due(self._target))
 
     def _move(self, key: bytes, stored: bytes | None, fields: Standings) -> None:
         path, before, prefix = key[1:], self.get(key), self.key(b"")
@@ -162,9 +161,9 @@ class IndexedRows(ObjectRows):
             new = None if stored is None else value_row(prefix, field, path, stored)
             if old != new:
                 if old is not None:
-                    self._transaction.delete(old)
+                    self.transaction.delete(old)
                 if new is not None:
-                    self._transaction.put(new, b"")
+                    self.transaction.put(new, b"")
 
 
 def prefix_of(transaction: Transaction, target: Target) -> bytes:
@@ -283,18 +282,15 @@ _DUE_MAX = 4096  # Objects that wait. One that is left out is noted again when i
 class Indexer:
     """The background task that makes indexes match what is declared. `closed`: the partitions that are being replaced."""
 
-    def __init__(
-        self, storage: Storage, commit: GroupCommit, indexes: Indexes, config: Config, *, closed: Container[int]
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
+    def __init__(self, context: NodeContext, indexes: Indexes) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
         self._indexes = indexes
-        self._closed = closed
-        self._config = config
+        self._closed = context.partitions.closed
+        self._config = context.config
         self._due: dict[Target, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
-        indexes.on_due = self.stir
 
     def stir(self, target: Target) -> None:
         """Note that the indexes of an object must be built or erased, and start the task."""

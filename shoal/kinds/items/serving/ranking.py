@@ -102,7 +102,6 @@ class Rankings(Memory):
         self._now_ms = now_ms
         self._indexes = indexes
         self._matrices: OrderedDict[Root, Matrix] = OrderedDict()  # The one that was searched last at the end.
-        indexes.on_moved = self._moved
         self.scans: Scans = {RankItems: self.ranked}
 
     def ranked(self, view: Callable[[], View], request: RankItems) -> Ranking:
@@ -169,7 +168,8 @@ class Rankings(Memory):
             del self._matrices[root]
         self._indexes.watched.discard(target)
 
-    def _moved(self, target: Target, path: bytes) -> None:
+    def moved(self, target: Target, path: bytes) -> None:
+        """An item of an object was written."""
         roots = [root for root in self._matrices if root.target == target]
         if not roots:
             self._indexes.watched.discard(target)

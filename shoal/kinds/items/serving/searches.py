@@ -202,7 +202,7 @@ class Searches:
     def _standings(self, view: View, filter: Filter) -> Standings:
         standings = self._indexes.of(view.target) if filter.wanted else {}
         if not all(standing.built for standing in standings.values()):
-            self._indexes.on_due(view.target)  # Building it may have failed.
+            self._indexes.due(view.target)  # Building it may have failed.
         return standings
 
 

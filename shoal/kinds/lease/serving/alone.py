@@ -21,13 +21,12 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from shoal import values
-from shoal.config import Config
 from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown, Overloaded, RegisterChanged, Unavailable
 from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.lease.serving.shards import TOKEN_BYTES, item_of, register_term, tied_term
 from shoal.kinds.lease.state.table import Claim, Group, LeaseName, worklist_mark
 from shoal.kinds.worklist.serving.handouts import Handouts, Worklist
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.node.handler import Contest
 from shoal.node.replicas import Replicas
 from shoal.node.turns import Background
@@ -67,22 +66,13 @@ class Answer(Protocol):
 class Alone:
     """`answers` serves the requests."""
 
-    def __init__(
-        self,
-        leases: Leases,
-        handouts: Handouts,
-        *,
-        replicas: Replicas,
-        write: Write,
-        environment: Environment,
-        config: Config,
-    ) -> None:
-        self._leases = leases
+    def __init__(self, context: NodeContext, handouts: Handouts, *, replicas: Replicas, write: Write) -> None:
+        self._leases = handouts.leases
         self._handouts = handouts
         self._replicas = replicas
         self._write = write
-        self._environment = environment
-        self._config = config
+        self._environment = context.environment
+        self._config = context.config
         self._locks: WeakValueDictionary[LeaseName, asyncio.Lock] = WeakValueDictionary()
         self._ending = Background()  # If the end of a lease fails, it ends by itself.
         self.answers: Mapping[type, Answer] = {CompareAndSet: self._compare_and_set}

@@ -14,14 +14,13 @@ import asyncio
 import zlib
 from collections.abc import Sequence
 
-from shoal.config import Config
 from shoal.errors import InvalidInput, LeaseHeld, NotFound, Overloaded, ShoalError
 from shoal.kinds.lease.serving.shards import TOKEN_BYTES, Decided, Shard, check_holder, check_token, described, item_of, lost
 from shoal.kinds.lease.state import table
 from shoal.kinds.lease.state.table import Claim, Grant, LeaseName, holds_s
 from shoal.names import check_name
 from shoal.node.consensus.quorum_register import QuorumRegister
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.protocol.requests import (
     AcquireLease,
     LeaseGranted,
@@ -47,23 +46,19 @@ class _Known(NamedTuple):
 class Leases:
     """The leases as one node serves them."""
 
-    def __init__(
-        self, register: QuorumRegister, *, node: bytes, environment: Environment, config: Config, is_fresh: bool
-    ) -> None:
+    def __init__(self, context: NodeContext, register: QuorumRegister, *, is_fresh: bool) -> None:
         """`is_fresh`: nobody can still hold what was granted before this process started."""
-        self._environment = environment
-        self._config = config
+        self._environment = context.environment
+        self._config = context.config
         self._shards = [
-            Shard(register, f"{table.KEY}{nth}", node=node, environment=environment, config=config, is_fresh=is_fresh)
-            for nth in range(config.lease_shards)
+            Shard(context, register, f"{table.KEY}{nth}", is_fresh=is_fresh) for nth in range(context.config.lease_shards)
         ]
         self._by_key = {f"{table.KEY}{nth}": shard for nth, shard in enumerate(self._shards)}
         self._known: dict[LeaseName, _Known] = {}  # Those that have ended leave it when it doubles.
         self._known_max = 64
         self._ending: dict[LeaseName, int] = {}  # The last fencing numbers that were released here.
         self._waits_ended = False
-        register.on_proposed = self._proposed
-        register.on_rebuilt = self._rebuilt
+        register.tell(self)
 
     # ── requests ──────────────────────────────────────────────────────────────
 
@@ -377,12 +372,13 @@ class Leases:
         """The shard of a lease."""
         return self._shards[zlib.crc32(table.shard_key(name)) % len(self._shards)]
 
-    def _proposed(self, key: str, content: bytes) -> None:
+    def proposed(self, key: str, content: bytes, /) -> None:
+        """A content was proposed for a key of the register (`Follower.proposed`)."""
         shard = self._by_key.get(key)
         if shard is not None:
             shard.proposed(content)
 
-    def _rebuilt(self) -> None:
+    def rebuilt(self) -> None:
         """Terms that were known are over, and so is what was known of the register."""
         self._known.clear()
         for shard in self._shards:

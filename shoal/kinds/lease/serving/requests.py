@@ -17,16 +17,14 @@ from typing import Protocol
 import msgspec
 
 from shoal.cluster.operation import partition_of
-from shoal.config import Config
 from shoal.errors import LeaseHeld, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
-from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.lease.state.table import LeaseName, item_name, worklist_mark
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import Claims, Watching
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.kinds.worklist.serving.queues import described
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.environment import Environment
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
@@ -86,28 +84,17 @@ class LeaseRequests:
     """The request that is a write under leases."""
 
     def __init__(
-        self,
-        leases: Leases,
-        handouts: Handouts,
-        database: Database,
-        *,
-        replicas: Replicas,
-        write: Write,
-        watch: Watching,
-        environment: Environment,
-        config: Config,
+        self, context: NodeContext, handouts: Handouts, database: Database, *, replicas: Replicas, write: Write, watch: Watching
     ) -> None:
         self.claims = Claims(
-            leases,
+            context,
             handouts,
             database,
             replicas=replicas,
             watch=watch,
             begin=lambda request, bookmark: write(request, bookmark, None, "quorum", stale=False, terms=()),
-            environment=environment,
-            config=config,
         )
-        self._leases = leases
+        self._leases = handouts.leases
         self._database = database
         self._replicas = replicas
         self._write = write

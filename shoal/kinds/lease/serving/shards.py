@@ -18,13 +18,12 @@ from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
 from shoal.cluster.consensus.ballots import ID_BYTES
-from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, LeaseLost, OutcomeUnknown, Overloaded, ShoalError
 from shoal.kinds.lease.state import table
 from shoal.kinds.lease.state.table import Grant, LeaseName, Sightings, Table, Turn
 from shoal.names import NAME_BYTES_MAX, check_name
 from shoal.node.consensus.quorum_register import QuorumRegister, Versioned
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.node.naming import of_hex
 from shoal.outcomes import why
 from shoal.protocol.requests import BeginAttempt, CompleteItem, ExtendClaim, FailItem, ObjectWrite, Swap, Term
@@ -54,16 +53,14 @@ class _Waiting(NamedTuple):
 class Shard:
     """The leases under one key."""
 
-    def __init__(
-        self, register: QuorumRegister, key: str, *, node: bytes, environment: Environment, config: Config, is_fresh: bool
-    ) -> None:
+    def __init__(self, context: NodeContext, register: QuorumRegister, key: str, *, is_fresh: bool) -> None:
         """`is_fresh`: nobody can still hold what was granted before this process started."""
         self._register = register
         self.key = key
-        self._node = node
-        self._environment = environment
-        self._config = config
-        self._sightings = Sightings(drift=config.lease_drift_max, offer_ms=int(config.lease_offer_s * 1000))
+        self._node = context.incarnation.node
+        self._environment = context.environment
+        self._config = context.config
+        self._sightings = Sightings(drift=context.config.lease_drift_max, offer_ms=int(context.config.lease_offer_s * 1000))
         self._is_fresh = is_fresh
         self._known: Versioned | None = None
         self._asked = 0  # Decisions so far.

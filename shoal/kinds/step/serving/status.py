@@ -11,7 +11,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container
 from contextlib import suppress
 from itertools import islice
 from typing import get_args
@@ -25,12 +24,11 @@ from shoal.names import check_name
 from shoal.node.catalog import Catalog
 from shoal.node.checks import check_text
 from shoal.node.collection.generations import Generations
+from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadStatus
-from shoal.storage.commit import GroupCommit
-from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
 _STATUSES: tuple[str, ...] = get_args(ThreadStatus)
@@ -82,14 +80,12 @@ class StatusLister:
     `closed`: the partitions that are being replaced.
     """
 
-    def __init__(
-        self, storage: Storage, commit: GroupCommit, *, catalog: Catalog, generations: Generations, closed: Container[int]
-    ) -> None:
-        self._storage = storage
-        self._commit = commit
+    def __init__(self, context: NodeContext, catalog: Catalog, generations: Generations) -> None:
+        self._storage = context.storage
+        self._commit = context.commit
         self._catalog = catalog
         self._generations = generations
-        self._closed = closed
+        self._closed = context.partitions.closed
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:

@@ -27,16 +27,14 @@ from math import inf
 from typing import Any
 
 from shoal.cluster.operation import partition_of
-from shoal.config import Config
 from shoal.errors import LeaseLost, ShoalError, SlowConsumer
-from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.lease.serving.shards import TOKEN_BYTES, UNDER_CLAIM, check_holder, check_token, term_of
 from shoal.kinds.lease.state.table import Claim, Group, worklist_mark
 from shoal.kinds.worklist import state as queue
 from shoal.kinds.worklist.serving.handouts import Handouts, Worklist
 from shoal.kinds.worklist.serving.queues import check_names, finished
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.environment import Environment
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
@@ -138,25 +136,16 @@ class Claims:
     """`answers` serves the requests; the rest serves writes. `begin` notes an attempt under its claim, for a quorum."""
 
     def __init__(
-        self,
-        leases: Leases,
-        handouts: Handouts,
-        database: Database,
-        *,
-        replicas: Replicas,
-        watch: Watching,
-        begin: Write,
-        environment: Environment,
-        config: Config,
+        self, context: NodeContext, handouts: Handouts, database: Database, *, replicas: Replicas, watch: Watching, begin: Write
     ) -> None:
-        self._leases = leases
+        self._leases = handouts.leases
         self._handouts = handouts
         self._database = database
         self._replicas = replicas
         self._watch = watch
         self._attempts = Attempts(begin)
-        self._environment = environment
-        self._config = config
+        self._environment = context.environment
+        self._config = context.config
         self._ending = Background()  # If the end of a claim fails, it ends by itself.
         self.answers: Answers = {ClaimItem: self._claim, ExtendClaim: self._extend}
 

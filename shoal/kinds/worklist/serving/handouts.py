@@ -18,8 +18,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import islice
+from typing import Any
 
-from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.lease.serving.shards import Shard, check_token, item_of
@@ -27,7 +27,7 @@ from shoal.kinds.lease.state import table
 from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Grant, Group, Handed, HandedOut, HandOut, LeaseName, Table, Turn
 from shoal.kinds.lease.state.wishes import CLAIMS_MAX, ENDED_MAX, ITEMS_MAX, Choice, Ended, Granted, Wishes
 from shoal.node.consensus.quorum_register import QuorumRegister
-from shoal.node.environment import Environment
+from shoal.node.context import NodeContext
 from shoal.node.turns import Background
 from shoal.protocol.requests import Term
 from shoal.records import NamedTuple
@@ -75,15 +75,16 @@ class _Question(NamedTuple):
 class Handouts:
     """The grants to the claims of this node's clients. `heard` takes what peers send."""
 
-    def __init__(self, leases: Leases, register: QuorumRegister, *, environment: Environment, config: Config) -> None:
-        self._leases = leases
+    def __init__(self, context: NodeContext, leases: Leases, register: QuorumRegister) -> None:
+        self.leases = leases
+        self.handlers: dict[type[Any], Callable[[bytes, Any], None]] = {Wishes: self.heard, Granted: self.heard}
         self._register = register
-        self._environment = environment
-        self._config = config
+        self._environment = context.environment
+        self._config = context.config
         self._open: dict[tuple[str, str], _Gathered] = {}  # By space and mark: those that another claim can join.
         self._ended: dict[str, list[Ended]] = {}  # By key: what waits to be stored.
         self._questions: dict[int, _Question] = {}
-        self._number = int.from_bytes(environment.entropy(4))
+        self._number = int.from_bytes(context.environment.entropy(4))
         self._serving = 0
         self._background = Background()
 
@@ -118,8 +119,8 @@ class Handouts:
     def end(self, term: Term, *, gather_s: float | None = None) -> None:
         """End a claim whose item is finished: after this time, or with the next claim. If that fails, it ends by itself."""
         name, token = item_of(term), check_token(term.token)
-        self._leases.end(name, term.fence)
-        shard = self._leases.shard_of(name)
+        self.leases.end(name, term.fence)
+        shard = self.leases.shard_of(name)
         ended = self._ended.setdefault(shard.key, [])
         if len(ended) < ENDED_MAX:
             ended.append(Ended(name.space, name.name, term.fence, token))
@@ -161,7 +162,7 @@ class Handouts:
             found = dict(zip(gathered.claims, outcome.found, strict=True))
             for token, handed in found.items():
                 if handed is not None and token not in gathered.gone:
-                    self._leases.know(gathered.worklist.name_of(handed.item), handed.grant, sent_s)
+                    self.leases.know(gathered.worklist.name_of(handed.item), handed.grant, sent_s)
             gathered.is_full = outcome.is_full
             gathered.told.set_result({token: handed for token, handed in found.items() if handed is not None})
             self._give_back(gathered)
@@ -220,7 +221,7 @@ class Handouts:
 
     async def _release(self, name: LeaseName, grant: Grant) -> None:
         with suppress(ShoalError):
-            await self._leases.let_go(name, grant.fence, grant.claim.token)
+            await self.leases.let_go(name, grant.fence, grant.claim.token)
 
     # ── decisions of others ───────────────────────────────────────────────────
 
@@ -289,12 +290,12 @@ class Handouts:
             return
         for handed in answer.found:  # It is late: this node may have decided itself.
             name = LeaseName(question.space, "") if handed is None else table.item_name(*question[:2], handed.item)
-            if handed is not None and not self._leases.knows(name, handed.grant.fence):
+            if handed is not None and not self.leases.knows(name, handed.grant.fence):
                 self._background.start(self._release(name, handed.grant))
 
     async def _serve(self, node: bytes, wishes: Wishes) -> None:
         """Decide for another node."""
-        shard, came_s = self._leases.shard_at(wishes.key), self._environment.uptime()
+        shard, came_s = self.leases.shard_at(wishes.key), self._environment.uptime()
 
         def decide(leases: Table, turn: Turn) -> HandedOut:
             if self._environment.uptime() - came_s > self._config.lease_forward_s / 2:
@@ -313,7 +314,7 @@ class Handouts:
         self._register.links.send(node, answer)
 
     def _shard(self, worklist: Worklist) -> Shard:
-        return self._leases.shard_of(worklist.name_of(b""))
+        return self.leases.shard_of(worklist.name_of(b""))
 
 
 def _left_s(shard: Shard, leases: Table | None, name: LeaseName) -> float:

@@ -1,0 +1,36 @@
+"""The things of a node that are constant in its life, which its parts share.
+
+Laws:
+- Nothing here is replaced between the start and the stop of the node. What changes belongs to the part that changes it.
+- A part takes the context, and names the other parts that it works with as arguments of its constructor: at most seven in all.
+- A part that calls others back says so where it is declared: by an argument of its constructor, or, if those others are built
+  after it, by one method that takes what they pass (`Issuer.replicate`, `Memberships.link_by`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from shoal.config import Config
+from shoal.crdt.clock import HybridClock
+from shoal.node.environment import Environment
+from shoal.node.incarnation import Incarnation
+from shoal.node.partitions import Partitions
+from shoal.node.spaces.sharing import Sharing
+from shoal.node.watching.feed import Feed
+from shoal.storage.commit import GroupCommit, LoggedStorage
+
+
+@dataclass(frozen=True, slots=True)
+class NodeContext:
+    """One node, from its start to its stop. Each of these exists once in it."""
+
+    config: Config
+    environment: Environment  # The clocks, the randomness and the threads that it may use.
+    storage: LoggedStorage
+    commit: GroupCommit  # Through which everything is written.
+    incarnation: Incarnation  # The node's identity: its directory, and this opening of it.
+    clock: HybridClock  # Of the operations that it issues and applies.
+    partitions: Partitions  # Their vectors and tips: what the node holds.
+    feed: Feed  # To the subscribers.
+    sharing: Sharing  # The turns of the spaces.
