@@ -287,6 +287,7 @@ ActKind = Literal[
     "compact-paper",
     "add-to-set",
     "remove-from-set",
+    "pop-from-set",
     "read-set",
     "delete-set",
     "spend",

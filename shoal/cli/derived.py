@@ -22,6 +22,7 @@ from shoal.cli.arguments import json_of
 from shoal.cli.command import Run, Work, command_of
 from shoal.cli.ids import holder_origin
 from shoal.cli.options import DryRun, Expect, Key, Yes
+from shoal.cli.output import to_text
 from shoal.client.store import Space, Store
 from shoal.names import check_name
 from shoal.protocol.declared import AtLeast, Cli, Shape, declared
@@ -84,8 +85,8 @@ def _command(kind: type[Request[Any]], cli: Cli) -> Callable[..., None]:
                 if option.find is not None and fields[field]:
                     fields[field] = await option.find(space, name, fields[field])
             request: Any = kind(**{"space": space.name, named: name}, **fields)
-            shown = getattr(await store.connection.write(request, key=None, durability=None), cli.shows)
-            run.show({cli.shows: shown}, shown if isinstance(shown, str) else json.dumps(shown))
+            shown = _shown(await store.connection.write(request, key=None, durability=None), cli.shows)
+            run.show({cli.shows: shown}, shown if isinstance(shown, str) else to_text(shown))
 
         return work
 
@@ -125,6 +126,14 @@ def _argument(kind: Any, field: str) -> _Argument:
 
 def _elements(texts: list[str]) -> list[bytes]:
     return [values.encode(json_of(text, "an element"), where="element") for text in texts]
+
+
+def _shown(reply: Any, field: str) -> Any:
+    """A field of a reply; if it is a list of packed values, these."""
+    kind, found = get_type_hints(type(reply), include_extras=True)[field], getattr(reply, field)
+    if get_origin(kind) is list and Shape.VALUE in _marks(get_args(kind)[0]):
+        return [values.decode(each) for each in found]
+    return found
 
 
 def _least(kind: Any) -> int | None:

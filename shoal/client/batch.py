@@ -284,6 +284,7 @@ class BatchSet(_Writes):
 
     add = batched(sets.add_request, "Add elements: see `SharedSet.add`.")
     remove = batched(sets.remove_request, "Remove elements: see `SharedSet.remove`.")
+    pop = batched(sets.pop_request, "Remove members and return them, packed: see `SharedSet.pop`.")
 
 
 class BatchMap(_Writes):

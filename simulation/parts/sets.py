@@ -1,9 +1,11 @@
-"""Sets that agents add to and remove from, read, and delete.
+"""Sets that agents add to, remove and pop from, read, and delete.
 
 Laws:
 - What is a member was added (10). An element whose last write, begun after every other of it had
   ended, was an add is a member, unless a deletion may have ended the lifetime that it was added to (3).
 - What its own session alone had added before it deleted the set is no member (15).
+- What its own session alone had added before it popped it is not popped by that session again (7). Removed or not, what is
+  popped was added (10).
 """
 
 from __future__ import annotations
@@ -12,13 +14,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, permutations
 from random import Random
 
 from shoal import values
 from shoal.errors import ShoalError
 from shoal.protocol import requests
-from shoal.protocol.requests import AlterSet, DeleteSet
+from shoal.protocol.requests import AlterSet, DeleteSet, PopSet
 from shoal.protocol.session import Session
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
@@ -53,16 +55,23 @@ class Deletion:
 class Sets:
     """Writes by set and element, deletions by set."""
 
-    kinds: tuple[ActKind, ...] = ("add-to-set", "remove-from-set", "read-set", "delete-set")
+    kinds: tuple[ActKind, ...] = ("add-to-set", "remove-from-set", "read-set", "delete-set", "pop-from-set")
 
     def __init__(self) -> None:
         self.touched: defaultdict[tuple[str, int], list[Touched]] = defaultdict(list)
         self.deleted: defaultdict[str, list[Deletion]] = defaultdict(list)
+        self.popped: defaultdict[tuple[str, int], list[Touched]] = defaultdict(list)  # As often as it was returned.
         self.sessions = count(1)
 
     def deeds(self, bench: Bench) -> Deeds:
         agent = _Agent(self, bench)
-        return {"add-to-set": agent.add, "remove-from-set": agent.remove, "read-set": agent.read, "delete-set": agent.delete}
+        return {
+            "add-to-set": agent.add,
+            "remove-from-set": agent.remove,
+            "read-set": agent.read,
+            "delete-set": agent.delete,
+            "pop-from-set": agent.pop,
+        }
 
     def erased(self, losses: Losses) -> Collection[bytes]:
         return ()
@@ -84,7 +93,21 @@ class Sets:
                 for element in sorted(members)
                 if any(self._is_over(name, element, deletion, losses) for deletion in self.deleted[name])
             ]
+        for (name, element), pops in self.popped.items():
+            if any(self._is_again(name, element, first, second, losses) for first, second in permutations(pops, 2)):
+                found.append(Violation("7", f"{element} of set {name} was popped twice by one session"))
         return found
+
+    def _is_again(self, name: str, element: int, first: Touched, second: Touched, losses: Losses) -> bool:
+        """Whether the second pop should not have found what the first removed."""
+        adds = [each for each in self.touched[name, element] if each.adds]
+        return (
+            first.session == second.session
+            and first.ended_s <= second.begun_s
+            and first.told is not None
+            and first.told.is_owed(losses)
+            and all(each.session == first.session and each.ended_s <= first.begun_s for each in adds)
+        )
 
     def _is_over(self, name: str, element: int, deletion: Deletion, losses: Losses) -> bool:
         """Whether this deletion ended the lifetime of each add of an element."""
@@ -129,6 +152,36 @@ class _Agent:
             raise
         if not members <= self._sets.added(self._bench.name):
             self._bench.violated("10", f"the set shows what nobody added: {sorted(members)}")
+
+    async def pop(self, act: Act, random: Random) -> None:
+        touched = Touched(self._session, False, _now())
+        writes = [self._sets.touched[self._bench.name, element] for element in range(_ELEMENTS)]  # It may remove any of them.
+        for each in writes:
+            each.append(touched)
+        popped: list[int] = []
+
+        async def send() -> None:
+            popped[:] = await self._handle.pop(random.choice((1, 2)), durability=act.durability)
+            touched.told = self._bench.told(act.durability)
+
+        try:
+            left_once = await self._bench.send(act, random, send, of=PopSet)
+        except ShoalError as error:
+            if error.written == "no" and not act.repeat:
+                for each in writes:
+                    each.remove(touched)
+            self._bench.refused(error)
+            raise
+        if left_once:
+            touched.ended_s = _now()
+            for element, each in enumerate(writes):
+                if element not in popped:
+                    each.remove(touched)
+        for element in popped:
+            if element not in self._sets.added(self._bench.name):
+                self._bench.violated("10", f"{element} was popped, and never added")
+            self._sets.popped[self._bench.name, element].append(touched)
+        self._bench.did(f"pop {popped}")
 
     async def delete(self, act: Act, random: Random) -> None:
         deletion = Deletion(self._session, _now())

@@ -64,6 +64,12 @@ def test_a_set_is_added_to_and_removed_from(data: Path) -> None:
     assert run(data, "set", "list") == "urls"
 
 
+def test_members_are_popped_from_a_set(data: Path) -> None:
+    run(data, "set", "add", "urls", '"a"', "2", '"b"')
+    assert run(data, "set", "pop", "urls") == "[2]"
+    assert told(data, "set", "pop", "urls", "5") == {"members": ["a", "b"]}
+
+
 def test_a_map_is_written_and_read(data: Path) -> None:
     version = run(data, "map", "set", "plan", "goal", "[1]", "--expect", "")
     assert run(data, "map", "set", "plan", "goal", "[2]", "--expect", version) != version

@@ -11,6 +11,7 @@ from shoal.kinds.budget.peers import Rights
 from shoal.kinds.budget.state import Transfer
 from shoal.kinds.map import state as ormap
 from shoal.kinds.set import state as orset
+from shoal.kinds.set.handler import Sets
 from shoal.node import service
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations, rows_of
@@ -81,7 +82,16 @@ def members_outlive_their_set(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Collector, "enter", lambda self, *given: None)  # Nor are they swept.
 
 
+def a_pop_leaves_its_members(patch: pytest.MonkeyPatch) -> None:
+    def pop(self: Sets, context: WriteContext, request: requests.PopSet) -> requests.SetPopped:
+        found, _ = self._page(context.rows, None, request.count)
+        return requests.SetPopped(found, orset.size(context.rows) - len(found))
+
+    patch.setattr(Sets, "_pop", pop)
+
+
 MUTANTS = (
+    Mutant(a_pop_leaves_its_members, "a pop returns members and does not remove them", ("7",)),
     Mutant(members_outlive_their_set, "a deletion of a set leaves its members", ("15",)),
     Mutant(a_removal_takes_what_it_has_not_seen, "a removal takes adds that it has not seen", ("3", "4")),
     Mutant(a_removed_key_takes_what_is_unseen_with_it, "a removal takes what it has not seen of a key", ("3", "4")),

@@ -349,6 +349,20 @@ def test_a_member_that_was_deleted_with_its_set_is_found() -> None:
     assert scene(work) == ([], ["15"])
 
 
+def test_a_member_popped_twice_by_one_session_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> tuple[list[str], list[str]]:
+        await carry_out(agents, "add-to-set", 4)
+        await carry_out(agents, "pop-from-set", 2)
+        part = cast(Sets, agents.parts["sets"])
+        sound = await broken(cluster, agents, "sets")
+        name = name_of("sets", "a")
+        for begun_s in (1.0, 3.0):
+            part.popped[name, 99].append(Touched("mine", False, begun_s, begun_s + 1, Told("local", "n1", begun_s + 1)))
+        return sound, await broken(cluster, agents, "sets")
+
+    assert scene(work) == ([], ["7"])
+
+
 @pytest.mark.parametrize("slot", ["set", "map", "user-1", "user-10", "budget"])
 def test_lost_or_repeated_edits_of_a_room_are_found(slot: str) -> None:
     async def work(cluster: SimulatedCluster, agents: Agents) -> list[list[str]]:

@@ -124,4 +124,9 @@ export class SharedSet extends Value {
   async remove (...elements) {
     return (await this.alter({ remove: elements })).removed
   }
+
+  /** Remove members and return them; another node may return the same. @param {number} [count] @param {WriteOptions} [options] @returns {Promise<any[]>} */
+  async pop (count = 1, options) {
+    return (await this._transport.write('POST', `${this._path}/pop`, { count }, options)).members
+  }
 }

@@ -57,6 +57,8 @@ export class SharedSet extends Value {
     add(...elements: unknown[]): Promise<number>;
     /** @param {...unknown} elements @returns {Promise<number>} How many were members. */
     remove(...elements: unknown[]): Promise<number>;
+    /** Remove members and return them; another node may return the same. @param {number} [count] @param {WriteOptions} [options] @returns {Promise<any[]>} */
+    pop(count?: number, options?: WriteOptions): Promise<any[]>;
 }
 export type Schemas = import("../types/api.js").components["schemas"];
 export type ReadOptions = import("./transport.js").ReadOptions;

@@ -71,6 +71,20 @@ class SharedSet(Deletable):
             removed, more = removed + reply.removed, reply.more
         return removed
 
+    async def pop(self, count: int = 1, *, key: str | None = None, durability: Durability | None = None) -> list[Any]:
+        """Remove up to `count` members, the first in the order of their bytes, and return them; an empty list if it has none.
+
+        A member is returned once on each node, and once to each session, unless it is added again; of a concurrent add and
+        pop the add wins. Nodes that have not heard of each other's pops may return the same member, whatever the durability.
+        If each entry must go to one agent alone, use a `Worklist`.
+
+        After `OutcomeUnknown`, call again with the same `key`: a node that has the first call answers with its members. Any
+        other removes the first members that it shows itself; if they are others, those of the first call are returned to
+        nobody.
+        """
+        reply = await self._connection.write(pop_request(self.space, self.name, count), key=key, durability=durability)
+        return [values.decode(element) for element in reply.members]
+
     async def contains(self, element: Any, *, stale: bool = False) -> bool:
         """Whether it is a member. `stale`: see `Store`."""
         packed = values.encode(element, where="element")
@@ -122,6 +136,11 @@ def add_request(space: str, name: str, *elements: Any) -> requests.AlterSet:
 def remove_request(space: str, name: str, *elements: Any) -> requests.AlterSet:
     """The request that removes elements from a set."""
     return requests.AlterSet(space, name, [], packed_elements(elements))
+
+
+def pop_request(space: str, name: str, count: int = 1) -> requests.PopSet:
+    """The request that removes members of a set and returns them."""
+    return requests.PopSet(space, name, count)
 
 
 def packed_elements(elements: Iterable[Any]) -> list[bytes]:

@@ -1,4 +1,8 @@
-"""Sets over storage: adding and removing members, and pages of members."""
+"""Sets over storage: adding and removing members, and pages of members.
+
+Law: a member that is popped is removed by the operation that keeps the answer. So no later pop on this node returns it, and a
+pop that is sent again with its key, to any node that holds the first, returns the same members.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ from itertools import islice
 
 from shoal import values
 from shoal.config import Config
+from shoal.crdt.rows import Rows
 from shoal.errors import TooLarge
 from shoal.kinds.set import state as orset
 from shoal.names import check_name
@@ -17,10 +22,12 @@ from shoal.protocol.requests import (
     ClearSet,
     ContainsMembers,
     MembersContained,
+    PopSet,
     ReadSet,
     SetAltered,
     SetCleared,
     SetMembers,
+    SetPopped,
 )
 
 
@@ -32,15 +39,16 @@ class Sets:
         self.checks: Checks = {
             AlterSet: self._check,
             ClearSet: self._check_name,
+            PopSet: self._check_name,
         }
-        self.writers: Writers = {AlterSet: self._alter, ClearSet: self._clear}
+        self.writers: Writers = {AlterSet: self._alter, ClearSet: self._clear, PopSet: self._pop}
         self.readers: Readers = {ReadSet: self._read, ContainsMembers: self._contains}
 
     def _check(self, request: AlterSet) -> None:
         check_name("set", request.set)
         check_elements(self._config, [*request.add, *request.remove])
 
-    def _check_name(self, request: ClearSet) -> None:
+    def _check_name(self, request: ClearSet | PopSet) -> None:
         check_name("set", request.set)
 
     def _alter(self, context: WriteContext, request: AlterSet) -> SetAltered:
@@ -75,16 +83,28 @@ class Sets:
             context.apply(orset.Alter(remove=tuple(orset.named(rows, element) for element in found)))
         return SetCleared(len(found), more=orset.size(rows) > 0)
 
+    def _pop(self, context: WriteContext, request: PopSet) -> SetPopped:
+        rows = context.rows
+        found, _ = self._page(rows, None, request.count)
+        if found:
+            context.apply(orset.Alter(remove=tuple(orset.named(rows, element) for element in found)))
+        return SetPopped(found, orset.size(rows))
+
     def _read(self, view: View, request: ReadSet) -> SetMembers:
-        limit = min(max(1, request.limit), self._config.page_items_max)
+        found, more = self._page(view.rows, request.after or None, request.limit)
+        return SetMembers(found, orset.size(view.rows), more)
+
+    def _page(self, rows: Rows, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
+        """The members after one, as many as fit in one answer, and whether there are more."""
+        limit = min(max(1, limit), self._config.page_items_max)
         found: list[bytes] = []
         taken = 0
-        for element in orset.members(view.rows, after=request.after or None):
+        for element in orset.members(rows, after=after):
             if len(found) == limit or taken >= self._config.page_bytes_max:
-                return SetMembers(found, orset.size(view.rows), more=True)
+                return found, True
             found.append(element)
             taken += len(element)
-        return SetMembers(found, orset.size(view.rows), more=False)
+        return found, False
 
     def _contains(self, view: View, request: ContainsMembers) -> MembersContained:
         check_elements(self._config, request.elements)

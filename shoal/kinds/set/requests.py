@@ -7,7 +7,18 @@ from msgspec import field
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
 from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, always, operation
 
-__all__ = ["AlterSet", "ClearSet", "ContainsMembers", "MembersContained", "ReadSet", "SetAltered", "SetCleared", "SetMembers"]
+__all__ = [
+    "AlterSet",
+    "ClearSet",
+    "ContainsMembers",
+    "MembersContained",
+    "PopSet",
+    "ReadSet",
+    "SetAltered",
+    "SetCleared",
+    "SetMembers",
+    "SetPopped",
+]
 
 
 @operation(
@@ -71,6 +82,41 @@ class SetCleared(Reply, array_like=True, frozen=True, tag="set-cleared"):
 
     removed: int  # How many members were removed.
     more: bool  # Whether members are left; ask again.
+
+
+@operation(
+    frees=True,
+    removes=always,
+    discloses=True,
+    batch=True,
+    http=Http("POST", "/sets/{set}/pop", "Remove members of a set, and return them", ops=("pop-set",), example={"count": 1}),
+    cli=[
+        Cli(
+            "set pop",
+            "Remove members of a set, the first in the order of their bytes, and print them.",
+            "shoal set pop urls 2 --data ./state",
+            shows="members",
+            arguments=("count",),
+            defaults={"count": 1},
+        )
+    ],
+)
+class PopSet(ObjectWrite["SetPopped"], array_like=True, frozen=True, tag="pop-set"):
+    """Remove the first `count` members that the serving node shows, in the order of their bytes, and return them.
+
+    It returns fewer if the set has fewer, or if they would not fit in one answer. On one node no two of these requests return
+    the same member, and none returns one whose removal the node knows. Two nodes that have not heard of each other's may.
+    """
+
+    set: str
+    count: Positive = 1
+
+
+class SetPopped(Reply, array_like=True, frozen=True, tag="set-popped"):
+    """The members that were removed."""
+
+    members: list[Value]  # Empty if the set is.
+    size: int  # The number of members that are left.
 
 
 @operation(multi_read=True, http=Http("GET", "/sets/{set}", "A page of a set's members", ops=("set",)))

@@ -36,6 +36,8 @@ async def test_a_counter_a_register_a_map_and_a_set(js: Program, open_url: str) 
         told.set = [await set.add('x', 'y', {{ z: 1 }}), await set.add('x'), await set.has({{ z: 1 }})]
         told.set.push(await set.remove('y'), await set.has('y'))
         told.members = (await all(set.members())).length
+        told.popped = [await set.pop(), (await all(set.members())).length, await set.pop(5), await set.pop()]
+        await set.add('x')
         told.deleted = [await set.delete(), await set.delete(), (await all(set.members())).length]
         return told""",
         {"url": open_url, "space": "values"},
@@ -50,6 +52,7 @@ async def test_a_counter_a_register_a_map_and_a_set(js: Program, open_url: str) 
         "removed": [True, False],
         "set": [3, 0, True, 1, False],
         "members": 2,
+        "popped": [[{"z": 1}], 1, ["x"], []],
         "deleted": [True, False, 0],
     }
 

@@ -138,3 +138,59 @@ async def test_a_set_is_cleared_in_as_many_operations_as_that_takes(open_bench: 
     assert await numbers.members() == []
     with pytest.raises(InvalidName):
         await session.call(requests.ClearSet("crew", ""))
+
+
+async def test_pop_removes_and_returns_the_least_members(bench: Bench) -> None:
+    numbers = bench.space.set("n")
+    assert await numbers.pop() == []
+    await numbers.add(3, 1, 2, 5, 4)
+    assert await numbers.pop() == [1]
+    assert await numbers.pop(3) == [2, 3, 4]
+    assert await numbers.pop(3) == [5]
+    assert await numbers.len() == 0
+
+
+async def test_two_pops_never_return_one_member(bench: Bench) -> None:
+    numbers = bench.space.set("n")
+    await numbers.add(*range(20))
+    popped = await asyncio.gather(*(numbers.pop(3) for _ in range(10)))
+    assert sorted(number for some in popped for number in some) == list(range(20))
+
+
+async def test_a_repeated_pop_returns_the_same_members(bench: Bench) -> None:
+    numbers = bench.space.set("n")
+    await numbers.add(1, 2)
+    assert await numbers.pop(key="k") == await numbers.pop(key="k") == [1]
+    assert await numbers.members() == [2]
+    empty = bench.space.set("empty")
+    assert await empty.pop(key="e") == []
+    await empty.add(1)
+    assert await empty.pop(key="e") == []
+
+
+async def test_a_pop_returns_what_one_answer_holds(open_bench: Opener) -> None:
+    small = open_bench(page_items_max=3, page_bytes_max=100)
+    words = small.space.set("w")
+    await words.add(*(f"{n:060}" for n in range(3)))
+    assert len(await words.pop(1000)) == 2
+    numbers = small.space.set("n")
+    await numbers.add(1, 2, 3)
+    await numbers.add(4)
+    assert await numbers.pop(1000) == [1, 2, 3]
+
+
+async def test_a_popped_member_stays_gone_after_a_crash(bench: Bench) -> None:
+    await bench.space.set("s").add("kept", "a gone one")
+    await bench.space.set("s").pop()
+    again = bench.crashed()
+    assert len(await again.space.set("s").members()) == 1
+    await again.node.stop()
+
+
+async def test_a_batch_pops_with_its_other_writes(bench: Bench) -> None:
+    await bench.space.set("{x}/open").add(1, 2)
+    async with bench.space.batch() as batch:
+        popped = batch.set("{x}/open").pop()
+        batch.counter("{x}/taken").add(1)
+    assert popped.reply == requests.SetPopped([b"\x01"], 1)
+    assert await bench.space.counter("{x}/taken").value() == 1

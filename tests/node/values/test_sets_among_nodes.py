@@ -48,6 +48,26 @@ async def test_members_added_unseen_survive_a_clear(fleet: Fleet) -> None:
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
 
 
+async def test_nodes_apart_may_pop_one_member(fleet: Fleet) -> None:
+    await space(fleet, "a").set("s").add("x", "y")
+    await fleet.converged()
+    await fleet.isolate("c")
+    assert await space(fleet, "c").set("s").pop() == await space(fleet, "a").set("s").pop() == ["x"]
+    await space(fleet, "a").set("s").add("x")
+    fleet.link_all("c")
+    await fleet.converged()
+    for name in "abc":
+        assert await space(fleet, name).set("s").members() == ["x", "y"]
+
+
+async def test_a_pop_repeated_at_another_node_returns_the_same(fleet: Fleet) -> None:
+    await space(fleet, "a").set("s").add("x", "y")
+    popped = await space(fleet, "a").set("s").pop(key="k")
+    await fleet.converged()
+    assert await space(fleet, "b").set("s").pop(key="k") == popped == ["x"]
+    assert await space(fleet, "b").set("s").members() == ["y"]
+
+
 async def test_changes_made_apart_are_equal_once_they_meet(fleet: Fleet) -> None:
     random = Random(5)
 
