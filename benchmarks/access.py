@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import tls
 from benchmarks.figures import Effort, Section
 from shoal.access import grants, keys
-from shoal.config import Config
+from shoal.access.token import TOKEN_BYTES_MAX
 from shoal.tls import authority
 
 
@@ -43,7 +43,7 @@ def _token(place: Path) -> Path:
         now_s=time.time(),
         lasts_s=3600.0,
         entropy=os.urandom,
-        bytes_max=Config().token_bytes_max,
+        bytes_max=TOKEN_BYTES_MAX,
     )
     file = place / "bench.token"
     file.write_text(text)

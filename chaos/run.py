@@ -31,6 +31,7 @@ from chaos.samples import LOOK_S, Lags
 from chaos.workers import Desk
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.kinds.budget.peers import RIGHTS_SPREAD_S
 from shoal.node.environment import system_environment
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
@@ -42,7 +43,7 @@ from simulation.judging.history import History
 EQUAL_S_MAX = 30.0
 """For the nodes to become equal, once nobody writes; and for a node to catch up."""
 
-STILL_S = 4 * Config().rights_spread_s
+STILL_S = 4 * RIGHTS_SPREAD_S
 """So long no node writes of its own accord before they are stopped: a look at rights to spend may make another one due."""
 
 SWEPT_S_MAX = 60.0

@@ -51,6 +51,7 @@ from shoal.cluster.snapshots.roots import RootsRequest
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
+from shoal.node.peers.replica import QUARANTINE_MAX
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.rooting import vector_root
 from shoal.node.snapshots.switching import Row
@@ -419,7 +420,7 @@ class _Run:
         protocol, exchange = replicator._protocol, replicator._snapshots
         counts = {
             "early bytes": (protocol._delivery.waiting_bytes, config.early_bytes_max),
-            "quarantined": (len(protocol.quarantined()), config.quarantine_max),
+            "quarantined": (len(protocol.quarantined()), QUARANTINE_MAX),
             "staged snapshots": (len(exchange._receiver._staging), config.snapshots_open_max),
             "questions": (len(exchange.witnesses._questions), config.snapshots_open_max),
             "answers": (exchange.witnesses._answers, config.snapshots_open_max),

@@ -28,6 +28,7 @@ from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import NotFound, ShoalError
+from shoal.kinds.document.serving.compacting import DOCUMENT_BYTES_PER_UPDATE
 from shoal.node.incarnation import set_back_by
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -161,7 +162,7 @@ def _settings(day_s: float) -> dict[str, int | float | str]:
         "retire_origins_min": 1,
         "adds_folded_min": 4,
         "document_compact_updates": _COMPACTED_AT,
-        "document_bytes_per_update": Config().document_bytes_per_update * Config().document_compact_updates // _COMPACTED_AT,
+        "document_bytes_per_update": DOCUMENT_BYTES_PER_UPDATE * Config().document_compact_updates // _COMPACTED_AT,
     }
 
 

@@ -72,5 +72,5 @@ def test_the_request_and_the_command_tell_of_a_change(tmp_path: Path) -> None:
 
 def test_every_setting_exists() -> None:
     named = set(re.findall(r"`([a-z]+(?:_[a-z]+)+_max)`", TEXT))
-    assert len(named) == 3
+    assert len(named) == 2
     assert named <= set(Config.__struct_fields__)

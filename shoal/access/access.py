@@ -1,8 +1,8 @@
 """Access to one node, from start to stop: its gate, and what keeps the gate's keys and revocations current.
 
 Laws:
-- The keys are looked at every `token_look_s`. Broken files change nothing: the former keys stay in use, and the log says why.
-- Revocations are known before the first request is answered. They are read again after each change, and every `token_look_s`.
+- The keys are looked at every `TOKEN_LOOK_S`. Broken files change nothing: the former keys stay in use, and the log says why.
+- Revocations are known before the first request is answered. They are read again after each change, and every `TOKEN_LOOK_S`.
 - While a node reaches too few others for a quorum it may miss revocations. If that lasts longer than `revocations_age_s_max`
   (0: never), no token counts until it reaches them again. A node that is alone misses none.
 - No clock is read: `now_s` is an argument, in seconds since 1970; how long a node is cut off, the event loop's time says.
@@ -26,6 +26,8 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.protocol.requests import Cluster, ClusterView
 from shoal.protocol.session import Session
+
+TOKEN_LOOK_S = 10.0  # Between two looks at whether the file with the public keys has changed.
 
 _LINKS_LOOK_S = 5.0  # How often links are looked at.
 
@@ -82,7 +84,7 @@ class Access:
 
     async def _look(self) -> None:
         while True:
-            await asyncio.sleep(self._config.token_look_s)
+            await asyncio.sleep(TOKEN_LOOK_S)
             try:
                 self.reload()
                 # A partition that came as a whole, from a peer, told of no single change.

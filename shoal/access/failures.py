@@ -1,9 +1,9 @@
 """Tokens that were refused, counted by the address that presented them, and by themselves.
 
 Laws:
-- If `token_failures_max` tokens of an address were refused within `token_failures_s`, no further one is verified until then.
+- If `token_failures_max` tokens of an address were refused within `TOKEN_FAILURES_S`, no further one is verified until then.
 - A token that was refused so often is not verified again until then, whichever addresses present it.
-- A table holds at most `token_addresses_max` of them; those that failed first are forgotten first.
+- A table holds at most `TOKEN_ADDRESSES_MAX` of them; those that failed first are forgotten first.
 - The addresses of one IPv6 network of 64 bits count as one, because whoever has one of them has all.
 """
 
@@ -15,6 +15,9 @@ from ipaddress import IPv6Address, ip_address
 from shoal.config import Config
 from shoal.errors import Overloaded
 from shoal.records import NamedTuple
+
+TOKEN_FAILURES_S = 60.0  # The time in which `token_failures_max` counts.
+TOKEN_ADDRESSES_MAX = 4096  # Addresses whose failures are counted; the oldest are forgotten first.
 
 _NETWORK_BITS = 64
 
@@ -67,7 +70,7 @@ class _Table:
         counted = self._counted.get(whose)
         if counted is None or counted.failed < self._config.token_failures_max:
             return
-        left_s = counted.began_s + self._config.token_failures_s - now_s
+        left_s = counted.began_s + TOKEN_FAILURES_S - now_s
         if left_s > 0:
             raise Overloaded(
                 f"{counted.failed} {self._told}. Nothing was written. Try again later, with one that is valid.",
@@ -76,10 +79,10 @@ class _Table:
 
     def add(self, whose: str, now_s: float) -> None:
         counted = self._counted.get(whose)
-        if counted is None or now_s >= counted.began_s + self._config.token_failures_s:
+        if counted is None or now_s >= counted.began_s + TOKEN_FAILURES_S:
             self._counted.pop(whose, None)
             counted = _Counted(now_s, 0)
-            while len(self._counted) >= self._config.token_addresses_max:
+            while len(self._counted) >= TOKEN_ADDRESSES_MAX:
                 self._counted.popitem(last=False)
         self._counted[whose] = counted._replace(failed=counted.failed + 1)
 

@@ -1,7 +1,7 @@
 """The gate of a node: it turns the token of a request into its bearer.
 
 Laws:
-- A signature is verified once for each token, as long as it is among the `tokens_known_max` that were used last.
+- A signature is verified once for each token, as long as it is among the `TOKENS_KNOWN_MAX` that were used last.
 - An address whose tokens were refused too often has no other one verified, and a token that was refused too often is not
   verified again, whoever presents it; tokens that are known go on.
 - While the node is cut off for too long, no token counts; afterwards they do again.
@@ -22,10 +22,12 @@ from shoal.access import tokens
 from shoal.access.bearer import Bearer, cut_off
 from shoal.access.failures import Failures
 from shoal.access.guard import ReadLog
-from shoal.access.token import Token
+from shoal.access.token import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Token
 from shoal.access.tokens import Keys
 from shoal.config import Config
 from shoal.errors import Unauthenticated
+
+TOKENS_KNOWN_MAX = 4096  # Tokens whose signatures need not be verified again.
 
 _MISSING = (
     "this node asks for a token, and none was given. Nothing was written. Give one: `token=`, SHOAL_TOKEN_FILE or "
@@ -91,7 +93,7 @@ class Gate:
             raise cut_off()
         now_s = self._now_s()
         # One that is too long is not hashed, and is refused below.
-        is_bounded = len(token) <= self._config.token_bytes_max
+        is_bounded = len(token) <= TOKEN_BYTES_MAX
         digest = blake2b(token.encode(errors="replace"), digest_size=32).digest() if is_bounded else b""
         known = self._known.get(digest)
         if known is not None:
@@ -108,15 +110,12 @@ class Gate:
             self._failures.add(address, now_s=now_s, token=digest if is_final else b"")
             raise
         self._known[digest] = bearer
-        while len(self._known) > self._config.tokens_known_max:
+        while len(self._known) > TOKENS_KNOWN_MAX:
             self._known.popitem(last=False)
         return bearer
 
     def _verified(self, text: str, *, now_s: float) -> Bearer:
-        config = self._config
-        token = tokens.verified(
-            text, self._issuers, now_s=now_s, bytes_max=config.token_bytes_max, grants_max=config.token_grants_max
-        )
+        token = tokens.verified(text, self._issuers, now_s=now_s, bytes_max=TOKEN_BYTES_MAX, grants_max=TOKEN_GRANTS_MAX)
         if token.id in self._revoked:
             raise tokens.refused("revoked", "the token is revoked")
         bearer = Bearer(token, now_s=self._now_s, entropy=self._entropy, is_cut_off=lambda: self.is_cut_off)
@@ -129,7 +128,7 @@ class Gate:
         if token.issuer != tokens.ISSUER or (before is not None and before.ends_s >= token.ends_s):
             return
         self._newest[token.author] = token
-        while len(self._newest) > self._config.tokens_known_max:
+        while len(self._newest) > TOKENS_KNOWN_MAX:
             self._newest.popitem(last=False)
 
     def ends(self) -> list[Token]:

@@ -49,6 +49,10 @@ from shoal.access.tokens import ALGORITHM, ISSUER, Keys
 from shoal.config import Config
 from shoal.errors import InvalidConfig, InvalidInput, NotFound, StorageError, Unavailable
 
+OIDC_LOOK_S = 3600.0  # Between two fetches of an issuer's keys.
+OIDC_PAUSE_S = 10.0  # At least this long between two fetches, if tokens name keys that are not known.
+OIDC_TIMEOUT_S = 10.0  # For one issuer's answer.
+
 KEYS = "keys.json"
 _SIGNING = "signing"
 _CURRENT = "current"
@@ -297,15 +301,15 @@ class Issuers:
             gate.trust(Keys(issuer, config.oidc_audience, ALGORITHMS, {}))
 
     async def follow(self) -> None:
-        """Fetch the keys now, and again every `oidc_look_s` or when a token names an unknown one, until cancelled."""
+        """Fetch the keys now, and again every `OIDC_LOOK_S` or when a token names an unknown one, until cancelled."""
         if not self._issuers:
             return
         while True:
             await self.fetch()
             self._gate.unknown.clear()
-            await asyncio.sleep(min(self._config.oidc_pause_s, self._config.oidc_look_s))
+            await asyncio.sleep(min(OIDC_PAUSE_S, OIDC_LOOK_S))
             try:
-                async with asyncio.timeout(max(0.0, self._config.oidc_look_s - self._config.oidc_pause_s)):
+                async with asyncio.timeout(max(0.0, OIDC_LOOK_S - OIDC_PAUSE_S)):
                     await self._gate.unknown.wait()
             except TimeoutError:
                 pass
@@ -314,7 +318,7 @@ class Issuers:
         """Fetch the keys of all issuers; the log says which could not be had."""
         for issuer in self._issuers:
             try:
-                async with asyncio.timeout(self._config.oidc_timeout_s):
+                async with asyncio.timeout(OIDC_TIMEOUT_S):
                     keys = await self._keys(issuer)
             except (Unavailable, aiohttp.ClientError, OSError) as error:
                 reason = error.message if isinstance(error, Unavailable) else str(error) or "it did not answer in time"

@@ -7,6 +7,9 @@ from typing import Any
 from shoal.access.grants import Grant, shown
 from shoal.records import NamedTuple
 
+TOKEN_BYTES_MAX = 3584  # One token; browsers keep no cookie of more than 4096 bytes.
+TOKEN_GRANTS_MAX = 64  # Grants of one token.
+
 
 class Token(NamedTuple):
     """A token's content. Times are in seconds since 1970."""

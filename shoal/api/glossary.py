@@ -171,7 +171,7 @@ NAMES: dict[str, str] = {
     "told": "Whether the peer has told what it holds, since it was linked last.",
     "waiting_bytes": "Bytes that wait to be sent to it.",
     "dropped": "Messages that did not fit the queue; synchronisation makes up for them.",
-    "vector": "How many operations of each origin it holds; at most `status_origins_max` origins are listed.",
+    "vector": "How many operations of each origin it holds; at most 1,000 origins are listed.",
     "origins": "How many origins it holds operations of.",
     "bytes_on_disk": "Bytes on disk.",
     "operations": "How many operations.",

@@ -29,6 +29,8 @@ from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, ObjectKind, Push, Reset, Watch, Watching
 from shoal.workflows.spaces import check_kinds
 
+WATCH_ID_BYTES_MAX = 6 * 1024  # A position as the id of a server-sent event, which comes back in a header.
+
 RETRY_MS = 1000
 """The time after which a browser reconnects."""
 _Found = TypeVar("_Found")
@@ -96,7 +98,7 @@ async def watch(exchange: Exchange) -> web.StreamResponse:
 class _Stream:
     def __init__(self, exchange: Exchange, response: web.StreamResponse, position: Position) -> None:
         self._position = position
-        self._id_bytes_max = exchange.config.watch_id_bytes_max
+        self._id_bytes_max = WATCH_ID_BYTES_MAX
         self._stopping = exchange.stopping
         self._heartbeat_s = exchange.config.heartbeat_s
         self._bearer = exchange.bearer

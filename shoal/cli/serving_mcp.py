@@ -30,6 +30,8 @@ from shoal.integrations.mcp.views import ViewsByToken
 from shoal.protocol.requests import ListSpaces
 from shoal.tls import contexts
 
+MCP_CLIENTS_MAX = 256  # Tokens whose connections a server over HTTP keeps.
+
 _OF_A_CLIENT = ("SHOAL_TOKEN", "SHOAL_TOKEN_FILE")
 
 
@@ -63,7 +65,7 @@ async def serving_mcp(
                 else shoal.connect(target.url, tls_ca=tls_ca.get(), token=token, config=config)
             )
 
-        views = ViewsByToken(connect, space, asks=asks, clients_max=config.mcp_clients_max)
+        views = ViewsByToken(connect, space, asks=asks, clients_max=MCP_CLIENTS_MAX)
         handlers = ShoalServer(views, space, author=author, memory_only=memory_only, read_only=read_only)
         listener = stack.enter_context(_listener(config))
         host = f"[{config.listen_host}]" if ":" in config.listen_host else config.listen_host

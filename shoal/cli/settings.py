@@ -2,7 +2,8 @@
 
 Nothing is guessed: a flag or a key of the file that is unknown, or a value of the wrong type
 or out of range, is rejected before anything starts. The error names the field, the source of the
-value and the allowed values. Only an unknown variable of the environment is no error, because others write there too:
+value and the allowed values. In a file each setting stands in the table of its group.
+Only an unknown variable of the environment is no error, because others write there too:
 `unknown_variables` has a warning for each. Sizes are whole bytes or text such as "64MiB"; a duration
 is a number in the unit at the end of its field's name.
 """
@@ -19,7 +20,7 @@ from typing import get_type_hints
 
 import msgspec
 
-from shoal.config import Config, checked, shown
+from shoal.config import GROUPS, Config, checked, group_of, shown
 from shoal.errors import InvalidConfig
 from shoal.records import NamedTuple
 
@@ -53,7 +54,7 @@ _TYPES: dict[str, type] = {name: kind for name, kind in get_type_hints(Config).i
 
 
 class Given(NamedTuple):
-    """One value as it was written, and its source: "shoal.toml:listen_port", "SHOAL_LISTEN_PORT", "--listen"."""
+    """One value as it was written, and its source: "shoal.toml:listener.listen_port", "SHOAL_LISTEN_PORT", "--listen"."""
 
     field: str
     value: object
@@ -146,7 +147,31 @@ def _from_file(file: Path) -> list[Given]:
         raise InvalidConfig(f"cannot read the configuration {file}: {error.strerror}. Nothing was started.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InvalidConfig(f"the configuration {file} is not TOML: {error}. Nothing was started.") from error
-    return [Given(_known(name, f"{file}:{name}"), value, f"{file}:{name}") for name, value in table.items()]
+    return [given for name, value in table.items() for given in _of_table(name, value, str(file))]
+
+
+def _of_table(name: str, value: object, file: str) -> list[Given]:
+    """The settings in a table of the file. Each stands in the table of its group."""
+    if not isinstance(value, dict):
+        group = group_of(_known(name, f"{file}:{name}"))
+        raise InvalidConfig(
+            f"{file}:{name}: {name} stands outside of a table. Write it below a line with [{group}]. Nothing was started.",
+            field=name,
+            source=f"{file}:{name}",
+        )
+    if name not in GROUPS:
+        raise InvalidConfig(
+            f"{file}: there is no table [{name}];{_hint(name, GROUPS)} Nothing was started.", source=f"{file}:{name}"
+        )
+    return [
+        Given(_in_group(each, name, f"{file}:{name}.{each}"), held, f"{file}:{name}.{each}") for each, held in value.items()
+    ]
+
+
+def _in_group(name: str, group: str, source: str) -> str:
+    if (right := group_of(_known(name, source))) != group:
+        raise InvalidConfig(f"{source}: {name} belongs in the table [{right}]. Nothing was started.", field=name, source=source)
+    return name
 
 
 def _known(name: str, source: str) -> str:
@@ -158,7 +183,9 @@ def _known(name: str, source: str) -> str:
 
 def _hint(name: str, names: Iterable[str], *, prefix: str = "") -> str:
     near = difflib.get_close_matches(name, list(names), n=1, cutoff=0.7)
-    return f" did you mean {prefix}{near[0]}?" if near else " docs/CONFIGURATION.md lists all settings."
+    if near:
+        return f" did you mean {prefix}{near[0]}?"
+    return " docs/CONFIGURATION.md lists all settings. A bound that is not there is a constant: leave it out."
 
 
 def _parsed(given: Given) -> object:

@@ -5,7 +5,7 @@ The client's retries: their number, and the pauses between them.
 Laws:
 - After a `retryable` error, attempts are bounded by `request_timeout_s` on the event loop's
   clock, and the pauses between them grow up to `reconnect_delay_s_max`.
-- Attempts after conflicts with concurrent saves are bounded by `save_attempts_max`. Their
+- Attempts after conflicts with concurrent saves are bounded by `SAVE_ATTEMPTS_MAX`. Their
   pauses are random, so that not all clients come back at once.
 
 Streams that survive the failure of the node that serves them. Each waiting call of the client uses `resumed`.
@@ -56,6 +56,8 @@ from shoal.records import NamedTuple
 from shoal.workflows.connection import Connection
 from shoal.workflows.moments import as_timeout_s
 
+SAVE_ATTEMPTS_MAX = 64  # Attempts of a change that is repeated because another writer saved first.
+
 
 def _loop_time() -> float:
     return asyncio.get_running_loop().time()
@@ -99,9 +101,9 @@ def delays(config: Config) -> Iterator[float]:
 
 
 def contended(connection: StoreConnection) -> Iterator[float]:
-    """Growing, random pauses between `save_attempts_max` attempts."""
+    """Growing, random pauses between `SAVE_ATTEMPTS_MAX` attempts."""
     bound_s = _CONTENDED_DELAY_S
-    for _ in range(connection.config.save_attempts_max - 1):
+    for _ in range(SAVE_ATTEMPTS_MAX - 1):
         yield bound_s * int.from_bytes(connection.entropy(2), "big") / 0xFFFF
         bound_s = min(2 * bound_s, connection.config.reconnect_delay_s_max)
 

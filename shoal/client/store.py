@@ -26,6 +26,8 @@ from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
 from shoal.workflows.spaces import names
 
+DOCUMENT_CLIENT_IDS_MAX = 1024  # Yjs client ids of closed documents that a store keeps for later ones.
+
 if TYPE_CHECKING:
     from shoal.client.batch import Batch
     from shoal.client.reading import Reading
@@ -380,7 +382,7 @@ class Space:
             if left is not None and document._ended != left:
                 await document.abandon()
                 document = await opened(_client_id(connection))
-        document._leave = partial(connection.client_ids.leave, place, ids_max=connection.config.document_client_ids_max)
+        document._leave = partial(connection.client_ids.leave, place, ids_max=DOCUMENT_CLIENT_IDS_MAX)
         return document
 
     def lease(self, name: str, *, ttl: float = 30.0, wait: float = 0.0, holder: str | None = None) -> Leasing:

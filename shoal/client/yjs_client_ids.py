@@ -10,7 +10,7 @@ Laws:
 - It is used again over the connection over which it was left, and no other. The memory of a machine can be copied, and each
   copy has the ids; the connection goes on in one of them at most. An embedded store has its node in the same memory: a
   copy of both writes under the origin of the other, and peers refuse its operations.
-- At most `document_client_ids_max` ids are kept. Beyond that, those of the place at which none was left for longest go.
+- At most `DOCUMENT_CLIENT_IDS_MAX` ids are kept. Beyond that, those of the place at which none was left for longest go.
 """
 
 from __future__ import annotations

@@ -39,6 +39,8 @@ from shoal.kinds.step.handle.resume import HELD, Standing
 from shoal.names import check_name
 from shoal.protocol.requests import LeaseState
 
+CREW_PARAMS_BYTES_MAX = 16 * 1024  # The parameters of one agent, as JSON.
+
 F = TypeVar("F", bound=Function)
 
 EXIT_STATUS = 70
@@ -167,7 +169,7 @@ class Crew:
         config = self._connection.config
         check_name("thread", f"{name}-{COUNT_MAX}")
         _check_name("agent", name)
-        _check_whole("count", count, 0, min(COUNT_MAX, config.crew_agents_max))
+        _check_whole("count", count, 0, min(COUNT_MAX, self._connection.config.crew_agents_max))
         _check_whole("version", version, 1, 2**31)
         _check_whole("tries", tries, 1, TRIES_MAX)
         _check_whole("standby", standby, 0, STANDBY_MAX)
@@ -186,7 +188,7 @@ class Crew:
             tries=tries,
             standby=standby,
             labels=_checked_labels(labels),
-            params=_checked_params(params, config.crew_params_bytes_max),
+            params=_checked_params(params, CREW_PARAMS_BYTES_MAX),
         )
 
     # ── running ───────────────────────────────────────────────────────────────
@@ -415,7 +417,7 @@ def _checked_params(params: Mapping[str, Any] | None, bytes_max: int) -> dict[st
         raise InvalidInput(f"params must be JSON: {error}. Nothing was declared.", field="params") from None
     if len(packed.encode()) > bytes_max:
         raise InvalidInput(
-            f"params may have {bytes_max} bytes as JSON (crew_params_bytes_max), and have {len(packed.encode())}. Nothing was "
+            f"params may have {bytes_max} bytes as JSON, and have {len(packed.encode())}. Nothing was "
             "declared. Store them in the space, and declare where.",
             field="params",
         )

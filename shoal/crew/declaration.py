@@ -204,7 +204,7 @@ def joined(record: CrewRecord, machine: str, taker: Taker, *, alive: Set[str], m
         record = left(record, each)
     known = record.machines.get(machine)
     if known is None and len(record.machines) >= machines_max:
-        raise InvalidInput(f"{machines_max} machines run this crew already (crew_machines_max). Nothing was written.")
+        raise InvalidInput(f"{machines_max} machines run this crew already. Nothing was written.")
     return replace(record, machines={**record.machines, machine: taker})
 
 

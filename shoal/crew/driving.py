@@ -37,6 +37,9 @@ from shoal.kinds.thread.handle.thread import Thread
 from shoal.kinds.worklist.handle.worklist import Inbox
 from shoal.protocol.requests import Batch, Request, Save
 
+CREW_BACKOFF_S_MAX = 60.0  # Between two tries of an agent that raises; the first pause is a second.
+CREW_STEADY_S = 600.0  # After an agent has run for this long, its tries are counted anew.
+
 
 @named
 class CrewContext:
@@ -109,7 +112,7 @@ class CrewContext:
     def waiting(self) -> AbstractAsyncContextManager[None]:
         """`async with ctx.waiting():` the function waits in the block: for a timer, a task, or anything outside of the store.
 
-        If that lasts longer than `crew_linger_s`, the lease is given back, so that people can correct the state, and is taken
+        If that lasts longer than `CREW_LINGER_S`, the lease is given back, so that people can correct the state, and is taken
         again at the end of the block. Waits of the store do so by themselves.
         """
         return waiting()
@@ -306,11 +309,10 @@ class Driving:
             await self._recorded(seat, self._finished)
             return False
         _log.warning("agent %s raised", self.name, exc_info=error)
-        config = self._stage.connection.config
         if isinstance(error, ShoalError) and error.retryable:
             await self._until_leaving(1.0, seat)  # The cluster is to blame, so it is not a try.
             return not self._is_over(seat)
-        text, anew = f"{type(error).__qualname__}: {error}", ran_s >= config.crew_steady_s
+        text, anew = f"{type(error).__qualname__}: {error}", ran_s >= CREW_STEADY_S
 
         async def failed(record: CrewRecord) -> CrewRecord:
             record = raised(record, self.name, text, version=self._version, anew=anew)
@@ -322,7 +324,7 @@ class Driving:
         outcome = None if record is None else record.outcome(self.name)
         if outcome is None or outcome.state != "retrying":
             return False
-        await self._until_leaving(min(2.0 ** (outcome.tries - 1), config.crew_backoff_s_max), seat)
+        await self._until_leaving(min(2.0 ** (outcome.tries - 1), CREW_BACKOFF_S_MAX), seat)
         return not self._is_over(seat)
 
     async def _finished(self, record: CrewRecord) -> CrewRecord:

@@ -33,11 +33,16 @@ from shoal.kinds.lease.handle.leases import Lease, Leasing
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.protocol.requests import LeaseState
 
+CREW_MACHINES_MAX = 64  # Machines that run one crew, each with a lease.
+CREW_PATIENCE_S = 0.5  # After this, an agent that is still free is taken by any machine with room; up to twice that.
+CREW_BALANCE_S = 10.0  # A crew in which nothing has changed for this long moves agents to machines with fewer.
+CREW_STANDBY_S = 1.0  # Between two loads of the checkpoint of an agent on standby.
+
 _PAUSE_S = 0.5  # After the nodes could not be reached for `request_timeout_s`.
 
 
 class Ahead:
-    """The newest checkpoints of some agents, loaded again at most every `crew_standby_s` while they change."""
+    """The newest checkpoints of some agents, loaded again at most every `CREW_STANDBY_S` while they change."""
 
     def __init__(self, connection: StoreConnection, space: Space) -> None:
         self._connection = connection
@@ -82,7 +87,7 @@ class Ahead:
                 async with aclosing(reread(self._connection, self._space.name, name, "save", read)) as found:
                     async for checkpoint in found:
                         self._loaded[name] = checkpoint
-                        await asyncio.sleep(self._connection.config.crew_standby_s)
+                        await asyncio.sleep(CREW_STANDBY_S)
             await asyncio.sleep(_PAUSE_S)
 
 
@@ -182,7 +187,7 @@ class Machine:
         self._known: dict[str, str] = {}  # Agent → the machine that drove it when that was known last; "" if none.
         self._resting: dict[str, float] = {}  # Agent → when it may be tried again.
         # How long an agent may be free before this machine takes it out of turn: different for each machine.
-        self._patience_s = self._config.crew_patience_s * (1 + self._connection.entropy(1)[0] / 255)
+        self._patience_s = CREW_PATIENCE_S * (1 + self._connection.entropy(1)[0] / 255)
         self._changed_s = 0.0
         self._stirred = asyncio.Event()
         self._is_draining = False
@@ -250,7 +255,7 @@ class Machine:
                 record = declared(record, self._program, agents_max=self._config.crew_agents_max)
             elif self._name in record.machines:
                 return record
-            return joined(record, self._name, self._taker, alive=alive, machines_max=self._config.crew_machines_max)
+            return joined(record, self._name, self._taker, alive=alive, machines_max=CREW_MACHINES_MAX)
 
         return await self._stage.record.change(alter)
 
@@ -331,7 +336,7 @@ class Machine:
             mine=self._drivings.keys(),
             leaving={name for name, driving in self._drivings.items() if driving.is_leaving},
             overdue={name for name, since_s in self._waits.free_since_s.items() if since_s + self._patience_s <= now},
-            calm=now - self._quiet_since_s() >= self._config.crew_balance_s,
+            calm=now - self._quiet_since_s() >= CREW_BALANCE_S,
         )
         decision = decide(view)
         for name, why in decision.give.items():
@@ -387,7 +392,7 @@ class Machine:
     async def _until_stirred(self) -> None:
         now = self._connection.uptime()
         due = [since_s + self._patience_s for since_s in self._waits.free_since_s.values()]
-        due += [*self._resting.values(), self._quiet_since_s() + self._config.crew_balance_s]
+        due += [*self._resting.values(), self._quiet_since_s() + CREW_BALANCE_S]
         wait_s = min((at_s - now for at_s in due if at_s > now), default=_LOOK_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(min(wait_s, _LOOK_S)):

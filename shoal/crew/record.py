@@ -23,6 +23,8 @@ from shoal.kinds.thread.flows.checkpoints import Checkpoint, encode_channels, en
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol.requests import NO_HEAD, Save
 
+CREW_CHANGE_S = 30.0  # How long a change of a crew's record waits for others.
+
 THREAD = "shoal-crew"
 Alter = Callable[[CrewRecord], CrewRecord | Awaitable[CrewRecord]]
 
@@ -65,7 +67,7 @@ class Record:
         """Change the record. If `alter` raises, or returns an equal record, nothing is written.
 
         Raises:
-            LeaseHeld: others have been changing it for `crew_change_s`.
+            LeaseHeld: others have been changing it for `CREW_CHANGE_S`.
             ShoalError: no quorum can be reached, or the outcome is unknown. Changing it again does no harm.
         """
         self._connection.check_home()
@@ -78,7 +80,7 @@ class Record:
         raise AssertionError
 
     async def _change(self, alter: Alter) -> CrewRecord:
-        wait_s = self._connection.config.crew_change_s
+        wait_s = CREW_CHANGE_S
         async with self._turn, self._thread().lease(ttl=_LEASE_S, wait=wait_s, holder=self._holder) as lease:
             try:
                 return await self._changed(alter, lease)

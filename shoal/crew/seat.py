@@ -6,7 +6,7 @@ Laws:
   waits has one driver, too, and is free when that one dies.
 - While the agent waits, its thread is free for people. A wait that is over has the lease of the thread again, behind a quorum,
   so whatever people were acknowledged meanwhile is there; and nobody else has driven the agent, or the seat is lost.
-- If somebody else holds the lease of the thread then, the agent waits for it for `crew_return_s`. After that the seat is lost:
+- If somebody else holds the lease of the thread then, the agent waits for it for `CREW_RETURN_S`. After that the seat is lost:
   the agent is started again, from its last checkpoint, once the lease is free.
 """
 
@@ -28,6 +28,9 @@ from shoal.kinds.lease.handle.leases import Lease, Leasing, go_on_as, tenure_of
 from shoal.kinds.lease.handle.tenure import Tenure, keeper_of
 from shoal.protocol.requests import Request
 from shoal.workflows.connection import HeldLease
+
+CREW_LINGER_S = 1.0  # An agent that has waited for this long gives its lease back; at once if it waits for a person.
+CREW_RETURN_S = 60.0  # How long an agent waits for its lease after a wait, if somebody else holds it.
 
 WAITS = "shoal-crew-waits/"
 """Before the name of an agent, the name of the lease that its machine holds while it waits."""
@@ -112,7 +115,7 @@ class Seat:
         """A wait begins."""
         self._depth += 1
         if self._depth == 1 and not self._is_over:
-            self._timer = asyncio.get_running_loop().call_later(self._connection.config.crew_linger_s, self._leave)
+            self._timer = asyncio.get_running_loop().call_later(CREW_LINGER_S, self._leave)
 
     async def finish(self) -> None:
         """A wait is over: return once the lease of the thread is held again.
@@ -201,7 +204,7 @@ class Seat:
     async def _had(self, away: Lease) -> Lease:
         """The lease of the thread; others may hold it for a while."""
         uptime = self._connection.uptime
-        ends_s, wait_s = uptime() + self._connection.config.crew_return_s, 0.0
+        ends_s, wait_s = uptime() + CREW_RETURN_S, 0.0
         while True:
             try:
                 return await self._leasing(wait_s).acquire()
@@ -225,8 +228,8 @@ class Seat:
         self.ended.set()
         why = f"{holder!r} still holds it" if holder else "it cannot be acquired"
         return LeaseLost(
-            f"agent {self.name!r} gave its lease back while it waited, and {why} {self._connection.config.crew_return_s:g} s "
-            "after the wait was over (crew_return_s). Nothing was written. The agent is started again, from its last "
+            f"agent {self.name!r} gave its lease back while it waited, and {why} {CREW_RETURN_S:g} s "
+            "after the wait was over. Nothing was written. The agent is started again, from its last "
             "checkpoint, once its lease is free.",
             fence=self.lease.fence,
             holder=holder,

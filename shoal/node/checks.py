@@ -7,9 +7,13 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, TooLarge
 from shoal.kinds.schema import state as schema
 from shoal.names import check_name
-from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.bookmark import SEEN_BYTES_MAX, Bookmark
 from shoal.protocol.requests import Save
 from shoal.schemas.secret_fields import parts_of
+
+NOTE_BYTES_MAX = 4 * 1024  # The provenance of a write: author and reason.
+SETTING_BYTES_MAX = 4 * 1024  # The configuration with which the author of a checkpoint ran.
+PAGE_BYTES_MAX = 8 * 1024 * 1024  # A page of a listing, history or journal ends with the first item that exceeds it.
 
 
 def check_size(config: Config, size: int, what: str) -> None:
@@ -26,29 +30,29 @@ def check_size(config: Config, size: int, what: str) -> None:
         )
 
 
-def check_text(config: Config, text: str, what: str) -> None:
+def check_text(text: str, what: str) -> None:
     """Check a short text, which the error names as `what`.
 
     Raises:
-        TooLarge: its UTF-8 has more than `note_bytes_max` bytes.
+        TooLarge: its UTF-8 has more than `NOTE_BYTES_MAX` bytes.
     """
     if text:
-        _check_bytes(len(text.encode(errors="replace")), config.note_bytes_max, what)
+        _check_bytes(len(text.encode(errors="replace")), NOTE_BYTES_MAX, what)
 
 
-def check_annotations(config: Config, request: Save) -> None:
+def check_annotations(request: Save) -> None:
     """Check what a save says about its author: name, setting and bookmark.
 
     Raises:
         TooLarge: one of them exceeds its bound.
         InvalidValue: the setting or the bookmark is malformed.
     """
-    check_text(config, request.author, "an author")
+    check_text(request.author, "an author")
     if request.setting:
-        _check_bytes(len(request.setting), config.setting_bytes_max, "a setting")
+        _check_bytes(len(request.setting), SETTING_BYTES_MAX, "a setting")
         values.check(request.setting)
     if request.seen:
-        _check_bytes(len(request.seen), config.seen_bytes_max, "the bookmark of an author")
+        _check_bytes(len(request.seen), SEEN_BYTES_MAX, "the bookmark of an author")
         Bookmark.unpack(request.seen)
 
 

@@ -68,7 +68,7 @@ from shoal.node.target import Place, Target, target_of
 from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once, in_turns
 from shoal.node.watching.changelog import Changelog
-from shoal.node.writes.erasing import Deletions, Eraser
+from shoal.node.writes.erasing import OBJECTS_KNOWN_MAX, Deletions, Eraser
 from shoal.node.writes.issuing import Issued, Issuer
 from shoal.protocol import requests
 from shoal.records import NamedTuple
@@ -97,7 +97,7 @@ class _Kinds:
         self.shapes = ShapeCache(config.checkpoint_cache_bytes)
         self.rankings = Rankings(config, now_ms, indexes)
         self.items = Items(config, now_ms)
-        self.budgets = Budgets(context.incarnation, config, inherited=lambda number: database.orphans.inherited_origins(number))
+        self.budgets = Budgets(context.incarnation, inherited=lambda number: database.orphans.inherited_origins(number))
         self.maps = Maps(
             context.incarnation,
             config,
@@ -170,12 +170,11 @@ class Database:
     """
 
     def __init__(self, context: NodeContext, *, replaced: Callable[[], None]) -> None:
-        config = context.config
         self._context = context
         self._storage, self._commit = context.storage, context.commit
         self._told_replaced = replaced
         self.partitions = context.partitions
-        self.catalog = Catalog(context.storage, known_max=config.objects_known_max)
+        self.catalog = Catalog(context.storage, known_max=OBJECTS_KNOWN_MAX)
         self.erasure = Erasure(context)
         self.garbage = Collector(context, self.erasure)
         self.truncator = Truncator(context, self.garbage)
@@ -185,7 +184,7 @@ class Database:
             moved=lambda target, path: self._kinds.rankings.moved(target, path),
         )
         self.indexer = Indexer(context, indexes)
-        self.generations = Generations(indexes, known_max=config.objects_known_max)
+        self.generations = Generations(indexes, known_max=OBJECTS_KNOWN_MAX)
         self.claims = ClaimSweeper(
             context,
             issue=lambda request: self.issue(request, None).reply,

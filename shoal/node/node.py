@@ -44,6 +44,9 @@ from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.engine import untested
 from shoal.storage.opening import encrypted, open_storage
 
+QUOTA_COUNT_S = 2.0  # How long a write waits after a start until the bytes and objects of its space are counted.
+WATCH_TELLS_MAX = 1_000_000  # Changes × their subscribers that are still to be told; beyond this, other work waits.
+
 if TYPE_CHECKING:
     from shoal.node.peers.replicator import Replicator
     from shoal.storage.encrypted.storage import EncryptedStorage
@@ -88,7 +91,7 @@ class Node:
             self._failed(self._commit.failed)
         context = self._context = _context_of(storage, self._commit, config, environment)
         self._incarnation, self._feed = context.incarnation, context.feed
-        self._usage = self._commit.counting = Usage(storage, environment.pause, wait_s=config.quota_count_s)
+        self._usage = self._commit.counting = Usage(storage, environment.pause, wait_s=QUOTA_COUNT_S)
         self._database = Database(context, replaced=self._usage.recount)
         if not is_embedded:
             _ = self._database.late_documents.room  # Imported now, so that no client waits for it.
@@ -280,7 +283,7 @@ def _context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, env
         feed=Feed(
             subscribers_max=config.subscribers_max,
             bytes_max=config.subscription_bytes_max,
-            tells_max=config.watch_tells_max,
+            tells_max=WATCH_TELLS_MAX,
         ),
-        sharing=Sharing(environment.monotonic, config),
+        sharing=Sharing(environment.monotonic),
     )

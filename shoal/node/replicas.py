@@ -169,7 +169,7 @@ class Replicas(Protocol):
     async def heard(self, partition: int, /) -> None:
         """Ask the linked owners; return once this replica has applied what they held of a partition when this was called.
 
-        It also returns, without an error, when `rights_wait_s` is over.
+        It also returns, without an error, when `RIGHTS_WAIT_S` is over.
         """
         ...
 

@@ -13,19 +13,24 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import closing, suppress
 from typing import Any, TypeVar
 
-from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.kinds.document.state.document import Pace
 from shoal.node.environment import turn
+
+READ_STEP_ROWS_MAX = 128  # Looked at in one step of a read, so that a long one does not delay other work.
+READ_STEP_BYTES_MAX = 128 * 1024  # The same in bytes; the first row may exceed it.
+DOCUMENT_STEP_UPDATES_MAX = 256  # Updates read or merged in one step, so that large documents do not delay other work.
+DOCUMENT_STEP_BYTES_MAX = 64 * 1024  # The same in bytes; the first update may exceed it.
+DOCUMENT_WHOLE_BYTES_MAX = 1024 * 1024  # Larger merged updates and snapshots are opened in pieces: ten times as much work.
 
 T = TypeVar("T")
 
 Steps = Generator[None, None, T]
 
 
-def document_pace(config: Config) -> Pace:
+def document_pace() -> Pace:
     """The most that one step of work on a document may take."""
-    return Pace(config.document_step_updates_max, config.document_step_bytes_max, config.document_whole_bytes_max)
+    return Pace(DOCUMENT_STEP_UPDATES_MAX, DOCUMENT_STEP_BYTES_MAX, DOCUMENT_WHOLE_BYTES_MAX)
 
 
 class Stride:
@@ -39,9 +44,9 @@ class Stride:
         self._rows = self._bytes = 0
 
     @classmethod
-    def of(cls, config: Config) -> Stride:
+    def usual(cls) -> Stride:
         """That of most reads."""
-        return cls(config.read_step_rows_max, config.read_step_bytes_max)
+        return cls(READ_STEP_ROWS_MAX, READ_STEP_BYTES_MAX)
 
     def is_over(self, size: int, *, rows: int = 1) -> bool:
         """Count rows that were looked at. Returns whether the step is over; the next one begins then."""

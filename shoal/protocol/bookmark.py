@@ -38,6 +38,8 @@ from msgspec import Struct
 from shoal.crdt.dot import DOT_BYTES, NOTHING_SEEN, VersionVector
 from shoal.errors import BookmarkLost, InvalidValue, TooLarge
 
+SEEN_BYTES_MAX = 2 * 1024  # What the author of a checkpoint had read in other partitions; the rest goes with the next save.
+
 PARTITIONS_MAX = 1024
 BYTES_MAX = 256 * 1024  # Packed: ten origins in each partition, of which an honest one names those that wrote at the same time.
 ORIGINS_MAX = 1024  # In one partition.

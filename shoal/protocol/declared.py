@@ -27,6 +27,8 @@ from shoal.errors import ShoalError
 from shoal.protocol.base import Request
 from shoal.records import NamedTuple
 
+FILTER_TERMS_MAX = 64  # Fields, operators and list elements in one filter.
+
 __all__ = ["Action", "Cli", "Declaration", "Http", "Part", "Waits", "always", "declaration_of", "declared", "operation"]
 
 _Kind = TypeVar("_Kind", bound=type[Request[Any]])

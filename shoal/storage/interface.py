@@ -19,6 +19,8 @@ from typing import Protocol
 
 from shoal.errors import Overloaded
 
+STORAGE_SNAPSHOTS_MAX = 16  # Snapshots open at once; each keeps what was deleted since on the disk.
+
 
 class Snapshot(Protocol):
     """The store as it was at one moment. It holds memory and disk space until it is closed; close it where it was taken."""
@@ -64,7 +66,7 @@ class Storage(Protocol):
         """The store as it is now, unsynced writes included. Closing the store closes its snapshots.
 
         Raises:
-            Overloaded: `storage_snapshots_max` are open.
+            Overloaded: `STORAGE_SNAPSHOTS_MAX` are open.
         """
         ...
 

@@ -11,12 +11,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Literal
 
-from shoal.config import Config
 from shoal.errors import StorageError, StorageFull
 from shoal.records import NamedTuple
-from shoal.storage.interface import too_many_snapshots
+from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, too_many_snapshots
 
-SNAPSHOTS_MAX = Config().storage_snapshots_max
+SNAPSHOTS_MAX = STORAGE_SNAPSHOTS_MAX
 
 
 class _Write(NamedTuple):

@@ -33,7 +33,7 @@ from shoal.records import NamedTuple
 from shoal.storage import engine, layout
 from shoal.storage.engine import COMPACTS_AT, LEVEL_ZERO_FILES, START_OVER, is_failure, open_database, open_for_reading, text_of
 from shoal.storage.erasing import ErasingPass
-from shoal.storage.interface import too_many_snapshots
+from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, too_many_snapshots
 from shoal.storage.layout import Holder, StoreLock, identity_of
 from shoal.storage.witness import Witness, Witnessed
 
@@ -103,7 +103,7 @@ class RocksStorage:
         self._witness = witness
         self._rotate_bytes = config.memtable_bytes
         self._snapshots: set[RocksSnapshot] = set()
-        self._snapshots_max = config.storage_snapshots_max
+        self._snapshots_max = STORAGE_SNAPSHOTS_MAX
         self._written = 0
         self._log_bytes = 0  # An upper bound of what the memtable holds.
         self._wal = layout.newest_wal(self._files)

@@ -71,6 +71,8 @@ from shoal.protocol.frames import (
 from shoal.protocol.requests import Durability, Push, R, Read, Request, Subscription, reply_of
 from shoal.transport.dialling import Connect, DialledSocket, open_socket, sent_before, unreached, untrusted, why
 
+CLIENT_REQUESTS_MAX = 4096  # Requests in progress on one link; further callers wait.
+
 
 class Inbox(AsyncIterator[Push]):
     """A queue with one consumer, which iterates; the link's reader puts."""
@@ -162,7 +164,7 @@ class Link:
         self._socket = socket
         self._config = config
         self._ids = count(1)
-        self._room = asyncio.Semaphore(min(config.client_requests_max, welcome.session_requests_max))
+        self._room = asyncio.Semaphore(min(CLIENT_REQUESTS_MAX, welcome.session_requests_max))
         self._exchanges: dict[int, _Exchange] = {}
         self._inboxes: dict[int, Inbox] = {}
         self._outbox: dict[int, bytes] = {}  # Unsent frames, by the id that they concern.

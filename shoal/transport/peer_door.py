@@ -46,6 +46,9 @@ from shoal.transport.peer_link import (
     why_closed,
 )
 
+PEER_LINKS_MAX = 64  # Links accepted from peers.
+PEER_HANDSHAKES_MAX = 32  # Sockets that have not completed the handshake; beyond this, the oldest is closed.
+
 _BEATS = 4  # Heartbeats in the time after which the other end asks for one.
 
 
@@ -163,10 +166,9 @@ class PeerDoor:
     def _refuse_if_full(self) -> None:
         if self._stopping:
             raise ShuttingDown("the node is stopping. Nothing was written. Try again later.")
-        if len(self._links) - len(self._shaking) >= self._config.peer_links_max:
+        if len(self._links) - len(self._shaking) >= PEER_LINKS_MAX:
             raise Overloaded(
-                f"the node has {self._config.peer_links_max} links from peers, and takes no more. Nothing was written. "
-                "Try again later.",
+                f"the node has {PEER_LINKS_MAX} links from peers, and takes no more. Nothing was written. Try again later.",
                 retry_after_s=1.0,
             )
 
@@ -220,7 +222,7 @@ class PeerDoor:
 
     def _make_room(self) -> None:
         """End the oldest handshake, if too many are under way."""
-        if len(self._shaking) >= self._config.peer_handshakes_max:
+        if len(self._shaking) >= PEER_HANDSHAKES_MAX:
             oldest = next(iter(self._shaking))
             del self._shaking[oldest]
             if oldest.deadline is not None:

@@ -34,6 +34,9 @@ from shoal.errors import InvalidInput, ShoalError
 from shoal.transport.dialling import DialledSocket
 from shoal.transport.keyring import Keyring
 
+PEER_WARNING_INTERVAL_S = 60.0  # Between two logged warnings about one peer, for one reason.
+PEER_WARNINGS_MAX = 256  # Logged warnings in that time, for all peers.
+
 PEER_PATH = "/v1/peer"
 
 CLOSE_S = 0.5
@@ -68,15 +71,15 @@ class Report(Protocol):
 
 
 class Warnings:
-    """Warnings about peers: in `peer_warning_interval_s` one per event, peer and reason, and at most `peer_warnings_max`.
+    """Warnings about peers: in `PEER_WARNING_INTERVAL_S` one per event, peer and reason, and at most `PEER_WARNINGS_MAX`.
 
     A stranger chooses its own name, and must not be able to fill a log.
     """
 
-    def __init__(self, warn: Report, *, config: Config) -> None:
+    def __init__(self, warn: Report) -> None:
         self._warn = warn
-        self._interval_s = config.peer_warning_interval_s
-        self._most = config.peer_warnings_max
+        self._interval_s = PEER_WARNING_INTERVAL_S
+        self._most = PEER_WARNINGS_MAX
         self._told: dict[tuple[str, str, str], float] = {}  # Event, peer and reason → when; the oldest first.
         self._left_out = 0
 

@@ -38,7 +38,7 @@ class Peers:
         tls: Tls = plain,
         keys: Keys | None = None,
     ) -> None:
-        warnings = Warnings(warn, config=config)
+        warnings = Warnings(warn)
         held = keys or (lambda: Keyring(config.cluster_key))
         self._dialler = PeerDialler(
             peer, addresses=addresses, config=config, entropy=entropy, report=report, warn=warnings, tls=tls, keys=held

@@ -37,6 +37,8 @@ from shoal.protocol.requests import (
 )
 from shoal.workflows.connection import Connection, Flow
 
+SPACE_DELETES_MAX = 10_000  # Objects that one HTTP request to delete a space looks at; then it answers `more`.
+
 _AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.
 
 DELETIONS: Mapping[ObjectKind, Callable[[str, str], requests.Maintenance[Any] | ObjectWrite[requests.Deleted]]] = {
@@ -212,7 +214,7 @@ class DeleteSpace(Flow[SpaceDeleted], frozen=True):
         if self.dry_run:
             counts = await _counts(connection, self.space)
             return SpaceDeleted({kind: count for kind, count in counts.items() if count}, sum(counts.values()))
-        objects_max = connection.config.space_deletes_max
+        objects_max = SPACE_DELETES_MAX
         return await delete_space(connection, self.space, durability=durability, objects_max=objects_max)
 
 

@@ -34,7 +34,7 @@ from shoal.protocol import requests
 from shoal.protocol.declared import Cursor, Http
 from shoal.protocol.requests import Durability
 from shoal.workflows.connection import Connection, Flow
-from shoal.workflows.spaces import DELETIONS
+from shoal.workflows.spaces import DELETIONS, SPACE_DELETES_MAX
 
 SubjectKind = Literal["thread", "document", "items", "map", "set", "counter", "register", "budget", "event"]
 """The kinds of what can be tagged. Of `items`, `map`, `set` and `event` a part can be."""
@@ -314,7 +314,7 @@ class EraseSubject(Flow[SubjectErasure], frozen=True):
             found = await page_of_tags(connection, self.space, self.subject, self.after)
             told = [SubjectErased(tag.kind, tag.name, tag.part, "tagged") for tag in found.tags]
             return SubjectErasure(self.space, self.subject, told, len(told), await _waits_for(connection), found.after)
-        objects_max = connection.config.space_deletes_max
+        objects_max = SPACE_DELETES_MAX
         report, after = await erase(
             connection, self.space, self.subject, after=self.after, objects_max=objects_max, durability=durability
         )

@@ -6,7 +6,7 @@ from simulation.composites.stage import ERASERS, FAMILIES, KEY_WINDOW_S, Compose
 from simulation.plan import Act, Crash, Cut, Fault, Pause, Stop, Weather
 
 _WINDOWS: dict[str, tuple[int | float, ...]] = {
-    "early_s": (0.5, 2.0),
+    "early_operations_s": (0.5, 2.0),
     "quarantine_s": (0.5, 2.0),
     "item_expiry_grace_s": (0.5, 3.0),
     "watch_replay_operations_max": (3, 20),

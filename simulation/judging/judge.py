@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Literal
 
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
+from shoal.node.peers.replica import EARLY_OPERATIONS_S
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Session
 from shoal.storage import keys
@@ -160,7 +161,7 @@ async def _converges(cluster: SimulatedCluster, patience: Patience) -> list[Viol
         return [Violation("4", f"healed, the nodes did not come to hold the same within {CONVERGED_S_MAX:g} s: {held}")]
     if any(host.peer.quorum.view().early for host in cluster.hosts.values() if host.up):
         # What they depend on was lost with a disk: they are forgotten in time.
-        await asyncio.sleep(cluster.config.early_s + cluster.config.sync_interval_s * 2)
+        await asyncio.sleep(EARLY_OPERATIONS_S + cluster.config.sync_interval_s * 2)
     await _settled(cluster)
     return [
         Violation("4", f"healed, and equal, {name} still has {what}")

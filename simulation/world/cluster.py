@@ -30,6 +30,7 @@ from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.transport.dialling import DialledSocket
 from shoal.transport.link import Link
+from simulation.bounds import altered, parted
 from simulation.judging.fallen import Fallen
 from simulation.parts.evidence import FAMILY
 from simulation.parts.part import name_of
@@ -81,7 +82,7 @@ SETTINGS: dict[str, int | float | str] = {
     "quorum_timeout_s": 2.0,
     "session_wait_s": 1.0,
     "quarantine_s": 5.0,
-    "early_s": 5.0,
+    "early_operations_s": 5.0,
     "stop_timeout_s": 3.0,
     "witness_interval_s": 5.0,
     "document_history_s": 1.0,
@@ -92,7 +93,7 @@ SETTINGS: dict[str, int | float | str] = {
     "lease_poll_s": 2.0,
     "scrub_bytes_per_s": 1 << 30,
 }
-"""Of every node, unless the plan has others: patience that fits runs of seconds."""
+"""Settings and bounds of every node, unless the plan has others: patience that fits runs of seconds."""
 
 _OfARunningNode = Crash | Stop | Pause | FullDisk | CorruptBlock | Wipe | Restore | Relist
 _OfOneNode = (
@@ -112,7 +113,9 @@ class SimulatedCluster:
         self.late: list[str] = []  # Calls that took longer than they may.
         self.fallen = Fallen()
         self.altered: set[bytes] = set()  # Objects of which a disk has altered rows.
-        self.config = msgspec.convert(SETTINGS | plan.settings, Config)
+        settings, bounds = parted(SETTINGS | plan.settings)
+        self.config = msgspec.convert(settings, Config)
+        self._bounds = altered(**bounds)
         self._plan = plan
         self._trace = trace
         self._loop = asyncio.get_running_loop()
@@ -135,6 +138,7 @@ class SimulatedCluster:
         self._idle = asyncio.Event()
 
     async def __aenter__(self) -> SimulatedCluster:
+        self._bounds.__enter__()
         own_tasks(self._loop)
         self._loop.set_exception_handler(self._unhandled)
         for host in self.hosts.values():
@@ -156,6 +160,7 @@ class SimulatedCluster:
                 host.kill(None)
         for host in self.hosts.values():
             await host.gone()
+        self._bounds.__exit__(None, None, None)
 
     def is_calm(self, one: str, other: str) -> bool:
         """Whether two nodes are linked in both directions, and what they send each other arrives."""

@@ -31,6 +31,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.machines import VirtualLoop
+from simulation.bounds import altered, parted
 from simulation.world.environment import SimulatedEnvironment
 
 ADMITTED = {keys.meta("member"): b"\x02"}
@@ -158,7 +159,9 @@ class Fleet:
             "join": join,
         }
         base["clock_skew_max_ms"] = _ANY_SKEW_MS
-        self._config = msgspec.convert(base | settings, Config)
+        mine, bounds = parted(base | settings)
+        self._config = msgspec.convert(mine, Config)
+        self._bounds = altered(**bounds)
         self.members: dict[str, Member] = {}
         self._wanted: dict[str, list[str]] = {}  # The addresses that each node dials, by its name.
         self.apart: set[tuple[str, str]] = set()  # Links that `dial` does not make.
@@ -173,6 +176,7 @@ class Fleet:
 
     async def __aenter__(self) -> Fleet:
         assert self.real_time or isinstance(asyncio.get_running_loop(), VirtualLoop), "mark the test virtual_time"
+        self._bounds.__enter__()
         missing = set(self._config.join.split(",")) - {"", *(f"{name}:1" for name in self._names)}
         for name in self._names:
             self._make(name, MemoryStorage(ADMITTED) if missing and not self._config.cluster_size else MemoryStorage())
@@ -188,6 +192,7 @@ class Fleet:
             await wire.cut()
         for member in self.members.values():
             await member.node.stop()
+        self._bounds.__exit__(None, None, None)
 
     def _make(self, name: str, storage: MemoryStorage, join: str = "") -> Member:
         self._seed += 1

@@ -21,6 +21,7 @@ from shoal.config import Config
 from shoal.node.environment import system_environment
 from shoal.node.node import Node, open_node
 from shoal.transport.link import Link
+from simulation.bounds import altered, parted
 
 LIMITS = Config()
 
@@ -88,7 +89,9 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(directory: Path | None = None, **settings: object) -> Served:
-            config = msgspec.structs.replace(Config(listen_port=0, stop_timeout_s=2.0), **settings)
+            mine, bounds = parted(settings)
+            stack.enter_context(altered(**bounds))
+            config = msgspec.structs.replace(Config(listen_port=0, stop_timeout_s=2.0), **mine)
             place = directory or tmp_path / f"node-{os.urandom(4).hex()}"
             node = await open_node(place, config=config, environment=system_environment())
             stack.push_async_callback(node.stop)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from shoal.access.failures import Failures
 from shoal.config import Config
 from shoal.errors import Overloaded
+from simulation.bounds import altered
 
-CONFIG = Config(token_failures_max=2, token_failures_s=60.0, token_addresses_max=3)
+CONFIG = Config(token_failures_max=2)
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(token_failures_s=60.0, token_addresses_max=3):
+        yield
 
 
 def failed(*addresses: str, times: int = 2) -> Failures:

@@ -416,7 +416,7 @@ class Silent:
 @pytest.mark.answers("revoked-tokens-end")
 async def test_a_revocation_that_came_without_a_change_is_found_in_time(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys)
-    config = msgspec.structs.replace(Config(), token_keys=mint.keys, token_look_s=0.02)
+    config = msgspec.structs.replace(Config(), token_keys=mint.keys)
     access = Access(config, now_s=time.time, entropy=os.urandom)
     await access.start(Silent(served.node.session()))  # type: ignore[arg-type]
     made = mint.make("crew:read")
@@ -558,7 +558,7 @@ async def test_revocations_are_read_again_and_again(mint: Mint, serve: Serve) ->
             reads.append(request)
             return await super().call(request, **manner)
 
-    config = msgspec.structs.replace(Config(), token_keys=mint.keys, token_look_s=0.02)
+    config = msgspec.structs.replace(Config(), token_keys=mint.keys)
     access = Access(config, now_s=time.time, entropy=os.urandom)
     await access.start(Counting(served.node.session()))  # type: ignore[arg-type]
     await until(lambda: len(reads) > 4)  # One at the start, and one by the watch that tells of nothing.

@@ -19,13 +19,14 @@ from hypothesis import strategies as st
 
 from shoal.access import grants, keys, tokens
 from shoal.access.gate import Gate
-from shoal.access.token import Token
+from shoal.access.token import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Token
 from shoal.access.tokens import author_of
 from shoal.config import Config
 from shoal.errors import InvalidConfig, InvalidInput, ShoalError, Unauthenticated
 from shoal.names import RESERVED
 from shoal.protocol import requests
-from tests.access.conftest import LIMITS, Made, Mint
+from simulation.bounds import altered
+from tests.access.conftest import Made, Mint
 
 
 def verified(text: str, mint: Mint, *, now_s: float | None = None, cluster: str = "shoal") -> Token:
@@ -34,8 +35,8 @@ def verified(text: str, mint: Mint, *, now_s: float | None = None, cluster: str 
         text,
         {known.issuer: known},
         now_s=time.time() if now_s is None else now_s,
-        bytes_max=LIMITS.token_bytes_max,
-        grants_max=LIMITS.token_grants_max,
+        bytes_max=TOKEN_BYTES_MAX,
+        grants_max=TOKEN_GRANTS_MAX,
     )
 
 
@@ -186,7 +187,7 @@ def test_a_token_of_a_megabyte_is_not_looked_at(mint: Mint) -> None:
             now_s=0,
             lasts_s=1,
             entropy=bytes,
-            bytes_max=LIMITS.token_bytes_max,
+            bytes_max=TOKEN_BYTES_MAX,
         )
     assert [each.author for each in keys.issued(mint.directory)] == []
 
@@ -196,7 +197,7 @@ def test_a_token_of_a_megabyte_is_not_looked_at(mint: Mint) -> None:
 )
 def test_any_text_is_refused_and_never_shown(text: str) -> None:
     with pytest.raises(Unauthenticated) as caught:
-        tokens.verified(text, {}, now_s=0.0, bytes_max=LIMITS.token_bytes_max, grants_max=1)
+        tokens.verified(text, {}, now_s=0.0, bytes_max=TOKEN_BYTES_MAX, grants_max=1)
     assert caught.value.detail["reason"] in ("malformed", "issuer")
     if len(text) > 12:
         assert text not in "".join(traceback.format_exception(caught.value, chain=False))
@@ -352,10 +353,8 @@ def test_actions_include_others() -> None:
 # ── the gate ──────────────────────────────────────────────────────────────────
 
 
-def gate_of(mint: Mint, **settings: Any) -> Gate:
-    return Gate(
-        {"shoal": keys.load(mint.keys, cluster="shoal")}, config=Config(**settings), now_s=time.time, entropy=os.urandom
-    )
+def gate_of(mint: Mint) -> Gate:
+    return Gate({"shoal": keys.load(mint.keys, cluster="shoal")}, config=Config(), now_s=time.time, entropy=os.urandom)
 
 
 def test_a_token_is_verified_once(mint: Mint, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,9 +369,10 @@ def test_a_token_is_verified_once(mint: Mint, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_known_tokens_are_bounded(mint: Mint) -> None:
-    gate = gate_of(mint, tokens_known_max=2)
-    for _ in range(5):
-        gate.bearer(mint.make("crew:read").text, address="10.0.0.1")
+    gate = gate_of(mint)
+    with altered(tokens_known_max=2):
+        for _ in range(5):
+            gate.bearer(mint.make("crew:read").text, address="10.0.0.1")
     assert len(gate._known) == 2
 
 

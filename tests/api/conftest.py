@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from itertools import count
 from typing import Any
 
@@ -36,6 +36,7 @@ from shoal.protocol.requests import (
 from shoal.protocol.session import Told
 from shoal.transport.dialling import DialledSocket
 from shoal.transport.link import Link
+from simulation.bounds import altered, parted
 
 STATUS = requests.NodeStatus("0.1.0", "ab12", "cd34", "ready", "", 1, 2, 3, 4, 5, 6)
 
@@ -251,10 +252,13 @@ Serve = Callable[..., Awaitable[Served]]
 async def serve() -> AsyncIterator[Serve]:
     """A factory: what answers, if it is not a new `FakeSession`; settings of the configuration are its keyword arguments."""
     started: list[Served] = []
+    stack = ExitStack()
 
     async def start(session: FakeSession | None = None, /, **settings: object) -> Served:
+        mine, bounds = parted(settings)
+        stack.enter_context(altered(**bounds))
         config = msgspec.structs.replace(
-            Config(listen_port=0, request_timeout_s=20.0, stop_timeout_s=2.0, request_bytes_max=1 << 20), **settings
+            Config(listen_port=0, request_timeout_s=20.0, stop_timeout_s=2.0, request_bytes_max=1 << 20), **mine
         )
         session = session or FakeSession()
         listener = Listener(
@@ -269,6 +273,7 @@ async def serve() -> AsyncIterator[Serve]:
         for link in served.links:
             await link.close()
         await served.listener.stop()
+    stack.close()
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from shoal.api.watching import WATCH_ID_BYTES_MAX
+
 Served = Any  # Of conftest.py.
 Serve = Callable[..., Awaitable[Any]]
 
@@ -142,7 +144,7 @@ async def test_every_refusal_is_a_problem_document(served: Served, case: str) ->
 
 
 async def test_the_longest_bookmark_and_event_id_that_are_given_are_taken(served: Served) -> None:
-    headers = b"Last-Event-ID: %s\r\n" % (b"a" * served.config.watch_id_bytes_max)
+    headers = b"Last-Event-ID: %s\r\n" % (b"a" * WATCH_ID_BYTES_MAX)
     assert (await send(served, http1(b"GET", COUNTER, headers))).status == 200
 
 

@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from shoal.cli.main import app
 from shoal.cli.settings import OPTIONS, Given, given_listen, given_setting, load, unknown_variables
-from shoal.config import Config, MiB, checked
+from shoal.config import GROUPS, Config, MiB, checked, group_of
 from shoal.errors import InvalidConfig
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "CONFIGURATION.md"
@@ -29,14 +29,14 @@ def test_without_sources_the_defaults_hold() -> None:
 
 
 def test_file_beats_default_environment_beats_file_flag_beats_environment(tmp_path: Path) -> None:
-    file = written(tmp_path, "batch_writes_max = 1\nsessions_max = 1\nlisten_port = 1")
+    file = written(tmp_path, "[requests]\nbatch_writes_max = 1\n[sessions]\nsessions_max = 1\n[listener]\nlisten_port = 1")
     environment = {"SHOAL_SESSIONS_MAX": "2", "SHOAL_LISTEN_PORT": "2"}
     config = load(flags=given_listen("h:3"), environment=environment, file=file)
     assert (config.batch_writes_max, config.sessions_max, config.listen_port) == (1, 2, 3)
 
 
 def test_environment_names_the_file(tmp_path: Path) -> None:
-    file = written(tmp_path, "sessions_max = 5")
+    file = written(tmp_path, "[sessions]\nsessions_max = 5")
     assert load(environment={"SHOAL_CONFIG": str(file)}).sessions_max == 5
 
 
@@ -78,14 +78,14 @@ def test_a_duration_that_is_not_a_finite_number_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("value", ["true", '"x"', "2.5", "[1]", "{a = 1}", "nan", "2024-01-01"])
 def test_a_wrong_type_in_the_file_names_file_and_key(tmp_path: Path, value: str) -> None:
-    file = written(tmp_path, f"sessions_max = {value}")
-    with pytest.raises(InvalidConfig, match=re.escape(f"{file}:sessions_max: sessions_max must be a whole number")):
+    file = written(tmp_path, f"[sessions]\nsessions_max = {value}")
+    with pytest.raises(InvalidConfig, match=re.escape(f"{file}:sessions.sessions_max: sessions_max must be a whole number")):
         load(environment={}, file=file)
 
 
 def test_a_number_for_a_text_field_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig, match="listen_host must be text; it is 7"):
-        load(environment={}, file=written(tmp_path, "listen_host = 7"))
+        load(environment={}, file=written(tmp_path, "[listener]\nlisten_host = 7"))
 
 
 @pytest.mark.parametrize(
@@ -106,18 +106,56 @@ def test_a_value_out_of_range_names_its_source_and_what_is_allowed(name: str, te
 
 
 def test_an_unknown_key_of_the_file_is_refused_and_the_near_one_named(tmp_path: Path) -> None:
-    file = written(tmp_path, "session_max = 1")
+    file = written(tmp_path, "[sessions]\nsession_max = 1")
     with pytest.raises(
-        InvalidConfig, match=re.escape(f"{file}:session_max: there is no setting 'session_max'; did you mean sessions_max?")
+        InvalidConfig,
+        match=re.escape(f"{file}:sessions.session_max: there is no setting 'session_max'; did you mean sessions_max?"),
     ):
         load(environment={}, file=file)
+
+
+def test_a_setting_outside_of_its_table_is_refused(tmp_path: Path) -> None:
+    file = written(tmp_path, "memtable_bytes = 1048576")
+    with pytest.raises(InvalidConfig, match=re.escape("stands outside of a table. Write it below a line with [storage]")):
+        load(environment={}, file=file)
+    file = written(tmp_path, "[log]\nmemtable_bytes = 1048576")
+    with pytest.raises(InvalidConfig, match=re.escape("memtable_bytes belongs in the table [storage]")):
+        load(environment={}, file=file)
+
+
+def test_an_unknown_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=re.escape("there is no table [storages]; did you mean storage?")):
+        load(environment={}, file=written(tmp_path, "[storages]\nmemtable_bytes = 1048576"))
+
+
+def test_a_bound_that_is_a_constant_is_no_setting(tmp_path: Path) -> None:
+    with pytest.raises(InvalidConfig, match=r"there is no setting 'turn_slice_s'.* A bound that is not there is a constant"):
+        load(environment={}, file=written(tmp_path, "[requests]\nturn_slice_s = 1"))
+    with pytest.raises(InvalidConfig, match="there is no setting 'turn_slice_s'"):
+        given_setting("turn_slice_s=1")
+
+
+def test_there_are_at_most_120_settings() -> None:
+    assert len(Config.__struct_fields__) <= 120
+
+
+def test_every_group_of_settings_has_its_table() -> None:
+    groups = [group_of(name) for name in Config.__struct_fields__]
+    assert list(dict.fromkeys(groups)) == list(GROUPS)
+    titles = re.findall(r"^## \[(\w+)\]$|^\| `(\w+)` \| `", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE)
+    table, documented = "", []
+    for title, name in titles:
+        table = title or table
+        documented += [(name, table)] if name else []
+    assert documented == list(zip(Config.__struct_fields__, groups, strict=True))
 
 
 def test_an_unknown_environment_variable_is_a_warning() -> None:
     environment = {"SHOAL_COLOUR": "red", "SHOAL_MEMTABLE_BYTE": "1MiB", "SHOAL_TOKEN_FIL": "t", "SHOAL_HEARTBEAT_S": "3"}
     assert load(environment=environment) == Config(heartbeat_s=3.0)
     assert unknown_variables(environment) == [
-        "the environment variable SHOAL_COLOUR is not a setting, and is ignored; docs/CONFIGURATION.md lists all settings.",
+        "the environment variable SHOAL_COLOUR is not a setting, and is ignored; docs/CONFIGURATION.md lists all settings. "
+        "A bound that is not there is a constant: leave it out.",
         "the environment variable SHOAL_MEMTABLE_BYTE is not a setting, and is ignored; did you mean SHOAL_MEMTABLE_BYTES?",
         "the environment variable SHOAL_TOKEN_FIL is not a setting, and is ignored; did you mean SHOAL_TOKEN_FILE?",
     ]
@@ -233,7 +271,7 @@ def test_a_weak_cluster_key_is_refused_and_not_shown(key: str) -> None:
 @pytest.mark.parametrize("name", ["cluster_key", "encryption_key"])
 def test_no_error_shows_a_secret(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidConfig, match="must be text") as caught:
-        load(environment={}, file=written(tmp_path, f"{name} = 7318273645"))
+        load(environment={}, file=written(tmp_path, f"[{group_of(name)}]\n{name} = 7318273645"))
     assert "7318273645" not in caught.value.message
     with pytest.raises(InvalidConfig, match="must be text") as caught:
         checked(Config(**{name: b"7318273645"}))  # type: ignore[arg-type]

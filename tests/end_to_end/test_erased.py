@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from secrets import token_bytes, token_hex
@@ -19,14 +19,21 @@ from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.storage import keys
 from shoal.storage.rocks import RocksStorage
+from simulation.bounds import altered
 from tests.cli.conftest import served
 from tests.support.remains import files_with, uncompressed
 
 PATIENCE_S = 90.0
-QUICK = Config(erase_within_s=0.1, reclaim_interval_s=0.1, log_keep_s=0.1, tick_s=0.1)
+QUICK = Config(erase_within_s=0.1, log_keep_s=0.1, tick_s=0.1)
 
 Write = Callable[[Space, str], Awaitable[None]]
 Delete = Callable[[Space], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(reclaim_interval_s=0.1):
+        yield
 
 
 async def _save(space: Space, mark: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -10,9 +11,15 @@ import pytest
 
 import shoal
 from shoal.client.store import Store
-from shoal.config import Config
+from simulation.bounds import altered
 
 PATIENCE_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(reclaim_interval_s=0.01):
+        yield
 
 
 async def shrunk(store: Store, to: int) -> None:
@@ -30,7 +37,7 @@ async def shrunk(store: Store, to: int) -> None:
 @pytest.mark.parametrize("checkpoints", [300, pytest.param(1000, marks=pytest.mark.thorough)])
 async def test_pruning_many_checkpoints_frees_their_disk(tmp_path: Path, checkpoints: int) -> None:
     random = Random(1)
-    async with shoal.open(tmp_path / "state", config=Config(reclaim_interval_s=0.01)) as store:
+    async with shoal.open(tmp_path / "state") as store:
         thread = store.space("crew").thread("agent")
         for n in range(checkpoints):
             await thread.save({"n": n, "blob": random.randbytes(20_000)})
@@ -44,7 +51,7 @@ async def test_pruning_many_checkpoints_frees_their_disk(tmp_path: Path, checkpo
 
 async def test_deleting_a_thread_frees_its_disk(tmp_path: Path) -> None:
     random = Random(1)
-    async with shoal.open(tmp_path / "state", config=Config(reclaim_interval_s=0.01)) as store:
+    async with shoal.open(tmp_path / "state") as store:
         thread = store.space("crew").thread("agent")
         for n in range(300):
             await thread.save({"n": n, "blob": random.randbytes(50_000)})

@@ -6,7 +6,7 @@ import asyncio
 import gc
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -23,15 +23,22 @@ from shoal.names import MEMOIZED_MAX
 from shoal.node.environment import system_environment
 from shoal.node.node import Node
 from shoal.storage.rocks import RocksStorage
+from simulation.bounds import altered
 from tests.support.yjs_client import YjsClient
 
-CONFIG = Config(listen_port=0, document_cache_max=16, document_client_ids_max=16, objects_known_max=64)
+CONFIG = Config(listen_port=0, document_cache_max=16)
 SPACE = "{crew}"  # Colocated: what is kept for each partition is there from the first document on.
 OPENED = 80
 AT_ONCE = 64
 LEFT_EACH_MAX = 3  # Objects: what is bounded moves a little. A handle, a subscription or an entry of a table has more.
 
 Use = Callable[[str], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(document_client_ids_max=16, objects_known_max=64):
+        yield
 
 
 async def write(space: Space, name: str) -> None:

@@ -24,8 +24,8 @@ from tests.cli.conftest import served
 from tests.end_to_end.test_encryption import SECRET, contents, fill, shoal_command
 
 PATIENCE_S = 90.0
-QUICK = Config(encryption_erase_s=0.3, encryption_look_s=0.1)
-QUICK_SERVED = {"SHOAL_ENCRYPTION_ERASE_S": "0.5", "SHOAL_ENCRYPTION_LOOK_S": "0.1", "SHOAL_SYNC_INTERVAL_S": "0.1"}
+QUICK = Config(encryption_erase_s=0.3)
+QUICK_SERVED = {"SHOAL_ENCRYPTION_ERASE_S": "0.5", "SHOAL_SYNC_INTERVAL_S": "0.1"}
 
 
 @pytest.fixture

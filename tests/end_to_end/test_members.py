@@ -20,7 +20,7 @@ from shoal.cli.main import app
 from shoal.errors import NotAMember, ShoalError
 from tests.cli.conftest import PATIENCE_S, served
 
-FAST = {"SHOAL_QUORUM_REGISTER_FOUND_S": "0.2", "SHOAL_MEMBERS_TELL_S": "0.2"}
+FAST = {"SHOAL_QUORUM_REGISTER_FOUND_S": "0.2"}
 
 
 class Nodes:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 
 import aiohttp
+import pytest
 
 import shoal
 from shoal.client.store import Store
-from shoal.config import Config
+from simulation.bounds import altered
 from tests.end_to_end.conftest import Cli, Rest
 from tests.end_to_end.test_freed import shrunk
 
 EVENTS = "/threads/t/events"
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(reclaim_interval_s=0.01):
+        yield
 
 
 async def test_every_door_trims_and_says_what_is_kept(http: aiohttp.ClientSession, store: Store, url: str) -> None:
@@ -41,7 +49,7 @@ async def test_every_door_trims_and_says_what_is_kept(http: aiohttp.ClientSessio
 
 async def test_trimming_a_journal_frees_its_disk(tmp_path: Path) -> None:
     random = Random(1)
-    async with shoal.open(tmp_path / "state", config=Config(reclaim_interval_s=0.01)) as store:
+    async with shoal.open(tmp_path / "state") as store:
         journal = store.space("crew").thread("agent").journal
         for _ in range(500):
             await journal.append(random.randbytes(20_000), durability="memory")

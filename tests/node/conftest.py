@@ -11,6 +11,7 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
+from simulation.bounds import altered, parted
 from simulation.world.environment import SimulatedEnvironment
 
 
@@ -52,7 +53,9 @@ async def open_bench() -> AsyncIterator[Opener]:
     async with AsyncExitStack() as stack:
 
         def make(storage: MemoryStorage | None = None, /, *, seed: int = 1, **settings: Any) -> Bench:
-            made = Bench(storage or MemoryStorage(), SimulatedEnvironment(seed), Config(**settings))
+            mine, bounds = parted(settings)
+            stack.enter_context(altered(**bounds))
+            made = Bench(storage or MemoryStorage(), SimulatedEnvironment(seed), Config(**mine))
             stack.push_async_callback(made.node.stop)
             return made
 

@@ -10,11 +10,18 @@ import msgspec
 import pytest
 from msgspec import Meta, Struct
 
+from shoal.api.yjs.room import YJS_UPDATES_MAX
 from shoal.config import MOST_REQUESTED, Config, checked
 from shoal.errors import InvalidConfig, ShoalError, TooLarge
+from shoal.kinds.document.serving.documents import UPDATE_AUTHORS_MAX
+from shoal.kinds.document.serving.opening import ROOTS_MAX
+from shoal.kinds.items.serving.indexes import ITEM_INDEXES_MAX
+from shoal.kinds.items.serving.items import ITEM_LABELS_MAX, VECTORS_MAX
+from shoal.kinds.thread.serving.pruning import PRUNE_IDS_MAX
+from shoal.node.reads.reads import MULTI_READS_MAX
 from shoal.protocol import frames, requests
 from shoal.protocol.conformance import conforming
-from shoal.protocol.declared import TOGETHER_MAX
+from shoal.protocol.declared import FILTER_TERMS_MAX, TOGETHER_MAX
 from shoal.protocol.frames import decode_request, decode_subscription
 from shoal.protocol.requests.families import operations
 
@@ -106,16 +113,7 @@ def test_no_setting_allows_more_than_requests() -> None:
     bounds: dict[str, tuple[type[Struct], str]] = {
         "batch_writes_max": (requests.Batch, "writes"),
         "channels_max": (requests.Save, "channels"),
-        "filter_terms_max": (requests.History, "filter"),
-        "item_indexes_max": (requests.IndexItems, "fields"),
-        "item_labels_max": (requests.PutItem, "rest"),
-        "multi_reads_max": (requests.MultiRead, "reads"),
         "page_items_max": (requests.AlterSet, "add"),
-        "prune_ids_max": (requests.Discard, "checkpoints"),
-        "roots_max": (requests.Update, "roots"),
-        "update_authors_max": (requests.Update, "authors"),
-        "vectors_max": (requests.PutItem, "vectors"),
-        "yjs_updates_max": (requests.Updates, "updates"),
     }
     declared = {setting: _most(kind, name) for setting, (kind, name) in bounds.items()}
     assert declared == MOST_REQUESTED
@@ -123,6 +121,22 @@ def test_no_setting_allows_more_than_requests() -> None:
         checked(msgspec.structs.replace(Config(), **{setting: most}))
         with pytest.raises(InvalidConfig, match=f"{setting} must be at most {most}"):
             checked(msgspec.structs.replace(Config(), **{setting: most + 1}))
+
+
+def test_no_constant_allows_more_than_requests() -> None:
+    bounds: list[tuple[int, type[Struct], str]] = [
+        (FILTER_TERMS_MAX, requests.History, "filter"),
+        (ITEM_INDEXES_MAX, requests.IndexItems, "fields"),
+        (ITEM_LABELS_MAX, requests.PutItem, "rest"),
+        (MULTI_READS_MAX, requests.MultiRead, "reads"),
+        (PRUNE_IDS_MAX, requests.Discard, "checkpoints"),
+        (ROOTS_MAX, requests.Update, "roots"),
+        (UPDATE_AUTHORS_MAX, requests.Update, "authors"),
+        (VECTORS_MAX, requests.PutItem, "vectors"),
+        (YJS_UPDATES_MAX, requests.Updates, "updates"),
+    ]
+    for most, kind, name in bounds:
+        assert most <= _most(kind, name), name
 
 
 def _most(kind: type[Struct], name: str) -> int:

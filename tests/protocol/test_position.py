@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from shoal.config import Config
+from shoal.api.watching import WATCH_ID_BYTES_MAX
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import InvalidValue
 from shoal.protocol.position import COLUMNS_BYTES_MAX, Position, pack_part
@@ -109,7 +109,7 @@ def test_three_origins_in_every_partition_cost_little() -> None:
 
 
 def test_where_room_is_short_every_partition_fits_an_id() -> None:
-    room, chance = Config().watch_id_bytes_max, Random(1)
+    room, chance = WATCH_ID_BYTES_MAX, Random(1)
     vectors = {n: VersionVector({origin: chance.randint(1, 300) for origin in ORIGINS[:3]}) for n in range(1024)}
     spread = Position(vectors)
     assert len(spread.text()) > 2 * room

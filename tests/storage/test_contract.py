@@ -19,7 +19,7 @@ from shoal.errors import Overloaded, StorageError
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
-from shoal.storage.interface import Snapshot
+from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, Snapshot
 from shoal.storage.memory import MemoryStorage
 from shoal.storage.rocks import RocksStorage
 from tests.support.examples import examples
@@ -339,7 +339,7 @@ def test_a_closed_snapshot_shows_nothing(storage: LoggedStorage) -> None:
 
 
 def test_the_open_snapshots_are_bounded(storage: LoggedStorage) -> None:
-    taken = [storage.snapshot() for _ in range(Config().storage_snapshots_max)]
+    taken = [storage.snapshot() for _ in range(STORAGE_SNAPSHOTS_MAX)]
     with pytest.raises(Overloaded, match="snapshots"):
         storage.snapshot()
     taken.pop().close()

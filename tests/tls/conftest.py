@@ -22,6 +22,7 @@ from shoal.node.node import Node, open_node
 from shoal.tls import authority
 from shoal.tls.current import CurrentTls
 from shoal.transport.peers import Peers
+from simulation.bounds import altered, parted
 
 WAIT_S = 30
 
@@ -94,7 +95,9 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(**settings: object) -> Served:
-            config = msgspec.structs.replace(Config(listen_port=0, reconnect_delay_s_max=0.2), **settings)
+            mine, bounds = parted(settings)
+            stack.enter_context(altered(**bounds))
+            config = msgspec.structs.replace(Config(listen_port=0, reconnect_delay_s_max=0.2), **mine)
             environment = system_environment()
             node = await open_node(tmp_path / f"node-{os.urandom(4).hex()}", config=config, environment=environment)
             stack.push_async_callback(node.stop)

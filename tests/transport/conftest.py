@@ -23,6 +23,7 @@ from shoal.protocol.frames import (
 )
 from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession
+from simulation.bounds import altered, parted
 from tests.transport import dummy_node
 from tests.transport.calls import CONFIG
 from tests.transport.dummy_node import DummyNode, Make
@@ -162,7 +163,9 @@ async def make() -> AsyncIterator[Make]:
     async with AsyncExitStack() as stack:
 
         async def node(name: bytes, *, start: bool = True, **settings: object) -> DummyNode:
-            made = DummyNode(name, msgspec.structs.replace(dummy_node.CONFIG, **settings))
+            mine, bounds = parted(settings)
+            stack.enter_context(altered(**bounds))
+            made = DummyNode(name, msgspec.structs.replace(dummy_node.CONFIG, **mine))
             await made.listen()
             stack.push_async_callback(made.stop)
             if start:

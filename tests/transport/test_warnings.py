@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 
-from shoal.config import Config
+import pytest
+
 from shoal.errors import Disconnected, PeerRefused
 from shoal.testing.machines import run
 from shoal.transport.peer_link import Warnings
+from simulation.bounds import altered
 
-CONFIG = Config(peer_warning_interval_s=60.0, peer_warnings_max=3)
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(peer_warning_interval_s=60.0, peer_warnings_max=3):
+        yield
 
 
 def refused(reason: str) -> PeerRefused:
@@ -19,7 +26,7 @@ def refused(reason: str) -> PeerRefused:
 class Log:
     def __init__(self) -> None:
         self.told: list[tuple[str, dict[str, object]]] = []
-        self.warn = Warnings(self._note, config=CONFIG)
+        self.warn = Warnings(self._note)
 
     def _note(self, event: str, /, **detail: object) -> None:
         self.told.append((event, detail))
@@ -65,7 +72,7 @@ def test_strangers_with_ever_new_names_do_not_fill_the_log() -> None:
         log = Log()
         for number in range(1000):
             log.warn("peer refused", f"stranger-{number}", refused("key"))
-        assert len(log.told) == CONFIG.peer_warnings_max
+        assert len(log.told) == 3
         await asyncio.sleep(61.0)
         log.warn("peer refused", "n2", ValueError("a bug"))
         assert log.told[-1][1] == {"reason": "ValueError: a bug", "left_out": 997}

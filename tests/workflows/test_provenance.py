@@ -19,7 +19,7 @@ def seen(sequence: int) -> VersionVector:
 
 def author(bookmark: Bookmark, *, bytes_max: int = 1000, name: str = "ada") -> Provenance:
     session = SimpleNamespace(bookmark=bookmark)
-    connection: Any = SimpleNamespace(session=session, config=SimpleNamespace(seen_bytes_max=bytes_max))
+    connection: Any = SimpleNamespace(session=session, config=None)
     return Provenance(connection, name)
 
 

@@ -709,7 +709,7 @@ export interface components {
          * @description The overwritten values of a document.
          */
         ConflictsView: {
-            /** @description The latest first; at most `document_conflicts_max`. */
+            /** @description The latest first; at most 256. */
             conflicts: components["schemas"]["OverwrittenView"][];
             /** @description Whether there are more, for another request. */
             more: boolean;
@@ -1970,7 +1970,7 @@ export interface components {
             node: string;
             /** @description How many operations it is known to hold durably: at least these, as long as it has not `told` them. */
             operations: number | null;
-            /** @description How many origins there are; the vector lists at most `status_origins_max` of them. */
+            /** @description How many origins there are; the vector lists at most 1,000 of them. */
             origins: number;
             /**
              * @description In the present epoch of the list of members.

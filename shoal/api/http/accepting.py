@@ -3,12 +3,12 @@
 Laws:
 - Connections that shake hands are among the `connections_max`, and among those of their address. A few more are let through
   to be told that there is no place; beyond these a connection is closed at once, before any of the handshake's work is done.
-- A connection that has not finished its handshake after `tls_handshake_s` is closed.
+- A connection that has not finished its handshake after `TLS_HANDSHAKE_S` is closed.
 
 The places of a node's connections: who may open one more.
 
 Laws:
-- No address takes all places: one has a share, and the last `connections_kept` are for addresses that have few. So what one
+- No address takes all places: one has a share, and the last `CONNECTIONS_KEPT` are for addresses that have few. So what one
   machine opens, however many and however slow, keeps no peer, no probe and no operator out.
 - An address of IPv6 is its /64, because that is what one host gets.
 
@@ -29,6 +29,9 @@ from ipaddress import IPv6Address, IPv6Network
 from ssl import SSLContext
 
 from shoal.config import Config
+
+CONNECTIONS_KEPT = 64  # The last places, for addresses that have few connections: peers, probes and operators.
+TLS_HANDSHAKE_S = 10.0  # A connection that has not finished the handshake after this is closed.
 
 FEW = 8
 """Connections of an address that may take one of the kept places: a peer's links, or a probe."""
@@ -53,7 +56,7 @@ class Places:
             return f"the node has {config.connections_max} connections, which is its maximum"
         if held > config.connections_address_max:
             return f"{address or 'its address'} has {config.connections_address_max} connections, the maximum of one address"
-        kept = min(config.connections_kept, config.connections_max // 8)
+        kept = min(CONNECTIONS_KEPT, config.connections_max // 8)
         if held > FEW and self._all > config.connections_max - kept:
             return f"the node keeps its last {kept} connections for addresses with at most {FEW}"
         return ""
@@ -207,7 +210,7 @@ class TlsServer:
                 self._connection,
                 accepted,
                 ssl=self._tls,
-                ssl_handshake_timeout=self._config.tls_handshake_s,
+                ssl_handshake_timeout=TLS_HANDSHAKE_S,
                 ssl_shutdown_timeout=self._config.heartbeat_s,
             )
         except BaseException as reason:

@@ -38,6 +38,8 @@ from shoal.protocol.conformance import nearest, too_many
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.workflows.connection import Connection, HeldLeases
 
+BOOKMARK_HEADER_BYTES_MAX = 6 * 1024  # In an HTTP answer; clients and proxies refuse headers of more than about 8 KiB.
+
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
 
@@ -258,7 +260,7 @@ class Exchange:
 
     def bookmark_headers(self) -> dict[str, str]:
         """The headers with the client's bookmark after this answer."""
-        return headers.headers(self._bookmark, bytes_max=self.config.bookmark_header_bytes_max)
+        return headers.headers(self._bookmark, bytes_max=BOOKMARK_HEADER_BYTES_MAX)
 
     @property
     def answers_packed(self) -> bool:

@@ -13,7 +13,7 @@ Laws:
 The bookmark of an HTTP client, which the client keeps as text between its requests.
 
 Law: an answer's bookmark covers the bookmark of its request and the state that the answer shows, as far as
-it fits `bookmark_header_bytes_max`; the partitions of this request come first. If partitions are left out,
+it fits `BOOKMARK_HEADER_BYTES_MAX`; the partitions of this request come first. If partitions are left out,
 the answer says how many. Reads of those may be older than the client has seen, unless it sends
 its older bookmark too.
 

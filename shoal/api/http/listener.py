@@ -4,7 +4,7 @@ Laws:
 
 - Malformed requests, and all that aiohttp itself rejects, are answered with a problem document too.
 - A connection that sends no complete request for `idle_s` is closed, and one whose request has begun, or that is new, and has
-  sent no whole head after `head_s`, however it trickles. If a client does not read its answers,
+  sent no whole head after `HEAD_S`, however it trickles. If a client does not read its answers,
   no further request of its connection begins, and after `heartbeat_s` without progress it is cut off.
 - A new connection for which there is no place (`shoal.api.http.accepting`) is answered with an error and closed.
 - A stop accepts no new connections, then no new requests, gives requests under way
@@ -25,6 +25,10 @@ from shoal.api.server import SESSIONS, STREAMS, YJS
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError
 
+HEAD_S = 10.0  # For the head of a request, from its first byte or a new connection's beginning; then it is closed.
+URL_BYTES_MAX = 8 * 1024  # With the query; beyond this: 414.
+HEADER_BYTES_MAX = 16 * 1024  # One header of an HTTP request, name included; beyond this: 431.
+
 _LAST_BYTES_S = 1.0
 """The time for answers that are still being sent."""
 _BACKLOG = 128
@@ -44,8 +48,8 @@ class _Connection(web.RequestHandler):
             loop=asyncio.get_running_loop(),
             access_log=None,  # type: ignore[arg-type]
             keepalive_timeout=config.idle_s,
-            max_line_size=config.url_bytes_max,
-            max_field_size=config.header_bytes_max,
+            max_line_size=URL_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
             auto_decompress=False,  # `shoal.api.http.bodies` does, and says what is wrong.
         )
         self._config = config
@@ -77,7 +81,7 @@ class _Connection(web.RequestHandler):
             self._await_head()
 
     def _await_head(self) -> None:
-        self._head = asyncio.get_running_loop().call_later(self._config.head_s, self._end_late)
+        self._head = asyncio.get_running_loop().call_later(HEAD_S, self._end_late)
 
     def _have_head(self) -> None:
         if self._head is not None:
@@ -98,9 +102,9 @@ class _Connection(web.RequestHandler):
             raise ConnectionError("an answer has begun")
         if isinstance(exc, UnicodeEncodeError):
             # aiohttp answers `Expect` before the application does, and repeats its text.
-            error: ShoalError = problems.of_parser(None, url_bytes_max=self._config.url_bytes_max)
+            error: ShoalError = problems.of_parser(None, url_bytes_max=URL_BYTES_MAX)
         elif status < 500:
-            error = problems.of_parser(exc, url_bytes_max=self._config.url_bytes_max)
+            error = problems.of_parser(exc, url_bytes_max=URL_BYTES_MAX)
         else:
             error = problems.internal(exc if isinstance(exc, Exception) else None, where="connection")
         response = problems.response(error)

@@ -86,14 +86,14 @@ class Malformed(InvalidInput):
 
 
 class UriTooLong(TooLarge):
-    """The URL is longer than `url_bytes_max`."""
+    """The URL is longer than 8 KiB."""
 
     code = "uri-too-long"
     status = 414
 
 
 class HeadersTooLarge(TooLarge):
-    """A header is longer than `header_bytes_max`, or there are too many headers."""
+    """A header is longer than 16 KiB, or there are too many headers."""
 
     code = "headers-too-large"
     status = 431

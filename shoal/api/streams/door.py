@@ -34,7 +34,12 @@ from shoal.protocol.session import Session
 from shoal.workflows.streams.decisions import Append, Command, Create, Delete, Hold, LetGo, Settle, absence
 from shoal.workflows.streams.forking import forked
 from shoal.workflows.streams.record import COMMITTED, Fork, Head, Offset, State, candidate, caught_up, thread_of
-from shoal.workflows.streams.writer import Answer, Writer
+from shoal.workflows.streams.writer import STREAM_IDLE_S, Answer, Writer
+
+STREAM_PRODUCERS_MAX = 256  # Idempotent producers of one stream; beyond this, one that was silent for an hour is forgotten.
+STREAM_FORKS_MAX = 1024  # Forks of one stream.
+STREAM_FORK_DEPTH_MAX = 32  # Forks of forks of a stream: how deep.
+STREAM_WRITERS_MAX = 256  # Streams that one node writes at a time; see lease_shards.
 
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
@@ -140,7 +145,7 @@ class StreamDoor:
             closes=headers.closes(request),
             sequence=headers.sequence_of(request),
             producer=headers.producer_of(request),
-            producers_max=self._config.stream_producers_max,
+            producers_max=STREAM_PRODUCERS_MAX,
         )
         return self._answered(await self._decided(space, command), {})
 
@@ -192,7 +197,7 @@ class StreamDoor:
                 source.at,
                 source.sub,
                 now_ms=self._now_ms(),
-                depth_max=self._config.stream_fork_depth_max,
+                depth_max=STREAM_FORK_DEPTH_MAX,
             )
             own = await caught_up(session, space, command.stream)
         finally:
@@ -201,7 +206,7 @@ class StreamDoor:
             return await self._decided(space, command)  # It exists already, as it should or not.
         fork = command.fork
         assert fork is not None
-        held = await self._decided(space, Hold(fork.source, fork.incarnation, self._config.stream_forks_max))
+        held = await self._decided(space, Hold(fork.source, fork.incarnation, STREAM_FORKS_MAX))
         if held.outcome.error is not None:
             return held
         fork = replace(fork, mark=held.outcome.mark)
@@ -240,14 +245,13 @@ class StreamDoor:
         for place, idle in list(self._writers.items()):
             if idle.is_idle:
                 self._drop(*place, idle)
-        if len(self._writers) >= self._config.stream_writers_max:
+        if len(self._writers) >= STREAM_WRITERS_MAX:
             quiet = next((each for each in self._writers.values() if not each.is_busy), None)
             if quiet is not None:
                 quiet.yield_soon()
             raise Overloaded(
-                f"this node writes {self._config.stream_writers_max} streams (stream_writers_max). Nothing was written. "
-                "Try again later, or at another node.",
-                retry_after_s=self._config.stream_idle_s,
+                f"this node writes {STREAM_WRITERS_MAX} streams. Nothing was written. Try again later, or at another node.",
+                retry_after_s=STREAM_IDLE_S,
             )
         writer = Writer(self._opened(), space, stream, config=self._config, now_ms=self._now_ms)
         self._writers[space, stream] = writer

@@ -26,6 +26,9 @@ from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import absence, shown
 from shoal.workflows.streams.record import TOUCHED, Head, Offset, Part, State, thread_of
 
+STREAM_READ_BYTES_MAX = 1 * 1024 * 1024  # Data in one answer; the append that reaches it is sent whole.
+STREAM_READERS_MAX = 1024  # Live readers of streams at one node; beyond this: Overloaded.
+
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
 
@@ -117,9 +120,9 @@ class Tails:
         Raises:
             Overloaded: too many readers wait.
         """
-        if self._readers >= self._config.stream_readers_max:
+        if self._readers >= STREAM_READERS_MAX:
             raise Overloaded(
-                f"{self._config.stream_readers_max} live readers of streams are connected to this node (stream_readers_max). "
+                f"{STREAM_READERS_MAX} live readers of streams are connected to this node. "
                 "Nothing was written. Try again later, or at another node.",
                 retry_after_s=1.0,
             )
@@ -235,7 +238,7 @@ class Reading:
             state,
             start,
             committed=head.committed,
-            bytes_max=self._config.stream_read_bytes_max,
+            bytes_max=STREAM_READ_BYTES_MAX,
         )
         return Page(head, state, part)
 

@@ -2,9 +2,9 @@
 
 Laws:
 - How messages travel, and how the client learns that an update is durable or rejected, is the `Line`'s matter.
-- Above `yjs_send_bytes_max` nothing more is queued. Once everything that waited was sent, the
+- Above `YJS_SEND_BYTES_MAX` nothing more is queued. Once everything that waited was sent, the
   client gets the missed updates as one difference from the state that it is known to have.
-  A client that reads nothing for `yjs_stalled_s` is cut off.
+  A client that reads nothing for `YJS_STALLED_S` is cut off.
 - The answer to step 1 is sent before the updates that were relayed meanwhile, so that
   a client whose engine does not retry early updates loses none.
 - Presence is not an update: it is relayed at once, and left out if there is no room.
@@ -40,6 +40,8 @@ from shoal.errors import Forbidden, InvalidValue, Overloaded, ShoalError, TooLar
 from shoal.protocol import yjs
 from shoal.protocol.requests import Announce, Announced, FollowPresence, ReadDocument, Updates
 from shoal.protocol.session import Session
+
+YJS_SEND_BYTES_MAX = 4 * 1024 * 1024  # Bytes queued for one client; beyond this, one diff follows once the queue has drained.
 
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
@@ -264,7 +266,7 @@ class YjsConnection:
 
     def _fits(self, size: int) -> bool:
         waiting = self._waiting_bytes + self._held_bytes
-        return not waiting or waiting + size <= self._config.yjs_send_bytes_max
+        return not waiting or waiting + size <= YJS_SEND_BYTES_MAX
 
     @property
     def _waiting_bytes(self) -> int:

@@ -20,7 +20,7 @@ from shoal.api.http.exchange import name_in
 from shoal.api.http.origins import PROTOCOL, OpenGuarded
 from shoal.api.http.problems import internal
 from shoal.api.metrics import Metrics
-from shoal.api.yjs.connection import Line, YjsConnection, YWebsocketLine
+from shoal.api.yjs.connection import YJS_SEND_BYTES_MAX, Line, YjsConnection, YWebsocketLine
 from shoal.api.yjs.hocuspocus import HocuspocusSocket
 from shoal.api.yjs.room import Room
 from shoal.api.yjs.socket import Socket, Waiting
@@ -30,6 +30,9 @@ from shoal.names import check_name
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.hocuspocus import ADDRESS_BYTES_MAX
 from shoal.protocol.requests import ReadDocument, Request
+
+YJS_WAITING_MAX = 256  # WebSockets of Hocuspocus providers without an open document; beyond this, one is cut off.
+YJS_STALLED_S = 10.0  # A client that takes none of the queued bytes for this long is disconnected.
 
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
@@ -57,7 +60,7 @@ class YjsDoor:
         self._metrics = metrics
         self._open: dict[YjsConnection, None] = {}
         self._sockets: dict[HocuspocusSocket, None] = {}
-        self._waiting: Waiting[HocuspocusSocket] = Waiting(most=config.yjs_waiting_max)
+        self._waiting: Waiting[HocuspocusSocket] = Waiting(most=YJS_WAITING_MAX)
         self._rooms: dict[tuple[str, str], Room] = {}
         self._stopping = False
 
@@ -148,8 +151,8 @@ class YjsDoor:
                 max_msg_size=self._config.yjs_update_bytes_max + overhead_bytes,
                 protocols=(PROTOCOL,),
             ),
-            send_bytes_max=self._config.yjs_send_bytes_max,
-            stalled_s=self._config.yjs_stalled_s,
+            send_bytes_max=YJS_SEND_BYTES_MAX,
+            stalled_s=YJS_STALLED_S,
         )
 
     async def stop(self) -> None:

@@ -10,8 +10,8 @@ Laws:
   only its own connection is closed. What that one sent after it is not written: it is not acknowledged.
 - An update that depends on others that this node lacks is held, and written as soon as
   those arrive from any client or node.
-- Above `yjs_pending_bytes_max` unwritten bytes no connection of the room is read; above
-  `yjs_early_bytes_max` held bytes a connection that sends another early update is closed.
+- Above `YJS_PENDING_BYTES_MAX` unwritten bytes no connection of the room is read; above
+  `YJS_EARLY_BYTES_MAX` held bytes a connection that sends another early update is closed.
 
 Updates that arrived before the updates that they build on: held in memory until those are there.
 
@@ -40,6 +40,10 @@ from shoal.protocol.requests import DocumentState, Early, Edit, Follow, FollowPr
 from shoal.protocol.session import Session
 from shoal.protocol.yjs import GONE
 from shoal.records import NamedTuple
+
+YJS_UPDATES_MAX = 256  # Updates, of one or several clients, in one operation.
+YJS_PENDING_BYTES_MAX = 8 * 1024 * 1024  # Bytes received for one document, not yet durable; 256 more for each update.
+YJS_EARLY_BYTES_MAX = 16 * 1024 * 1024  # Bytes held for one document until their dependencies arrive; 256 more for each update.
 
 T = TypeVar("T")
 
@@ -145,7 +149,7 @@ class Room:
         self._guests: dict[Guest, None] = {}
         self._received: list[_Received] = []
         self._received_bytes = 0
-        self._early: EarlyUpdates[_Received] = EarlyUpdates(bytes_max=config.yjs_early_bytes_max)
+        self._early: EarlyUpdates[_Received] = EarlyUpdates(bytes_max=YJS_EARLY_BYTES_MAX)
         self._lately: list[DocumentState | Edit] = []  # Pushed since the write under way began.
         self._room = asyncio.Event()  # Updates were written, so that there is room.
         self._taken = 0  # Updates received, and those of them that were written, held or rejected, in this order.
@@ -206,7 +210,7 @@ class Room:
     @property
     def is_full(self) -> bool:
         """Whether more bytes wait to be written than may; then connections are not read."""
-        return self._received_bytes > self._config.yjs_pending_bytes_max
+        return self._received_bytes > YJS_PENDING_BYTES_MAX
 
     async def has_room(self) -> None:
         """Wait until it is not full."""
@@ -217,7 +221,7 @@ class Room:
     async def _write(self) -> None:
         try:
             while self._received:
-                some = self._received[: self._config.yjs_updates_max]
+                some = self._received[:YJS_UPDATES_MAX]
                 del self._received[: len(some)]
                 await self._write_some([received for received in some if received.guest not in self._refused])
                 self._done += len(some)
@@ -270,7 +274,7 @@ class Room:
         if self._early.hold(received, len(received.update.update), client=early.client, clock=early.clock):
             guest.early()
         else:
-            guest.end(WSCloseCode.TRY_AGAIN_LATER, "too many updates depend on others that are missing (yjs_early_bytes_max)")
+            guest.end(WSCloseCode.TRY_AGAIN_LATER, "too many updates depend on others that are missing")
 
     def _try_again(self, push: DocumentState | Edit) -> None:
         """Write the held updates that are ready after this push."""

@@ -3,8 +3,8 @@
 Laws:
 - A message that many clients get is encoded once for all whose frames are equal.
 - Frames are written to the connection's transport as they are. The bytes that wait there count against the client's budget.
-- A client that has not read `yjs_send_bytes_max` of replies to its messages is not read, so that these cannot fill the memory.
-- It is stalled if it takes nothing for `yjs_stalled_s`. Documents that share the socket wait for what was written before.
+- A client that has not read `YJS_SEND_BYTES_MAX` of replies to its messages is not read, so that these cannot fill the memory.
+- It is stalled if it takes nothing for `YJS_STALLED_S`. Documents that share the socket wait for what was written before.
 
 The WebSockets of providers that have no document open, so that nobody has shown a token on them.
 
@@ -105,7 +105,7 @@ class Socket:
         return f"{self.unsent_bytes} bytes waited, and were not read"
 
     async def _sent(self, bytes_: int) -> bool:
-        """Wait until so many bytes were sent in all; False if none was for `yjs_stalled_s`."""
+        """Wait until so many bytes were sent in all; False if none was for `YJS_STALLED_S`."""
         clock = asyncio.get_running_loop().time
         before, since = self._sent_bytes, clock()
         while (sent := self._sent_bytes) < bytes_:

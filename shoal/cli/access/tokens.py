@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal.access.token import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX
 from shoal.cli.arguments import age_of, file_text
 from shoal.cli.execution import FAILED, execute, failure
 from shoal.cli.output import emit, line, moment, note, pairs, table
@@ -88,7 +89,7 @@ def create(
 
     try:
         wanted = [grants.parsed(each) for each in allow]
-        grants.check_count(wanted, _DEFAULTS.token_grants_max)
+        grants.check_count(wanted, TOKEN_GRANTS_MAX)
         if out is not None and out.exists():
             raise InvalidInput(f"{out} exists. Nothing was written. Choose another file, or remove it.")
         token, text = keys.issue(
@@ -99,7 +100,7 @@ def create(
             now_s=time.time(),
             lasts_s=age_of(lasts).total_seconds(),
             entropy=os.urandom,
-            bytes_max=_DEFAULTS.token_bytes_max,
+            bytes_max=TOKEN_BYTES_MAX,
         )
     except ShoalError as error:
         raise failure(error.message) from None
@@ -132,7 +133,7 @@ def inspect(
 
     try:
         text = file_text(file).strip()
-        token = tokens.unverified(text, grants_max=_DEFAULTS.token_grants_max)
+        token = tokens.unverified(text, grants_max=TOKEN_GRANTS_MAX)
         state = "not verified"
         if keys is not None:
             known = files.load(str(keys), cluster=cluster)
@@ -245,14 +246,13 @@ async def _revoked(target: Target) -> set[str]:
 def _verdict(text: str, known: Any) -> str:
     from shoal.access import tokens
 
-    config = _DEFAULTS
     try:
         tokens.verified(
             text,
             {known.issuer: known},
             now_s=time.time(),
-            bytes_max=config.token_bytes_max,
-            grants_max=config.token_grants_max,
+            bytes_max=TOKEN_BYTES_MAX,
+            grants_max=TOKEN_GRANTS_MAX,
         )
     except ShoalError as error:
         return error.message.partition(". ")[0]

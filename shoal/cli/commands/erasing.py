@@ -165,7 +165,7 @@ def erase_space(
 
 async def _erase_space(target: Target, space: str, *, within_s: float | None, json: bool) -> None:
     # Nobody else uses the directory meanwhile, so nobody waits for an answer that goes early.
-    alone = None if target.data is None else Config(encryption_erase_s=1.0, encryption_look_s=0.2)
+    alone = None if target.data is None else Config(encryption_erase_s=1.0)
     async with opened(target, config=alone) as store:
         if not (await store.status()).master_key:
             raise Unsupported(

@@ -39,6 +39,7 @@ from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.encoding import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
 from shoal.integrations.langgraph.writes import NOTHING_PACKED, Base, Bases, Packed, Writes
 from shoal.protocol import requests
+from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
 from shoal.protocol.session import Prompt
 from shoal.records import NamedTuple
@@ -237,7 +238,7 @@ class Checkpoints:
         Raises:
             InvalidInput, TooLarge: the filter is not legal; it has the language of a search of items.
         """
-        check(filter or {}, terms_max=self.connection.config.filter_terms_max)
+        check(filter or {}, terms_max=FILTER_TERMS_MAX)
         wanted = {} if config is None else config["configurable"]
         namespace, id = wanted.get("checkpoint_ns"), None if config is None else checkpoint_id_of(config)
         until = checkpoint_id_of(before) if before else None

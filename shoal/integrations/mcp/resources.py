@@ -39,6 +39,8 @@ from shoal.protocol import requests
 from shoal.protocol.position import Position
 from shoal.records import NamedTuple
 
+MCP_SUBSCRIPTIONS_MAX = 1024  # Resources that are watched for one client.
+
 Kind = Literal["thread", "document"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -189,7 +191,7 @@ class Subscriptions:
         added = list(uris)
         for uri in added:
             place_of(uri, self._space.name)
-        subscriptions_max = self._connection.config.mcp_subscriptions_max
+        subscriptions_max = MCP_SUBSCRIPTIONS_MAX
         if self._wanted.total() + len(added) > subscriptions_max:
             raise TooLarge(
                 f"at most {subscriptions_max} resources are watched for a client. Nothing was subscribed. End other "

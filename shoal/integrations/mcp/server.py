@@ -60,6 +60,8 @@ from shoal.integrations.mcp.views import Arguments, Call, OneView, Tool, View, V
 from shoal.names import check_key, check_name
 from shoal.version import __version__
 
+MCP_MESSAGE_BYTES_MAX = 64 * 1024 * 1024  # On standard input; a longer message is none. Over HTTP: `request_bytes_max`.
+
 _LINES_MAX = 16  # Read ahead of the server.
 
 
@@ -280,7 +282,7 @@ async def serve(store: Store, space: str, *, author: str = "", memory_only: bool
     server = ShoalServer(views, space, author=author, memory_only=memory_only, read_only=read_only).server()
     try:
         # All that the SDK does with it is to iterate.
-        lines: Any = Lines(sys.stdin.fileno(), line_bytes_max=store.connection.config.mcp_message_bytes_max)
+        lines: Any = Lines(sys.stdin.fileno(), line_bytes_max=MCP_MESSAGE_BYTES_MAX)
         async with stdio_server(stdin=lines) as (incoming, outgoing):
             await server.run(incoming, outgoing, server.create_initialization_options())
     finally:

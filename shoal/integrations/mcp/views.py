@@ -43,6 +43,8 @@ from shoal.protocol import requests
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.records import NamedTuple
 
+MCP_REQUESTS_MAX = 4096  # On standard input: requests whose keys are remembered, for those that are sent again.
+
 _BEARER = "bearer "
 
 
@@ -90,7 +92,7 @@ class OneView:
         key = self._keys.get(request_id)
         if key is None:
             key = self._keys[request_id] = make_key(now_ms, view.connection.entropy(RANDOM_BYTES))
-            if len(self._keys) > view.connection.config.mcp_requests_max:
+            if len(self._keys) > MCP_REQUESTS_MAX:
                 self._keys.popitem(last=False)
         return key
 

@@ -201,7 +201,7 @@ class History:
         """Call it again as long as somebody else was faster.
 
         Raises:
-            HeadMoved: somebody was, `save_attempts_max` times.
+            HeadMoved: somebody was, `SAVE_ATTEMPTS_MAX` times.
         """
         pauses = contended(self._connection)
         while True:

@@ -336,7 +336,7 @@ class ShoalConversationStore(InSpace, ConversationStore):
         """Call it again as long as somebody else changed the record or its family meanwhile.
 
         Raises:
-            ConversationConflict: somebody did, `save_attempts_max` times.
+            ConversationConflict: somebody did, `SAVE_ATTEMPTS_MAX` times.
         """
         pauses = contended(self._connection)
         while True:

@@ -13,7 +13,6 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
-from shoal.config import Config
 from shoal.crdt.dot import ORIGIN_BYTES, Origin
 from shoal.crdt.rows import Rows
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
@@ -40,6 +39,8 @@ from shoal.protocol.requests import (
 )
 from shoal.records import NamedTuple
 
+RIGHTS_KEPT_MAX = 65_536  # Budgets for which a node remembers how much was drawn by request.
+
 AMOUNT_MAX = 2**63 - 1
 _RETRY_S = 1.0
 _LISTED_MAX = 1000  # Holders, those with the most first; more exist only if as many disks were lost.
@@ -60,14 +61,12 @@ class Budgets(Memory):
     is now.
     """
 
-    def __init__(
-        self, incarnation: Incarnation, config: Config, *, inherited: Callable[[int], Callable[[Origin], bool]]
-    ) -> None:
+    def __init__(self, incarnation: Incarnation, *, inherited: Callable[[int], Callable[[Origin], bool]]) -> None:
         self._incarnation = incarnation
         self._changed: Callable[[Target], None] | None = None
         self._inherited = inherited
         self._kept: dict[Target, int] = {}  # Rights drawn by request, which stay here until they are spent or released.
-        self._kept_max = config.rights_kept_max
+        self._kept_max = RIGHTS_KEPT_MAX
         self.unsure: defaultdict[Target, list[Drawn]] = defaultdict(list)  # One draw of a budget is under way at a time.
         self.checks: Checks = {
             Grant: self._check_amount,
@@ -250,7 +249,7 @@ class Budgets(Memory):
         return 0 if own is None else self._usable(rows, target, own)
 
     def keep(self, target: Target, amount: int) -> None:
-        """Keep `amount` of the rights here when rights are spread; 0 ends that. At most `rights_kept_max` are remembered."""
+        """Keep `amount` of the rights here when rights are spread; 0 ends that. At most `RIGHTS_KEPT_MAX` are remembered."""
         self._kept.pop(target, None)
         if amount:
             self._kept[target] = amount

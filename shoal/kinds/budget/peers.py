@@ -24,7 +24,7 @@ lost or late answer costs only one more question.
 Spread rights to spend ahead of need, in the background: `Rights.spread` of each budget that changed.
 
 Laws:
-- A look takes a bounded number of budgets, `rights_spread_s` after the last look. While no budget is due there is no task.
+- A look takes a bounded number of budgets, `RIGHTS_SPREAD_S` after the last look. While no budget is due there is no task.
 - A budget is due after any node's change of it, and while it waits for an owner that is away. At the start the budgets
   are due of which an earlier incarnation of this directory has rights.
 - If spreading fails, it is dropped: spends work without it, and the next change makes the budget due again. Only what must be
@@ -52,6 +52,12 @@ from shoal.node.target import Target, target_of
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
 
+RIGHTS_WAIT_S = 1.0  # For one peer's answer to a request for rights to spend, or for what it holds.
+RIGHTS_COLLISIONS_MAX = 3  # So often a node draws rights again, because others drew them at the same time.
+RIGHTS_SPREAD_S = 0.5  # Between two checks of how rights to spend are distributed over the nodes.
+RIGHTS_SPREAD_MAX = 64  # Budgets in one such check.
+RIGHTS_DUE_MAX = 65_536  # Budgets that wait for a check; beyond this, a budget is checked after its next change.
+
 _TURNS = 8  # In the time in which a peer answers: so many nodes draw one after the other.
 
 
@@ -63,8 +69,8 @@ class Rights:
         self._commit = context.commit
         self._incarnation = context.incarnation
         self._replicas = replicas
-        self._collisions_max = context.config.rights_collisions_max
-        self._pause_s = context.config.rights_wait_s / _TURNS
+        self._collisions_max = RIGHTS_COLLISIONS_MAX
+        self._pause_s = RIGHTS_WAIT_S / _TURNS
         self.flows: Flows = {requests.DrawRights: self._draw_alone}
         self._locks: WeakValueDictionary[Target, asyncio.Lock] = WeakValueDictionary()
 
@@ -269,7 +275,7 @@ class RightsRequests:
         self._questions: dict[int, tuple[bytes, asyncio.Future[RightsReply]]] = {}  # Bounded by the requests under way.
 
     async def ask(self, node: bytes, target: Target, amount: int, *, spare: bool) -> RightsReply | None:
-        """Ask a node for rights; None if it does not answer within `rights_wait_s`.
+        """Ask a node for rights; None if it does not answer within `RIGHTS_WAIT_S`.
 
         This incarnation must have an origin that is durable.
         """
@@ -282,7 +288,7 @@ class RightsRequests:
         )
         self._send(node, seek)
         try:
-            async with asyncio.timeout(self._config.rights_wait_s):
+            async with asyncio.timeout(RIGHTS_WAIT_S):
                 return await answer
         except TimeoutError:
             return None
@@ -333,7 +339,7 @@ class Spreading:
         self._rights = rights
         self._replicas = replicas
         self._config = config
-        self._due: dict[Target, None] = {}  # In the order in which they changed; at most `rights_due_max`.
+        self._due: dict[Target, None] = {}  # In the order in which they changed; at most `RIGHTS_DUE_MAX`.
         self._left: Iterator[Target] = iter(())  # Budgets in which earlier openings may have left rights.
         self._task: asyncio.Task[None] | None = None
         self._stopped = False
@@ -353,7 +359,7 @@ class Spreading:
             await asyncio.gather(self._task, return_exceptions=True)
 
     def _changed(self, target: Target) -> None:
-        if len(self._due) < self._config.rights_due_max:
+        if len(self._due) < RIGHTS_DUE_MAX:
             self._due[target] = None
             self._stir()
 
@@ -364,14 +370,14 @@ class Spreading:
     async def _run(self) -> None:
         try:
             while await self._find_left() or self._due:
-                await asyncio.sleep(self._config.rights_spread_s)
+                await asyncio.sleep(RIGHTS_SPREAD_S)
                 await self._look()
         finally:
             self._task = None
 
     async def _find_left(self) -> bool:
         """Make the next budgets due in which earlier openings have rights; True if there may be more."""
-        most = self._config.rights_spread_max
+        most = RIGHTS_SPREAD_MAX
         with suppress(ShoalError):  # A request for a damaged budget reports it.
             while some := list(islice(self._left, most)):
                 found = [target for target in some if self._database.budgets.over(self._database.document(target).rows)]
@@ -382,7 +388,7 @@ class Spreading:
         return False
 
     async def _look(self) -> None:
-        for target in list(islice(self._due, self._config.rights_spread_max)):
+        for target in list(islice(self._due, RIGHTS_SPREAD_MAX)):
             del self._due[target]
             again = False
             with suppress(ShoalError):

@@ -286,7 +286,7 @@ class Overwritten(Struct, array_like=True, frozen=True):
 class Conflicts(Reply, array_like=True, frozen=True, tag="conflicts"):
     """The overwritten values of a document."""
 
-    overwritten: Annotated[list[Overwritten], Named("conflicts")]  # The latest first; at most `document_conflicts_max`.
+    overwritten: Annotated[list[Overwritten], Named("conflicts")]  # The latest first; at most 256.
     more: bool
 
 

@@ -14,10 +14,12 @@ from shoal.kinds.thread.serving.ownership import check_owner
 from shoal.kinds.thread.state import dag, ownership
 from shoal.names import NAME_BYTES_MAX, check_key, check_name
 from shoal.node.blobs import Blobs
-from shoal.node.checks import check_size
+from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.protocol import requests
 from shoal.protocol.requests import Annotate, Annotated, Claim, Claimed, Labelled, ReadLabels, Unlabel, Unlabelled
+
+NOTE_NAME_BYTES_MAX = 1024  # The name of one note.
 
 
 class Labels:
@@ -36,10 +38,8 @@ class Labels:
         if not request.notes:
             raise InvalidInput("there are no notes to write. Nothing was written.")
         longest = max(len(note.name) for note in request.notes)
-        if longest > self._config.note_name_bytes_max:
-            raise TooLarge(
-                f"a note's name has at most {self._config.note_name_bytes_max} bytes; got {longest}. Nothing was written."
-            )
+        if longest > NOTE_NAME_BYTES_MAX:
+            raise TooLarge(f"a note's name has at most {NOTE_NAME_BYTES_MAX} bytes; got {longest}. Nothing was written.")
         check_size(self._config, sum(len(note.name) + len(note.value) for note in request.notes), "notes")
 
     def _check_labels(self, request: Unlabel) -> None:
@@ -62,7 +62,7 @@ class Labels:
         items: list[Labelled] = []
         size = 0
         for label, id in _selected(view.rows, request, limit + 1):
-            if len(items) == limit or size > self._config.page_bytes_max:
+            if len(items) == limit or size > PAGE_BYTES_MAX:
                 return requests.Labels(items, more=True)
             found = found_checkpoint(view.rows, request.thread, id)
             shown = self._checkpoints.shown(view.rows, request, found, _wanted(request, found))

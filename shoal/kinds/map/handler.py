@@ -22,12 +22,13 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, TooLarge, TooManySiblings
 from shoal.kinds.counter.handler import AMOUNT_MAX
 from shoal.kinds.map import state as ormap
+from shoal.kinds.map.state import ADDS_FOLDED_MIN
 from shoal.kinds.register import state as register
-from shoal.kinds.register.handler import check_expected
+from shoal.kinds.register.handler import SIBLINGS_MAX, check_expected
 from shoal.kinds.set import state as orset
 from shoal.kinds.set.handler import check_elements, spelled
 from shoal.names import check_name
-from shoal.node.checks import check_size
+from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Applied, Checks, Memory, Readers, View, WriteContext, Writers
 from shoal.node.incarnation import Incarnation
 from shoal.node.naming import is_of
@@ -49,6 +50,9 @@ from shoal.protocol.requests import (
     RemoveEntry,
     SetAltered,
 )
+
+MAP_SUMS_MAX = 8192  # Counters of maps whose sums are remembered; a read of another one adds up all its adds.
+ADDS_FOLDED_MAX = 4096  # Adds to a key of a map that one operation merges.
 
 _ADDS_MIN = 32  # Adding these up takes about 0.1 ms.
 
@@ -136,12 +140,12 @@ class Maps:
     ) -> None:
         self._incarnation = incarnation
         self._config = config
-        self._crowd = 2 * config.adds_folded_min
+        self._crowd = 2 * ADDS_FOLDED_MIN
         self._settled = settled
         self._inherited = inherited
         self._added = added
         self._crowded = crowded
-        self.sums = Sums(config.map_sums_max)
+        self.sums = Sums(MAP_SUMS_MAX)
         self.checks: Checks = {
             PutEntry: self._check_put,
             AddEntry: self._check_add,
@@ -181,7 +185,7 @@ class Maps:
 
         Raises:
             RegisterChanged: `expect` is not the version of its register here.
-            TooManySiblings: the register would hold more than `siblings_max` concurrent values.
+            TooManySiblings: the register would hold more than `SIBLINGS_MAX` concurrent values.
             TooLarge: the map has `map_keys_max` keys.
         """
         rows, stamp = context.rows, context.stamp
@@ -194,10 +198,10 @@ class Maps:
         change = ormap.Put(request.key, request.value, register.context_entries(seen), implied)
         context.apply(change)
         siblings = register.siblings(mine)
-        if len(siblings) > self._config.siblings_max:
+        if len(siblings) > SIBLINGS_MAX:
             raise TooManySiblings(
                 f"{request.key!r} of map {request.map!r} would hold {len(siblings)} concurrent values; "
-                f"{self._config.siblings_max} are allowed. Nothing was written. Read it, then put it again."
+                f"{SIBLINGS_MAX} are allowed. Nothing was written. Read it, then put it again."
             )
         return EntryPut(register.version_of(siblings))
 
@@ -224,7 +228,7 @@ class Maps:
     def _fold(self, context: WriteContext, request: FoldEntry) -> EntryFolded:
         settled = self._settled(context.target.partition)
         inherited = self._inherited(context.target.partition) if request.inherited else _nothing_is
-        least, most = request.least or self._config.adds_folded_min, self._config.adds_folded_max
+        least, most = request.least or ADDS_FOLDED_MIN, ADDS_FOLDED_MAX
         change = ormap.fold(
             context.rows,
             request.key,
@@ -290,7 +294,7 @@ class Maps:
         found: list[MapEntry] = []
         taken = 0
         for key in self._keys(rows, request):
-            if len(found) == limit or taken >= self._config.page_bytes_max:
+            if len(found) == limit or taken >= PAGE_BYTES_MAX:
                 return MapEntries(found, ormap.size(rows), more=True)
             found.append(self._entry(view, key))
             taken += sum(len(sibling.value) for sibling in found[-1].siblings) + sum(map(len, found[-1].members))

@@ -86,7 +86,7 @@ class FoldEntry(ObjectWrite["EntryFolded"], array_like=True, frozen=True, tag="f
 
     map: str
     key: str
-    least: int = 0  # Merge nothing if there are fewer; 0: `adds_folded_min`.
+    least: int = 0  # Merge nothing if there are fewer; 0: `ADDS_FOLDED_MIN`.
     inherited: bool = False  # Also those of removed directories whose heir this node is, if it may now.
 
 

@@ -37,6 +37,8 @@ from shoal.kinds.set import state as orset
 from shoal.kinds.set.state import Named
 from shoal.records import NamedTuple
 
+ADDS_FOLDED_MIN = 16  # An operation merges at least so many adds to a key of a map: it costs more than a few rows.
+
 ENTRY, COUNT = b"E", b"N"
 _REGISTER, _SET, _UNKEYED, _KEYED = b"r", b"s", b"u", b"k"
 

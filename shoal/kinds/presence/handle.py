@@ -86,7 +86,7 @@ class Presence:
 
         Raises:
             InvalidValue: it is not JSON.
-            TooLarge: it is larger than `presence_state_bytes_max`.
+            TooLarge: it is larger than `PRESENCE_STATE_BYTES_MAX`.
             Overloaded: too many members are present.
             Disconnected: no node could be reached; others see the state once one is reached.
         """

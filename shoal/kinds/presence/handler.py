@@ -26,6 +26,10 @@ from shoal.node.handler import Answers
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Announce, Announced, AnyReply, FollowPresence, Presence, Present, ReadPresence
 
+PRESENCE_STATE_BYTES_MAX = 16 * 1024  # The presence state of one client.
+PRESENCE_ENTRIES_MAX = 1024  # In one document or space, including those that left a moment ago.
+PRESENCE_BYTES_MAX = 16 * 1024 * 1024  # All presence states together.
+
 CLIENT_MAX = 2**53 - 1
 _LOOKS = 10  # Checks for expired entries within `presence_timeout_s`.
 
@@ -74,8 +78,8 @@ class Presences:
         self._now = now
         self._table = Awareness(
             timeout_s=config.presence_timeout_s,
-            entries_max=config.presence_entries_max,
-            bytes_max=config.presence_bytes_max,
+            entries_max=PRESENCE_ENTRIES_MAX,
+            bytes_max=PRESENCE_BYTES_MAX,
         )
         self._followers: dict[Topic, dict[PresenceFollower, None]] = {}
         self._following = 0
@@ -94,7 +98,7 @@ class Presences:
         Raises:
             InvalidName: the space or the document has an illegal name.
             InvalidValue: a state is not JSON, or a client id or clock is out of range.
-            TooLarge: a state is larger than `presence_state_bytes_max`.
+            TooLarge: a state is larger than `PRESENCE_STATE_BYTES_MAX`.
             Overloaded: there are too many entries, or their states are too large.
         """
         topic = _topic(request.space, request.document)
@@ -167,7 +171,7 @@ class Presences:
         """Take a peer's entries. Malformed ones and those without room are dropped; a renewal brings the latter again."""
         for space, document, client, clock, state in message.entries:
             topic, entry = Topic(space, document), ClientState(client, clock, state)
-            sound = len(state) <= self._config.presence_state_bytes_max and _is_json(state)
+            sound = len(state) <= PRESENCE_STATE_BYTES_MAX and _is_json(state)
             if sound and self._table.hear(node, topic, entry, self._now()):
                 self._changed(topic, entry)
         self._look_later()
@@ -213,10 +217,10 @@ class Presences:
             raise InvalidValue(
                 "the client id and the clock of a presence entry must have at most 53 bits. Nothing was announced."
             )
-        if len(present.state) > self._config.presence_state_bytes_max:
+        if len(present.state) > PRESENCE_STATE_BYTES_MAX:
             raise TooLarge(
                 f"a presence state has {len(present.state)} bytes; "
-                f"{self._config.presence_state_bytes_max} are allowed. Nothing was announced."
+                f"{PRESENCE_STATE_BYTES_MAX} are allowed. Nothing was announced."
             )
         if not _is_json(present.state):
             raise InvalidValue("a presence state is not JSON. Nothing was announced.")

@@ -26,6 +26,8 @@ from shoal.protocol.requests import (
 from shoal.values.order import canonical
 from shoal.values.work import Allowance
 
+SIBLINGS_MAX = 32  # Concurrent values of one register.
+
 
 class Registers:
     """The handler of registers."""
@@ -52,7 +54,7 @@ class Registers:
 
         Raises:
             RegisterChanged: `expect` is not its version here.
-            TooManySiblings: the register would hold more than `siblings_max` concurrent values.
+            TooManySiblings: the register would hold more than `SIBLINGS_MAX` concurrent values.
             InvalidValue: `context` is not a context from an earlier read.
         """
         rows, stamp = context.rows, context.stamp
@@ -65,9 +67,9 @@ class Registers:
         context.apply(change)
         live = register.entries(rows)
         siblings = register.siblings_of(live)
-        if len(siblings) > self._config.siblings_max:
+        if len(siblings) > SIBLINGS_MAX:
             raise TooManySiblings(
-                f"register {request.register!r} would hold {len(siblings)} concurrent values; {self._config.siblings_max} are "
+                f"register {request.register!r} would hold {len(siblings)} concurrent values; {SIBLINGS_MAX} are "
                 "allowed. Nothing was written. Read it, then set it with the context of that read."
             )
         context_after = register.pack_context(register.context_in(live))

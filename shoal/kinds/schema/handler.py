@@ -42,6 +42,10 @@ from shoal.schemas.rule import Flaw, Rule, reason_of
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
+SCHEMA_BYTES_MAX = 64 * 1024  # One replicated JSON Schema.
+SCHEMAS_MAX = 256  # Replicated schemas of one space.
+SCHEMA_VERSIONS_MAX = 256  # Versions of one schema.
+
 _SPACES_MAX = 1024  # Whose schemas are kept in memory.
 _RULES_MAX = 1024  # Compiled.
 _SOUND_MAX = 65536  # Contents of channels that are known to conform to a rule.
@@ -147,7 +151,7 @@ class Rules(Memory):
         known = self._spaces.get(space)
         if known is None:
             known = {}
-            for name in self._catalog.names(space, Kind.SCHEMA, prefix="", after=None, limit=self._config.schemas_max * 2):
+            for name in self._catalog.names(space, Kind.SCHEMA, prefix="", after=None, limit=SCHEMAS_MAX * 2):
                 rows = self._generations.current(Transaction(self._storage), Target(Kind.SCHEMA, space, name)).rows
                 if versions := {found.version: found for found in schema.versions(rows)}:
                     known[name] = versions
@@ -223,10 +227,9 @@ class Schemas:
             raise InvalidInput(
                 f"a schema's version must be 1 to {schema.VERSION_MAX}; got {request.version}. Nothing was written."
             )
-        if len(request.json) > self._config.schema_bytes_max:
+        if len(request.json) > SCHEMA_BYTES_MAX:
             raise TooLarge(
-                f"a schema may have at most {self._config.schema_bytes_max} bytes; this one has {len(request.json)}. "
-                "Nothing was written."
+                f"a schema may have at most {SCHEMA_BYTES_MAX} bytes; this one has {len(request.json)}. Nothing was written."
             )
         Rule(request.json)
 
@@ -235,7 +238,7 @@ class Schemas:
 
         Raises:
             SchemaTaken: the version exists with other content.
-            TooLarge: the space has `schemas_max` schemas, or the schema `schema_versions_max` versions.
+            TooLarge: the space has `SCHEMAS_MAX` schemas, or the schema `SCHEMA_VERSIONS_MAX` versions.
         """
         content = schema.encode(schema.Content(request.json, request.threads))
         put = schema.Put(request.version, sha256(content).digest())
@@ -256,14 +259,12 @@ class Schemas:
         return _shown(made)
 
     def _bound(self, request: PutSchema, versions: int) -> None:
-        if versions >= self._config.schema_versions_max:
-            raise TooLarge(f"a schema has at most {self._config.schema_versions_max} versions. Nothing was written.")
+        if versions >= SCHEMA_VERSIONS_MAX:
+            raise TooLarge(f"a schema has at most {SCHEMA_VERSIONS_MAX} versions. Nothing was written.")
         if versions == 0:
-            names = self._catalog.names(request.space, Kind.SCHEMA, prefix="", after=None, limit=self._config.schemas_max)
-            if len(names) == self._config.schemas_max:
-                raise TooLarge(
-                    f"a space has at most {self._config.schemas_max} schemas. Nothing was written. Use another space."
-                )
+            names = self._catalog.names(request.space, Kind.SCHEMA, prefix="", after=None, limit=SCHEMAS_MAX)
+            if len(names) == SCHEMAS_MAX:
+                raise TooLarge(f"a space has at most {SCHEMAS_MAX} schemas. Nothing was written. Use another space.")
 
     def _read(self, view: View, request: ReadSchema) -> SchemaVersions:
         """All versions of a schema.

@@ -15,7 +15,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import TooLarge
 from shoal.kinds.set import state as orset
 from shoal.names import check_name
-from shoal.node.checks import check_size
+from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.protocol.requests import (
     AlterSet,
@@ -29,6 +29,8 @@ from shoal.protocol.requests import (
     SetMembers,
     SetPopped,
 )
+
+SET_ELEMENT_BYTES_MAX = 4 * 1024  # One member of a set.
 
 
 class Sets:
@@ -100,7 +102,7 @@ class Sets:
         found: list[bytes] = []
         taken = 0
         for element in orset.members(rows, after=after):
-            if len(found) == limit or taken >= self._config.page_bytes_max:
+            if len(found) == limit or taken >= PAGE_BYTES_MAX:
                 return found, True
             found.append(element)
             taken += len(element)
@@ -122,7 +124,7 @@ def check_elements(config: Config, elements: list[bytes]) -> None:
 
     Raises:
         InvalidValue: one is not a valid value.
-        TooLarge: there are more than `page_items_max`, one is larger than `set_element_bytes_max`, or all are too large.
+        TooLarge: there are more than `page_items_max`, one is larger than `SET_ELEMENT_BYTES_MAX`, or all are too large.
     """
     if len(elements) > config.page_items_max:
         raise TooLarge(
@@ -132,8 +134,8 @@ def check_elements(config: Config, elements: list[bytes]) -> None:
     check_size(config, sum(map(len, elements)), "a request's elements")
     for element in elements:
         values.check(element)
-        if len(element) > config.set_element_bytes_max:
+        if len(element) > SET_ELEMENT_BYTES_MAX:
             raise TooLarge(
-                f"an element of a set has at most {config.set_element_bytes_max} bytes; this one has {len(element)}. "
+                f"an element of a set has at most {SET_ELEMENT_BYTES_MAX} bytes; this one has {len(element)}. "
                 "Nothing was written. Store larger values elsewhere, and their name or hash in the set."
             )

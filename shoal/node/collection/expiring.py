@@ -32,6 +32,7 @@ from shoal.crdt.rows import Rows, Within, successor
 from shoal.errors import ShoalError
 from shoal.kinds.budget import state as budget
 from shoal.kinds.map import state as ormap
+from shoal.kinds.map.state import ADDS_FOLDED_MIN
 from shoal.node.collection.generations import Generations, split
 from shoal.node.context import NodeContext
 from shoal.node.replicas import Replicas
@@ -72,7 +73,7 @@ class ClaimSweeper:
         self._step_s = max(1.0, context.config.key_window_s / _LOOKS)
         self._step_ms = int(self._step_s * 1000)
         self._span_ms = context.config.key_window_s * 1000 + self._step_ms
-        self._least = context.config.adds_folded_min
+        self._least = ADDS_FOLDED_MIN
         self._due: dict[int, int] = {}  # When to look at a partition, in milliseconds since 1970.
         self._cuts: dict[int, Cut] = {}  # Of these context.partitions.
         # By partition: what was held at the last looks. That tells the age of operations with keys that users chose.

@@ -46,6 +46,8 @@ from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 
+RECLAIM_INTERVAL_S = 5.0  # At least this long between two runs that give back the space of erased data.
+
 _log = logging.getLogger("shoal.node")
 
 LOOKED_AT_MAX = 64  # Entries in one look.
@@ -76,7 +78,7 @@ class Collector:
         self._erasure = erasure
         self._partitions = context.partitions
         self._config = context.config
-        self._pace = document_pace(context.config)
+        self._pace = document_pace()
         self._now = context.environment.monotonic
         self._pause = context.environment.pause
         self._replicas: Replicas | None = None
@@ -378,11 +380,11 @@ class Collector:
         self._stir()
 
     def _reclaim(self) -> None:
-        """Have storage give back the space of swept rows, at most once per `reclaim_interval_s`: it costs a new log."""
+        """Have storage give back the space of swept rows, at most once per `RECLAIM_INTERVAL_S`: it costs a new log."""
         if self._unreclaimed and self._now() >= self._reclaim_at:
             self._storage.reclaim()
             self._unreclaimed = False
-            self._reclaim_at = self._now() + self._config.reclaim_interval_s
+            self._reclaim_at = self._now() + RECLAIM_INTERVAL_S
 
 
 def _generation(entries: list[GarbageEntry]) -> Iterator[Piece]:

@@ -1,7 +1,7 @@
 """Retires the origins of this directory's past openings.
 
 Laws:
-- Only origins of this directory are retired, and only when there are `retire_origins_min` of them, so that a program that
+- Only origins of this directory are retired, and only when there are `RETIRE_ORIGINS_MIN` of them, so that a program that
   opens a store, writes once and closes it pays for an operation now and then. An opening that writes nothing retires nothing.
 - All owners must be linked, and hold what `shoal.cluster.truncation` says. A learner retires nothing. A directory that
   was a member of a cluster and is opened without peers retires nothing either.
@@ -65,6 +65,9 @@ from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
+RETIRE_ORIGINS_MIN = 16  # Past openings of a directory whose origins are retired together.
+RETIRE_LOG_BYTES_MAX = 1 * 1024 * 1024  # Of the log of one origin when it is retired; a longer one is truncated before.
+
 _LOOKS = 64  # In the window of keys.
 
 
@@ -76,9 +79,9 @@ def look_again_ms(config: Config) -> int:
 class Ripening:
     """Remembers, by partition, the origins that wait for the second step."""
 
-    def __init__(self, commit: GroupCommit, *, config: Config) -> None:
+    def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
-        self._log_bytes_max = config.retire_log_bytes_max
+        self._log_bytes_max = RETIRE_LOG_BYTES_MAX
         self._steps: dict[int, Step] = {}
 
     async def durable(self, partition: Partition) -> None:
@@ -138,7 +141,7 @@ class Retiring:
         self._replicas: Replicas | None = None
         self._gather: Callable[[Target], Awaitable[object]] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._ripening = Ripening(context.commit, config=context.config)
+        self._ripening = Ripening(context.commit)
         self._folds_at: dict[int, int] = {}  # By partition, when adds that could not be merged yet are looked at again.
         self._stopped = False
         self.retired = 0
@@ -168,7 +171,7 @@ class Retiring:
         assert self._replicas is not None
         if self._task is None and not self._stopped and not (self._replicas.size == 1 and self._incarnation.was_member):
             past = self._incarnation.past_origins()
-            if len(past) >= self._config.retire_origins_min:
+            if len(past) >= RETIRE_ORIGINS_MIN:
                 self._task = asyncio.get_running_loop().create_task(self._run(set(past)))
 
     async def _run(self, past: set[Origin]) -> None:
@@ -280,7 +283,7 @@ class Orphans:
         self._pause = context.environment.pause
         self._now_ms = context.environment.now_ms
         self._look_ms = look_again_ms(context.config)
-        self._ripening = Ripening(context.commit, config=context.config)
+        self._ripening = Ripening(context.commit)
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self._epoch = 0  # In which the steps were made.

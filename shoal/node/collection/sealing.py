@@ -25,6 +25,8 @@ from shoal.node.collection.truncating import Truncator
 from shoal.node.context import NodeContext
 from shoal.storage import keys
 
+ENCRYPTION_LOOK_S = 10.0  # Between two looks for keys to replace or destroy; at most a fifth of `encryption_erase_s`.
+
 if TYPE_CHECKING:
     from shoal.storage.encrypted.storage import EncryptedStorage
 
@@ -52,7 +54,7 @@ class KeyKeeper:
         self._turn = asyncio.Lock()  # One change of the keys at a time.
         self._erase_ms = int(context.config.encryption_erase_s * 1000)
         self._rotate_ms = int(context.config.encryption_rotate_s * 1000)
-        self._look_s = min(context.config.encryption_look_s, context.config.encryption_erase_s)
+        self._look_s = min(ENCRYPTION_LOOK_S, context.config.encryption_erase_s / 5)
         self._empty_since: dict[bytes, float] = {}  # By scope, and monotonic.
         self._task: asyncio.Task[None] | None = None
         self.destroyed = 0

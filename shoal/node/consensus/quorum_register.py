@@ -59,6 +59,10 @@ from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 
+QUORUM_REGISTER_HELLO_S = 5.0  # Between two reports of a voter to its peers, once the register is used.
+QUORUM_REGISTER_KEYS_MAX = 64  # Keys of the quorum register, which every member holds in memory.
+QUORUM_REGISTER_REQUESTS_MAX = 64  # Its operations in progress on one node; beyond this: Overloaded.
+
 _log = logging.getLogger("shoal.node")
 
 _ROWS, _ROWS_END = keys.meta("register/"), keys.meta("register0")  # "0" follows "/".
@@ -111,7 +115,7 @@ class QuorumRegister:
         self.links = links
         self._member = context.config.advertise
         self._ballots = Ballots(b"")  # Of this run of the node, once it proposes something.
-        self._attempts: dict[Ballot, _Attempt] = {}  # Bounded by `quorum_register_requests_max`.
+        self._attempts: dict[Ballot, _Attempt] = {}  # Bounded by `QUORUM_REGISTER_REQUESTS_MAX`.
         self._turns: dict[str, asyncio.Lock] = {}
         self._leads: dict[str, Lead] = {}  # By key. Each operation takes the one that the last one won.
         self._proposers: dict[str, str] = {}  # By key, the member that changed or read it last, as far as this node was told.
@@ -131,7 +135,7 @@ class QuorumRegister:
             electorate=links.electorate or Electorate((frozenset({self._member}),)),
             is_set_back=bool(context.incarnation.told_by),
             nonce=lambda: context.environment.entropy(ID_BYTES),
-            limits=Limits(context.config.quorum_register_keys_max, context.config.quorum_register_value_bytes_max),
+            limits=Limits(QUORUM_REGISTER_KEYS_MAX, context.config.quorum_register_value_bytes_max),
             rules=links.rules,
         )
         self._unreadable = rows is None  # The rows are deleted with the next write.
@@ -215,7 +219,7 @@ class QuorumRegister:
         check_key("key", key)
         if self._closed:
             raise ShuttingDown("The store is closing. Nothing was written. Send the request again once it is open.")
-        if self._requests >= self._config.quorum_register_requests_max:
+        if self._requests >= QUORUM_REGISTER_REQUESTS_MAX:
             raise Overloaded(
                 f"{self._requests} operations of the quorum register are under way. Nothing was written. Try again later.",
                 retry_after_s=self._config.quorum_register_retry_s,
@@ -295,7 +299,7 @@ class QuorumRegister:
         if not proposal.may_be_made and not self._acceptor.electorate.decides(able):
             raise TooLarge(
                 f"{', '.join(full)} take no more keys or no such value: the quorum register has room for "
-                f"{self._config.quorum_register_keys_max} keys (quorum_register_keys_max). Nothing was written. Use a key "
+                f"{QUORUM_REGISTER_KEYS_MAX} keys. Nothing was written. Use a key "
                 "that exists."
             )
 
@@ -432,7 +436,7 @@ class QuorumRegister:
                 self._next_question = now + self._config.quorum_register_retry_s
                 self._reply(self._acceptor.questions())
         elif now >= self._next_hello:
-            self._next_hello = now + self._config.quorum_register_hello_s
+            self._next_hello = now + QUORUM_REGISTER_HELLO_S
             for node in self.links.linked().values():
                 self.links.send(node, Known(self._acceptor.told))
 

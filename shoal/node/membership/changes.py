@@ -32,9 +32,11 @@ from shoal.node.membership.roster import Roster
 from shoal.protocol.requests import ClusterView
 from shoal.records import NamedTuple
 
+MEMBERS_TELL_S = 1.0  # Between two reports of how far a node is with a change of the members.
+
 _log = logging.getLogger("shoal.node")
 
-_TURN = 5  # How long a member leaves a step to the one before it, in intervals of `members_tell_s`.
+_TURN = 5  # How long a member leaves a step to the one before it, in intervals of `MEMBERS_TELL_S`.
 _NAMED_CHARS_MIN = 8  # Of a directory's id, in hex.
 _WAITING_MAX = 16  # Nodes that ask to be let in, and are no members.
 
@@ -327,7 +329,7 @@ class Changes:
     def behind(self, node: bytes, now: float) -> None:
         """A message of this node names an older epoch: tell it the record, now and then."""
         if now >= self._told_at.get(node, now):
-            self._told_at[node] = now + self._config.members_tell_s
+            self._told_at[node] = now + MEMBERS_TELL_S
             self._sight.send(node, Membership(self._roster.record))
 
     def adopted(self, nodes: Iterable[bytes], now: float) -> None:
@@ -348,7 +350,7 @@ class Changes:
         record = self._roster.record
         self._believe(now)
         is_untold = self._voted is not None and self._roster.is_member
-        if is_untold and self._stepping is None and now >= self._since + self._config.members_tell_s:
+        if is_untold and self._stepping is None and now >= self._since + MEMBERS_TELL_S:
             # The node that made this step may be gone before it told anybody.
             self._since = now
             self._stepping = asyncio.get_running_loop().create_task(self._look())
@@ -357,7 +359,7 @@ class Changes:
         standing = self._standing()
         told = msgspec.structs.replace(standing, keys=[])
         if told != self._told or now >= self._next_tell:
-            self._told, self._next_tell = told, now + self._config.members_tell_s
+            self._told, self._next_tell = told, now + MEMBERS_TELL_S
             for node in self._sight.asked().values():
                 self._sight.send(node, standing)
         if record.change is not None and not standing.is_voting:
@@ -413,7 +415,7 @@ class Changes:
         target = set(self._roster.record.target)
         there = target.intersection(address for address in self._sight.linked() if address in self.standings)
         before = sum(address < self._roster.own for address in there)
-        return self._roster.own in target and now >= self._since + before * _TURN * self._config.members_tell_s
+        return self._roster.own in target and now >= self._since + before * _TURN * MEMBERS_TELL_S
 
     async def _look(self) -> None:
         """Read the record, and adopt it."""
@@ -434,6 +436,6 @@ class Changes:
         except ShoalError as error:
             self.trouble = error.message
             _log.info("the change of members does not go on yet: %s", error.message)
-            await asyncio.sleep(self._config.members_tell_s)
+            await asyncio.sleep(MEMBERS_TELL_S)
         finally:
             self._stepping = None

@@ -18,6 +18,8 @@ from shoal.node.peers.members import Members, MemberState
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.protocol.requests import ClusterView, Member
 
+STATUS_ORIGINS_MAX = 1000  # Origins listed per member in the cluster view; the counts include all.
+
 _LAGGING_READ_MAX = 256  # Operations that are read to find the oldest one that a peer lacks,
 _LAGGING_PARTITIONS_MAX = 8  # from so many partitions.
 
@@ -181,5 +183,5 @@ class ClusterState:
         return found[:_LAGGING_READ_MAX]
 
     def _shown(self, totals: Totals) -> dict[str, int]:
-        """The counts of at most `status_origins_max` origins, the same ones on every node that knows the same origins."""
-        return {origin.hex(): count for origin, count in totals.first(self._config.status_origins_max)}
+        """The counts of at most `STATUS_ORIGINS_MAX` origins, the same ones on every node that knows the same origins."""
+        return {origin.hex(): count for origin, count in totals.first(STATUS_ORIGINS_MAX)}

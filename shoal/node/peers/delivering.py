@@ -7,7 +7,7 @@ Laws:
   up no other's, whether these are requests here or came later from a peer. Longer turns of others follow it while a request
   waits for the disk.
 - An operation is taken with those of its partition that the same peer sent before it, so within a partition order is kept.
-- The next message is read while at most `peer_ahead_bytes_max` of those before it wait for their turn, and not while too many
+- The next message is read while at most `PEER_AHEAD_BYTES_MAX` of those before it wait for their turn, and not while too many
   writes wait for the disk.
 - Until an operation is durable its space counts as one that waits for the disk, for which busier ones pause.
 """
@@ -30,6 +30,9 @@ from shoal.node.peers import incoming as vetting
 from shoal.node.spaces.sharing import Lane
 from shoal.node.turns import Background, document_pace, in_turns
 
+PEER_AHEAD_BYTES_MAX = 8 * 1024 * 1024  # Operations of one peer that wait for a turn; beyond this, its messages are not read.
+PEER_STEP_OPERATIONS_MAX = 16  # Of a peer's message, applied in one write; other work runs between two of them.
+
 
 class _Waiting:
     """An operation that came, until it is taken."""
@@ -50,7 +53,7 @@ class Deliveries:
         self._sharing = context.sharing
         self._environment = context.environment
         self._config = context.config
-        self._pace = document_pace(context.config)
+        self._pace = document_pace()
         self._waiting: dict[tuple[bytes, int], deque[_Waiting]] = {}  # By peer and partition, as they came.
         self._bytes: dict[bytes, int] = {}  # Of those, by peer.
         self._moved = asyncio.Event()  # Some are taken.
@@ -76,7 +79,7 @@ class Deliveries:
             self._take_now(peer, lane, mine)
         if spaces:
             self._pushed.start(self._later(peer, spaces, is_heard))
-            await self._until(lambda: self._bytes.get(peer, 0) <= self._config.peer_ahead_bytes_max)
+            await self._until(lambda: self._bytes.get(peer, 0) <= PEER_AHEAD_BYTES_MAX)
 
     async def supply(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
         """Take the operations of one message, all before this returns.
@@ -124,7 +127,7 @@ class Deliveries:
                 raise end
 
     async def _in_steps(self, peer: bytes, lane: Lane, mine: Sequence[_Waiting], is_heard: Callable[[], bool]) -> None:
-        step = self._config.peer_step_operations_max
+        step = PEER_STEP_OPERATIONS_MAX
         for some in messages.slices(mine, step):
             for each in some:
                 if not each.is_taken and vetting.is_large(each.shipment, self._pace):
@@ -139,7 +142,7 @@ class Deliveries:
     def _is_short(self, mine: Sequence[_Waiting]) -> bool:
         """Whether these are one step."""
         large = (vetting.is_large(each.shipment, self._pace) for each in mine)
-        return len(mine) <= self._config.peer_step_operations_max and not any(large)
+        return len(mine) <= PEER_STEP_OPERATIONS_MAX and not any(large)
 
     def _take_now(self, peer: bytes, lane: Lane, mine: Sequence[_Waiting]) -> None:
         """Take these in a turn of their space that is free."""

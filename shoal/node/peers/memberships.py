@@ -26,7 +26,7 @@ from shoal.errors import PeerRefused
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.node.membership import views
-from shoal.node.membership.changes import Changes, Sight
+from shoal.node.membership.changes import MEMBERS_TELL_S, Changes, Sight
 from shoal.node.membership.rebuilding import Rebuilding
 from shoal.node.membership.seeding import Seeding
 from shoal.node.peers.members import Members
@@ -36,7 +36,7 @@ from shoal.version import __version__
 
 _log = logging.getLogger("shoal.node")
 
-_FAREWELL = 2  # How long a node that was removed stays linked, to learn of it, in intervals of `members_tell_s`.
+_FAREWELL = 2  # How long a node that was removed stays linked, to learn of it, in intervals of `MEMBERS_TELL_S`.
 
 
 class Memberships:
@@ -248,7 +248,7 @@ class Memberships:
         self._register.reform(record.electorate)
         self._protocol.enter_epoch(is_joint=record.change is not None and record.change.is_joint)
         self.changes.adopted(list(self._outlets), now)
-        self._farewell = now + _FAREWELL * self._config.members_tell_s
+        self._farewell = now + _FAREWELL * MEMBERS_TELL_S
         self._dial(sorted({*self.addresses, *filterfalse(is_placeholder, before.everyone)} - {self._roster.own}))
         self._entered(gone)
 

@@ -52,6 +52,9 @@ from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
+SUPPLY_BYTES_MAX = 256 * 1024  # Operations in one answer to a peer that asked for them; the first one may exceed it.
+SUPPLY_OPERATIONS_MAX = 512  # In one such answer: small ones take long to read before they fill it.
+
 _BUSY_MS = 100
 
 
@@ -110,7 +113,7 @@ class Outgoing:
             return [busy(want.id)]
         truncated = [Truncated(number, base.pack()) for number, base in self.truncated(want.ranges)]
         try:
-            bytes_max, most = self._config.supply_bytes_max, self._config.supply_operations_max
+            bytes_max, most = SUPPLY_BYTES_MAX, SUPPLY_OPERATIONS_MAX
             return [*truncated, Supply(want.id, self.shipments(want.ranges, bytes_max=bytes_max, operations_max=most))]
         except StorageError as error:
             return [*truncated, Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))]

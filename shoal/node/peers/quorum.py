@@ -20,7 +20,7 @@ from shoal.cluster.replication import Replication
 from shoal.cluster.truncation import Holding
 from shoal.crdt.dot import DIRECTORY_BYTES, NOTHING_SEEN, Origin, VersionVector
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
-from shoal.kinds.budget.peers import RightsRequests
+from shoal.kinds.budget.peers import RIGHTS_WAIT_S, RightsRequests
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.peers.cluster_state import ClusterState
@@ -272,7 +272,7 @@ class Quorum:
         """Ask the linked owners; return once this replica has applied what they held of a partition when this was called
         (`Replicas.heard`).
         """
-        timeout_s = self._config.rights_wait_s
+        timeout_s = RIGHTS_WAIT_S
         question = self._hurry(partition)
         linked = self._linked()
         await self._told(lambda: linked <= self._told_by(partition, question), partition, timeout_s)

@@ -32,12 +32,16 @@ from shoal.node.collection.generations import rows_of
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.peers.members import Members, MemberState
+from shoal.node.peers.outgoing import SUPPLY_BYTES_MAX
 from shoal.node.replicas import Repairs, mendable, named, unmended
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
+from shoal.node.verification.evidence import REPAIR_WAIT_S
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.keys import Kind
+
+REPAIR_ROWS_MAX = 4096  # Repaired for one read; other damaged rows wait for the next.
 
 _log = logging.getLogger("shoal.node")
 
@@ -108,7 +112,7 @@ class ReadRepairer:
     # ── giving ────────────────────────────────────────────────────────────────
 
     def answer(self, lost: RepairRequest) -> RepairReply:
-        """Answer a question: the rows that are intact here, as many as fit `supply_bytes_max`.
+        """Answer a question: the rows that are intact here, as many as fit `SUPPLY_BYTES_MAX`.
 
         Raises:
             InvalidName: the space or the thread has an illegal name.
@@ -125,7 +129,7 @@ class ReadRepairer:
             if judge(transaction, place, row, value) is not Verdict.WHOLE:
                 continue
             size += len(value)
-            if rows and size > self.config.supply_bytes_max:
+            if rows and size > SUPPLY_BYTES_MAX:
                 break
             rows.append((row, value))
         return RepairReply(lost.id, rows)
@@ -178,7 +182,7 @@ class ReadRepairer:
                 continue
             answer = await self._ask(member.node, place, rows)
             if answer is None:
-                failed[member.address] = f"did not answer within {self.config.repair_wait_s:g} s"
+                failed[member.address] = f"did not answer within {REPAIR_WAIT_S:g} s"
                 unheard.append(member.address)
                 continue
             taken = self._take(place, rows, answer)
@@ -203,7 +207,7 @@ class ReadRepairer:
         self._questions[id] = _Question(node, lost, answer)
         self._send(node, lost)
         try:
-            async with asyncio.timeout(self.config.repair_wait_s):
+            async with asyncio.timeout(REPAIR_WAIT_S):
                 return await answer
         except TimeoutError:
             return None
@@ -249,7 +253,7 @@ class ObjectRepair:
         place = DamagedObject(self._target, generation.number)
         if place != self._place:
             self._place, self._found = place, {}
-        if not lost or len(self._written) >= self._mender.config.repair_rows_max:
+        if not lost or len(self._written) >= REPAIR_ROWS_MAX:
             raise self._failure(error)
         useful = {row: self._found.pop(row) for row in lost if row in self._found}
         if useful:

@@ -24,6 +24,17 @@ from shoal.config import Config
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.node.database import Database
 from shoal.node.incarnation import Incarnation
+from shoal.node.snapshots.sending import SNAPSHOT_IDLE_S
+
+QUARANTINE_MAX = 1024  # Operations that were rejected and are not requested again.
+TICK_QUIET_S = 1.0  # Once nothing has happened for this long, a node looks for due work less often.
+TICK_IDLE_S = 0.25  # Between two looks for due work on a quiet node.
+PUSH_BYTES_MAX = 256 * 1024  # Operations in one message; the first one may exceed it.
+VECTORS_BYTES_MAX = 256 * 1024  # Version vectors in one message; the first one may exceed it.
+EARLY_OPERATIONS_S = 60.0  # How long operations wait for those they depend on, which may have been lost with a disk.
+SNAPSHOT_PIECES_AHEAD_MAX = 2  # Pieces of one snapshot that were asked for and have not arrived.
+SNAPSHOT_OPERATIONS_MIN = 64  # If no more operations of a partition are missing, its log is fetched.
+PEER_PAUSE_S_MAX = 10.0  # Longest pause before a peer that answers no request for operations is asked again.
 
 
 class NodeReplica:
@@ -68,23 +79,23 @@ def limits_of(config: Config) -> Limits:
         sync_interval_s=config.sync_interval_s,
         grace_s=config.tick_s,
         answer_s=config.quorum_timeout_s,
-        pause_s_max=config.peer_pause_s_max,
-        push_bytes_max=config.push_bytes_max,
-        vectors_bytes_max=config.vectors_bytes_max,
+        pause_s_max=PEER_PAUSE_S_MAX,
+        push_bytes_max=PUSH_BYTES_MAX,
+        vectors_bytes_max=VECTORS_BYTES_MAX,
         early_bytes_max=config.early_bytes_max,
-        quarantine_max=config.quarantine_max,
+        quarantine_max=QUARANTINE_MAX,
         quarantine_s=config.quarantine_s,
-        early_s=config.early_s,
+        early_s=EARLY_OPERATIONS_S,
         claims_max=config.peer_claims_max,
         snapshots=SnapshotLimits(
-            operations_min=config.snapshot_operations_min,
+            operations_min=SNAPSHOT_OPERATIONS_MIN,
             open_max=config.snapshots_open_max,
-            ahead=config.snapshot_pieces_ahead_max,
+            ahead=SNAPSHOT_PIECES_AHEAD_MAX,
             # A lost piece is asked for again several times before its snapshot is given up.
-            answer_s=min(config.quorum_timeout_s, config.snapshot_idle_s / 4),
-            idle_s=config.snapshot_idle_s,
+            answer_s=min(config.quorum_timeout_s, SNAPSHOT_IDLE_S / 4),
+            idle_s=SNAPSHOT_IDLE_S,
             pause_s=config.sync_interval_s,
-            pause_s_max=config.peer_pause_s_max,
+            pause_s_max=PEER_PAUSE_S_MAX,
         ),
     )
 
@@ -169,8 +180,8 @@ class Pace:
 
     def __init__(self, config: Config) -> None:
         self._tick_s = config.tick_s
-        self._idle_ticks = max(1, round(config.tick_idle_s / config.tick_s))
-        self._quiet_ticks = round(config.tick_quiet_s / config.tick_s)
+        self._idle_ticks = max(1, round(TICK_IDLE_S / config.tick_s))
+        self._quiet_ticks = round(TICK_QUIET_S / config.tick_s)
         self._quiet = 0  # So many looks in a row found that nothing had happened since the one before.
         self._is_stirred = False
         self._woken: asyncio.Event | None = None  # While a long pause lasts, which

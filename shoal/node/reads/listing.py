@@ -1,7 +1,7 @@
 """Lists of spaces, objects and threads.
 
 Laws:
-- A page of threads reads at most `listing_scan_max` threads, however few match, and says where
+- A page of threads reads at most `LISTING_SCAN_MAX` threads, however few match, and says where
   the next page begins. So a search for rare metadata does not delay other requests.
 - A search by status reads the threads that have it; the catalog leads to them, their own rows decide.
 - An answer also shows which threads do not match: the bookmark notes their partitions too.
@@ -22,9 +22,12 @@ from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import ListObjects, ListSpaces, ListThreads, Names, ThreadNames
 from shoal.storage.keys import KINDS, Kind
 from shoal.values.filtering import Filter
+
+LISTING_SCAN_MAX = 1000  # Threads examined for one page of a listing by status or metadata.
 
 _BRANCH = "main"
 
@@ -57,9 +60,9 @@ class Listings:
 
     async def _threads(self, request: ListThreads, bookmark: Bookmark) -> ThreadNames:
         check_name("space", request.space)
-        filter = Filter.of_fields(request.filter, terms_max=self._config.filter_terms_max)
+        filter = Filter.of_fields(request.filter, terms_max=FILTER_TERMS_MAX)
         await self._reach_all(bookmark)
-        bound = self._config.listing_scan_max
+        bound = LISTING_SCAN_MAX
         looked = self._database.catalog.threads(
             request.space, request.status, prefix=request.prefix, after=request.after, limit=bound + 1
         )
@@ -84,7 +87,7 @@ class Listings:
         """The partitions of the threads that an answer shows, or shows not to match."""
         if request.status in ("", "running"):
             return {partition_of(request.space, name) for name in seen}
-        bound = self._config.listing_scan_max
+        bound = LISTING_SCAN_MAX
         names = self._database.catalog.names(
             request.space, Kind.THREAD, prefix=request.prefix, after=request.after, limit=bound + 1
         )

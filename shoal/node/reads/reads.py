@@ -36,21 +36,23 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, MultiRead, MultiReply, Refused
 from shoal.protocol.requests.multireads import PartAnswer
 
+MULTI_READS_MAX = 256  # Answered at one version vector.
+
 _size = msgspec.msgpack.Encoder()
 
 
-def targets_of(request: MultiRead, config: Config) -> list[Target]:
+def targets_of(request: MultiRead) -> list[Target]:
     """The objects that are read, one for each read.
 
     Raises:
         SpansPartitions: there is no read, or the objects are in several partitions.
-        TooLarge: there are more than `multi_reads_max` reads.
+        TooLarge: there are more than `MULTI_READS_MAX` reads.
         InvalidName: a name is not legal.
     """
     if not request.reads:
         raise SpansPartitions("a read of several objects must contain at least one read.")
-    if len(request.reads) > config.multi_reads_max:
-        raise TooLarge(f"one request holds at most {config.multi_reads_max} reads; this one has {len(request.reads)}.")
+    if len(request.reads) > MULTI_READS_MAX:
+        raise TooLarge(f"one request holds at most {MULTI_READS_MAX} reads; this one has {len(request.reads)}.")
     targets = [target_of(read) for read in request.reads]
     for target in targets:
         check_name("space", target.space)
@@ -137,7 +139,7 @@ class Reads:
         return await self._seen(lambda: self._shown(request, target), target, bookmark, stale=stale)
 
     async def _together(self, request: requests.MultiRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
-        targets = targets_of(request, self._config)
+        targets = targets_of(request)
         partition = targets[0].partition
 
         async def read() -> tuple[AnyReply, VersionVector]:

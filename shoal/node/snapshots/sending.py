@@ -2,7 +2,7 @@
 
 Laws:
 - A snapshot shows its partition at one moment. Nothing of it is sent before everything in it is durable here.
-- At most `snapshots_open_max` are kept, each until its receiver is done or nobody has asked for `snapshot_idle_s`. One that
+- At most `snapshots_open_max` are kept, each until its receiver is done or nobody has asked for `SNAPSHOT_IDLE_S`. One that
   fits in one piece is not kept.
 - A piece is read again from where it begins, so that a lost one costs nothing but its own bytes.
 - A partition that is being replaced here is not sent, and a peer that does not read what waits for it gets nothing.
@@ -27,6 +27,9 @@ from shoal.node.context import NodeContext
 from shoal.node.snapshots import switching
 from shoal.storage import keys
 from shoal.storage.interface import Snapshot
+
+SNAPSHOT_IDLE_S = 30.0  # A snapshot of which no piece was asked for, or arrived, is given up.
+SNAPSHOT_PIECE_BYTES = 256 * 1024  # Of a partition's rows, in one message; the first row may exceed it.
 
 if TYPE_CHECKING:
     from hashlib import _Hash
@@ -93,7 +96,7 @@ class SnapshotSender:
     def tick(self, now: float) -> None:
         """Release the snapshots that nobody has asked for."""
         for id, kept in list(self._kept.items()):
-            if now - kept.used > self._config.snapshot_idle_s:
+            if now - kept.used > SNAPSHOT_IDLE_S:
                 self._release(id, kept.peer)
 
     def stop(self) -> None:
@@ -177,7 +180,7 @@ class SnapshotSender:
 
     def _read(self, kept: _Kept, start: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
         """The rows of a piece that begins at a key, and the key at which the next one begins; empty: there is none."""
-        bytes_max, size = self._config.snapshot_piece_bytes, 0
+        bytes_max, size = SNAPSHOT_PIECE_BYTES, 0
         rows: list[tuple[bytes, bytes]] = []
         tables = keys.PARTITION_TABLES[keys.PARTITION_TABLES.index(start[:1]) if start else 0 :]
         for table in tables:

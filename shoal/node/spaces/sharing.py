@@ -3,7 +3,7 @@
 Laws:
 - Of the spaces whose requests wait, the one that has used the least time begins next (start-time fair queueing: Goyal, Vin
   and Cheng 1996). A space that was idle has saved nothing up, so it waits for one step of another at most, and owes nothing.
-- In one turn of the loop the steps take about `turn_slice_s`, so that sockets and syncs get theirs. One step is never cut.
+- In one turn of the loop the steps take about `TURN_SLICE_S`, so that sockets and syncs get theirs. One step is never cut.
 - While a request of a quieter space is on its way to the disk or to peers, the others pause, for as long as they worked
   before: its sync and its answer need several turns of the loop.
 - Requests of one space begin in the order in which they came, and those that have begun go before those that have not: if all
@@ -24,8 +24,11 @@ from itertools import count
 from types import coroutine
 from typing import Any, TypeVar
 
-from shoal.config import Config
 from shoal.errors import Overloaded
+
+TURN_SLICE_S = 0.001  # For steps of requests in one turn of the loop; then sockets and the disk get theirs.
+TURN_WAITING_MAX = 65_536  # Requests of one space that wait for their turn; beyond this: Overloaded.
+TURN_SPACES_MAX = 4096  # Spaces whose use of the loop is remembered.
 
 T = TypeVar("T")
 
@@ -59,17 +62,17 @@ class Lane:
 class Sharing:
     """Takes the steps of requests, space by space. `monotonic` measures them, in seconds."""
 
-    def __init__(self, monotonic: Callable[[], float], config: Config) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self.now = monotonic
-        self._slice_s = config.turn_slice_s
-        self._waiting_max = config.turn_waiting_max
-        self._known_max = config.turn_spaces_max
+        self._slice_s = TURN_SLICE_S
+        self._waiting_max = TURN_WAITING_MAX
+        self._known_max = TURN_SPACES_MAX
         self._lanes: dict[str, Lane] = {}
         self._under_way: dict[Lane, None] = {}
         self._queue: list[tuple[float, int, Lane]] = []  # A heap, by what a lane had used when it was put in.
         self._entries = count()  # Of two lanes that used the same, the first that came.
         self._used_s = 0.0  # Of the lane that had the last turn: no other that waits has used less.
-        self._left_s = _ALONE * config.turn_slice_s  # In this turn of the loop.
+        self._left_s = _ALONE * TURN_SLICE_S  # In this turn of the loop.
         self._credit_s = 0.0  # How long the others may still pause for a quieter space.
         self._hops = 0  # Turns of the loop that are left to others.
         self._timer: asyncio.Handle | None = None

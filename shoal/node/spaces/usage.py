@@ -2,7 +2,7 @@
 
 Laws:
 - A space is counted from its rows, in steps, when it is first asked for: after a start nothing that was remembered can be
-  wrong. Writes wait for the first count, up to `quota_count_s`; then what is counted so far is told.
+  wrong. Writes wait for the first count, up to `QUOTA_COUNT_S`; then what is counted so far is told.
 - From then on each write changes the counts by what it changes in the rows, whoever issued it, and for whatever reason it
   is made: a request, a peer's operation, a sweep, a repair. So equal rows have equal counts, on every node.
 - While it is counted, rows below the cursor are counted already, and a write there changes the count; those above will be.
@@ -104,7 +104,7 @@ class Usage:
         return patience is not None and not patience.done()
 
     async def ready(self, space: str) -> None:
-        """Wait until a space is counted; not longer than `quota_count_s` after the count began."""
+        """Wait until a space is counted; not longer than `QUOTA_COUNT_S` after the count began."""
         patience = self.of(space).patience
         if patience is not None and not patience.done():
             await asyncio.wait([patience])

@@ -46,6 +46,10 @@ from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
+REPAIR_WAIT_S = 5.0  # For one peer's answer to a read repair; then the next peer is asked.
+SCRUB_PIECE_ROWS = 128  # Compared in one step, so that scrub does not delay other work.
+SCRUB_PIECE_BYTES = 64 * 1024  # The same in bytes; the first row may exceed it.
+
 ERASED_MAX = 256
 """A partition with more entries of garbage is compared only after they were swept."""
 
@@ -76,7 +80,7 @@ class Evidence:
         partition = self._partitions.load(number)
         if partition.closed or partition.vector != partition.durable:
             return None
-        rows_max, bytes_max = self._config.scrub_piece_rows * slack, self._config.scrub_piece_bytes * slack
+        rows_max, bytes_max = SCRUB_PIECE_ROWS * slack, SCRUB_PIECE_BYTES * slack
         rows: list[tuple[bytes, bytes, bytes]] = []
         size, name = 0, b"\xff"
         try:
@@ -151,7 +155,7 @@ async def shown_by(peer: bytes, place: ObjectPlace, bases: Mapping[Origin, Tip],
     """Fetch what has left the log here from a peer; None if it does not show it, or shows another log."""
     reading = _Reading(place, bases, config.rebuild_bytes_max)
     with suppress(TimeoutError, ShoalError, ValueError):
-        async with asyncio.timeout(_WAITS_MAX * config.repair_wait_s):
+        async with asyncio.timeout(_WAITS_MAX * REPAIR_WAIT_S):
             while wanted := reading.wanted():
                 supply = await ask(peer, wanted)
                 if not reading.take(() if supply is None else supply.operations):

@@ -24,7 +24,7 @@ from shoal.cluster.scrub import UNSURE, Piece, digest_of
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.database import Database
-from shoal.node.verification.evidence import Ask, shown_by
+from shoal.node.verification.evidence import REPAIR_WAIT_S, Ask, shown_by
 from shoal.node.verification.rebuilding import Outcome
 from shoal.node.verification.report import ObjectPlace, is_damaged, text_of
 from shoal.records import NamedTuple
@@ -73,7 +73,7 @@ class Majority:
         self._config = config
         self._failed: Counter[tuple[bytes, bytes]] = Counter()  # By object that differs, and owner: claims that were not shown.
         self.unshown = 0  # Claims to have a log that decides, which were not shown, in this incarnation.
-        self._wait_s = config.repair_wait_s
+        self._wait_s = REPAIR_WAIT_S
         self._poll: _Poll | None = None
         self._wanted: dict[int, tuple[bytes, asyncio.Future[ObjectRows]]] = {}
         self._last_id = 0

@@ -15,6 +15,7 @@ from contextlib import suppress
 
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.kinds.document.serving.opening import ROOTS_MAX
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.live import Building, LiveDocument
 from shoal.kinds.document.state.readiness import parts
@@ -79,7 +80,7 @@ class Proving:
             StoreCorrupt: it cannot be built.
         """
         target = Target(*keys.split_object(key)[1:4])
-        pace = document_pace(self._config)
+        pace = document_pace()
         begun = self._database.document(target).rows
         if compaction.has_gap(begun):
             return False
@@ -96,7 +97,7 @@ class Proving:
             return False
         built = LiveDocument(
             bytes_max=self._config.document_bytes_max,
-            roots_max=self._config.roots_max,
+            roots_max=ROOTS_MAX,
             built=building,
             updates=[document.withdrawn(rows)],
             roots=live.roots,

@@ -20,6 +20,7 @@ from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.dot import Dot
 from shoal.errors import ShoalError, StoreCorrupt
+from shoal.kinds.document.serving.opening import ROOTS_MAX
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.kinds.thread.state import channel, dag
@@ -219,7 +220,7 @@ def _check_document(found: Object, config: Config) -> None:
     def built(*folded: bytes, after: bytes | None = None) -> LiveDocument:
         return LiveDocument(
             bytes_max=config.document_bytes_max,
-            roots_max=config.roots_max,
+            roots_max=ROOTS_MAX,
             updates=[*folded, *(update for _, update in document.updates(rows, after=after)), document.withdrawn(rows)],
             roots=roots,
         )

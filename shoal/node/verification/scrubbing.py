@@ -6,7 +6,7 @@ Laws:
   log produces; or, if operations have left that log, by what it produces together with what a peer shows of its own, or else by
   what a majority of the owners has (`majority`).
 - One object is rebuilt at a time.
-- An object of which no majority of the owners has equal rows is looked at once in `repair_wait_s`, however often peers
+- An object of which no majority of the owners has equal rows is looked at once in `REPAIR_WAIT_S`, however often peers
   report it: else three owners of three opinions would ask each other without an end.
 - Equal rows show the same: that the documents which are open here show what their rows build is proved beside (`proving`).
 """
@@ -29,12 +29,14 @@ from shoal.errors import ShoalError
 from shoal.node import blobs
 from shoal.node.database import Database
 from shoal.node.target import Target
-from shoal.node.verification.evidence import bounds
+from shoal.node.verification.evidence import REPAIR_WAIT_S, bounds
 from shoal.node.verification.majority import Majority, Owners
 from shoal.node.verification.proving import Proving
 from shoal.node.verification.rebuilding import Outcome, Supplied
 from shoal.node.verification.report import ObjectPlace, text_of
 from shoal.storage import keys
+
+ROWS_DIFFER_MAX = 1024  # Objects, counted per peer, that are known to have different rows there.
 
 _log = logging.getLogger("shoal.node")
 
@@ -64,14 +66,14 @@ class Scrubber:
         self._named = named
         self._config = config
         self._walk = Walk(interval_s=config.scrub_interval_s, bytes_per_s=config.scrub_bytes_per_s)
-        self._differences = Differences(config.rows_differ_max)
+        self._differences = Differences(ROWS_DIFFER_MAX)
         self._outcomes: dict[bytes, Outcome] = {}  # By object that differs.
         self._against: dict[bytes, set[bytes]] = {}  # By object whose rows most owners have: the peers that have others.
         self._undecided: dict[bytes, float] = {}  # By object of which no majority has equal rows: when it was last looked at.
         self._due: dict[bytes, None] = {}  # Objects that must be rebuilt.
         self._ranges: dict[bytes, tuple[bytes, bytes]] = {}  # Of these: the keys among which they differ, if they do.
         self._reported: dict[bytes, float] = {}  # And when a peer reported them.
-        self._dangling: set[bytes] = set()  # Threads with a save that builds on erased data; at most `rows_differ_max`.
+        self._dangling: set[bytes] = set()  # Threads with a save that builds on erased data; at most `ROWS_DIFFER_MAX`.
         self._again_at = 0.0
         self._task: asyncio.Task[None] | None = None
         self._proving = Proving(database, config, differs=self._showed_otherwise)
@@ -79,7 +81,7 @@ class Scrubber:
         self._last_id = _FIRST_ID
         self._stopped = False
         self.replaced = 0  # Objects, in this incarnation.
-        self.noticed: set[bytes] = set()  # Objects that differed, in this incarnation; at most `rows_differ_max`.
+        self.noticed: set[bytes] = set()  # Objects that differed, in this incarnation; at most `ROWS_DIFFER_MAX`.
         self.incomplete: set[bytes] = set()  # Threads with a save that needed data swept here; at most as many.
 
     async def stop(self) -> None:
@@ -177,7 +179,7 @@ class Scrubber:
 
     def _showed_otherwise(self, place: ObjectPlace) -> None:
         self.replaced += 1
-        if len(self.noticed) < self._config.rows_differ_max:
+        if len(self.noticed) < ROWS_DIFFER_MAX:
             self.noticed.add(keys.object_rows(*place))
 
     def _told(self, piece: Piece, *, answer: bool) -> Objects:
@@ -204,13 +206,13 @@ class Scrubber:
 
     def _note(self, name: bytes, peer: bytes, within: tuple[bytes, bytes], now: float, *, proved: bool) -> None:
         if name not in self._outcomes and name not in self._due:
-            if len(self.noticed) < self._config.rows_differ_max:
+            if len(self.noticed) < ROWS_DIFFER_MAX:
                 self.noticed.add(name)
             _log.warning("%s", self._text(name, peer))
-        if name in self._due or self._stopped or len(self._due) >= self._config.rows_differ_max:
+        if name in self._due or self._stopped or len(self._due) >= ROWS_DIFFER_MAX:
             return
         shows = proved and self.majority.may_show(name, peer)
-        is_early = now < self._undecided.get(name, -inf) + self._config.repair_wait_s
+        is_early = now < self._undecided.get(name, -inf) + REPAIR_WAIT_S
         if self._is_settled(name, peer, shows=shows) or (is_early and not shows):
             return
         self._ranges[name], self._reported[name] = within, now
@@ -232,7 +234,7 @@ class Scrubber:
 
     def dangles(self, target: Target) -> None:
         """Rebuild a thread that received a save on a checkpoint pruned here, to fetch what the save needs."""
-        if len(self._dangling) < self._config.rows_differ_max:
+        if len(self._dangling) < ROWS_DIFFER_MAX:
             name = keys.object_rows(target.partition, *target)
             self._dangling.add(name)
             self._examine_soon(name)
@@ -293,7 +295,7 @@ class Scrubber:
 
     def _settle(self, name: bytes, place: ObjectPlace, outcome: Outcome, *, is_news: bool) -> None:
         """Record the outcome for a thread with a save that builds on erased data."""
-        if outcome in (Outcome.REPLACED, Outcome.DEAD) and len(self.incomplete) < self._config.rows_differ_max:
+        if outcome in (Outcome.REPLACED, Outcome.DEAD) and len(self.incomplete) < ROWS_DIFFER_MAX:
             self.incomplete.add(name)
         if outcome in (Outcome.SOUND, Outcome.REPLACED):
             self._dangling.discard(name)
@@ -352,7 +354,7 @@ class Scrubber:
         self._wanted[id] = peer, answer
         self._send(peer, Want(id, ranges))
         try:
-            async with asyncio.timeout(self._config.repair_wait_s):
+            async with asyncio.timeout(REPAIR_WAIT_S):
                 return await answer
         except TimeoutError:
             return None

@@ -47,6 +47,8 @@ from shoal.protocol.requests import (
     ObjectWrite,
 )
 
+OBJECTS_KNOWN_MAX = 8192  # Objects known, without a lookup, to be in the catalog and never deleted.
+
 DEAD_LISTED_MAX = 100
 _DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap, DeleteBudget, DeleteSchema, EndItems)
 
@@ -103,11 +105,9 @@ class Eraser:
         self._shapes = shapes
         self._ended = ended
         self._unpruned: Recent[Target] = Recent(
-            context.config.objects_known_max
+            OBJECTS_KNOWN_MAX
         )  # Threads known to have no pruned checkpoint: a save need not look.
-        self._unmarked: Recent[Target] = Recent(
-            context.config.objects_known_max
-        )  # Threads known never to have been under a lease, likewise.
+        self._unmarked: Recent[Target] = Recent(OBJECTS_KNOWN_MAX)  # Threads known never to have been under a lease, likewise.
         self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)
 
     def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:

@@ -98,7 +98,7 @@ class Member(Struct, array_like=True, frozen=True):
     linked_ms: int  # When it was linked last; 0: never.
     reason: str  # Why it is not linked, or the last rejection between the two; else empty.
     vector: dict[str, int]  # Origin (hex) → operations over all partitions that it is known to hold; the first by name.
-    origins: int = 0  # How many origins there are; the vector lists at most `status_origins_max` of them.
+    origins: int = 0  # How many origins there are; the vector lists at most 1,000 of them.
     clock_ms: int | None = None  # How far its clock is ahead of the serving node's; None if that is not known.
     part: Literal["member", "joining", "leaving", "removed"] = "member"  # In the present epoch of the list of members.
     told: bool = True  # Whether it has told what it holds since it was linked last; else the four figures of that are unknown.

@@ -21,6 +21,8 @@ from shoal.storage.encrypted.keyring import Entropy, Keyring, KeysFile, service_
 from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.rocks import RocksStorage
 
+ENCRYPTION_ORDER_ROWS_MAX = 131_072  # Rows with hidden keys whose order is remembered, or found out by one scan.
+
 
 def open_encrypted(
     directory: Path,
@@ -60,4 +62,4 @@ def open_encrypted(
     except BaseException:
         inner.close()
         raise
-    return EncryptedStorage(inner, keyring, entropy=entropy, order_rows_max=config.encryption_order_rows_max)
+    return EncryptedStorage(inner, keyring, entropy=entropy, order_rows_max=ENCRYPTION_ORDER_ROWS_MAX)

@@ -273,7 +273,7 @@ class Append:
             oldest = min(producers, key=lambda id: producers[id].used_ms)
             if now_ms - producers[oldest].used_ms < _PRODUCER_KEPT_MS:
                 raise Overloaded(
-                    f"stream {self.stream!r} has {self.producers_max} producers of the last hour (stream_producers_max). "
+                    f"stream {self.stream!r} has {self.producers_max} producers of the last hour. "
                     "Nothing was written. Use the id of an earlier producer, with a greater epoch.",
                     retry_after_s=60.0,
                 )
@@ -319,9 +319,7 @@ class Hold:
         if state.incarnation != self.incarnation:
             return refused(Conflict(f"stream {self.stream!r} was created again meanwhile. Nothing was written. Fork it again."))
         if len(state.forks) >= self.forks_max:
-            return refused(
-                Overloaded(f"stream {self.stream!r} has {self.forks_max} forks (stream_forks_max). Nothing was written.")
-            )
+            return refused(Overloaded(f"stream {self.stream!r} has {self.forks_max} forks. Nothing was written."))
         mark = str(moment.record)
         return Outcome(204, state=replace(state, forks=[*state.forks, mark]), mark=mark)
 

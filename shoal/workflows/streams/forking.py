@@ -50,8 +50,7 @@ async def forked(
     depth = 1 if state.fork is None else state.fork.depth + 1
     if depth > depth_max:
         raise InvalidInput(
-            f"stream {source!r} is a fork of forks, {depth_max} deep (stream_fork_depth_max). Nothing was written. Fork one of "
-            "its sources.",
+            f"stream {source!r} is a fork of forks, {depth_max} deep. Nothing was written. Fork one of its sources.",
             field="Stream-Forked-From",
         )
     prefix = None

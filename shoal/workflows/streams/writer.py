@@ -48,6 +48,11 @@ from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Command, Moment, Outcome
 from shoal.workflows.streams.record import COMMITTED, FROM, TOUCHED, Head, Offset, Record, packed, thread_of
 
+STREAM_GROUP_APPENDS_MAX = 256  # Appends to one stream that are written as one record.
+STREAM_GROUP_BYTES_MAX = 1 * 1024 * 1024  # The same in bytes; the first append may exceed it.
+STREAM_IDLE_S = 0.5  # A writer that has nothing to do for this long gives its lease up.
+STREAM_WAIT_S = 15.0  # How long a request waits for a stream that another node writes.
+
 _RENEWALS = 3  # In each ttl.
 
 
@@ -175,7 +180,7 @@ class Writer:
                 return False
             self._work.clear()
             try:
-                async with asyncio.timeout(self._config.stream_idle_s):
+                async with asyncio.timeout(STREAM_IDLE_S):
                     await self._work.wait()
             except TimeoutError:
                 return bool(self._queue)
@@ -183,7 +188,7 @@ class Writer:
 
     async def _acquired(self) -> _Holding:
         config = self._config
-        ends_s = asyncio.get_running_loop().time() + config.stream_wait_s
+        ends_s = asyncio.get_running_loop().time() + STREAM_WAIT_S
         token = ""
         while True:
             left_s = ends_s - asyncio.get_running_loop().time()
@@ -202,8 +207,7 @@ class Writer:
                     with suppress(ShoalError):
                         await self._session.call(ReleaseLease(self._space, self._lease, 0, token))
                 raise Unavailable(
-                    f"another node wrote stream {self._stream!r} for {config.stream_wait_s:g} s (stream_wait_s). Nothing was "
-                    "written. Try again."
+                    f"another node wrote stream {self._stream!r} for {STREAM_WAIT_S:g} s. Nothing was written. Try again."
                 )
         term = Term(self._space, self._lease, False, granted.fence, granted.token)
         caught = await self._session.call(CatchUp(self._space, self._thread))
@@ -266,7 +270,7 @@ class Writer:
         size = _size(group[0].command)
         while self._queue and not (group[0].command.alone or self._queue[0].command.alone):
             size += _size(self._queue[0].command)
-            if len(group) == self._config.stream_group_appends_max or size > self._config.stream_group_bytes_max:
+            if len(group) == STREAM_GROUP_APPENDS_MAX or size > STREAM_GROUP_BYTES_MAX:
                 break
             group.append(self._queue.popleft())
         return group

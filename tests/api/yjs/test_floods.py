@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from shoal.api.yjs.room import Room
+from shoal.api.yjs.room import YJS_PENDING_BYTES_MAX, Room
 from shoal.api.yjs.socket import Message, Socket
 from shoal.config import Config
 from shoal.errors import InvalidValue, ShoalError
@@ -182,7 +182,7 @@ async def test_updates_after_a_rejected_one_are_not_written() -> None:
 
 async def test_small_updates_that_wait_count_what_they_take_in_memory() -> None:
     async with room() as (full, _):
-        for number in range(Config().yjs_pending_bytes_max // 256):
+        for number in range(YJS_PENDING_BYTES_MAX // 256):
             full.take(Guest(), number, update(b"x"))
         assert full.is_full
 

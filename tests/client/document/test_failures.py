@@ -21,11 +21,12 @@ from shoal.errors import (
     SlowConsumer,
     TooLarge,
 )
+from shoal.kinds.document.handle.mirror import EDITS_REFUSED_MAX
 from shoal.kinds.document.state.live import EMPTY, LiveDocument
 from shoal.protocol.requests import (
     Edit,
 )
-from tests.client.document.conftest import CONFIG, FakeSession, Mirror, settled, until
+from tests.client.document.conftest import FakeSession, Mirror, settled, until
 
 pytestmark = pytest.mark.virtual_time
 
@@ -108,7 +109,7 @@ async def test_an_update_that_stays_early_is_a_refusal(session: FakeSession, mir
     document.text("t").insert(0, "a")
     with pytest.raises(EditsRefused, match=r"early.*the last edit made here is not written.*open the document again"):
         await document.flush()
-    assert len(session.requests) == 1 + CONFIG.edits_refused_max
+    assert len(session.requests) == 1 + EDITS_REFUSED_MAX
     assert document.to_py() == {"t": "a"}
     with pytest.raises(EditsRefused):
         document.map("m")

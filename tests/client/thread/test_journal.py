@@ -13,18 +13,19 @@ import pytest
 
 import shoal
 from shoal.client.store import Space, Store
-from shoal.config import Config
 from shoal.errors import ConsumerReset, InvalidInput, InvalidValue, NotFound, TooLarge
 from shoal.kinds.journal import flows as replay
 from shoal.kinds.journal.flows import Event
 from shoal.kinds.journal.handle import Consumer, Journal
+from simulation.bounds import altered
 from tests.client.test_store import subscribers
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with shoal.open(tmp_path / "state", config=Config(consumers_max=2, reducers_max=1)) as opened:
-        yield opened
+    with altered(consumers_max=2, reducers_max=1):
+        async with shoal.open(tmp_path / "state") as opened:
+            yield opened
 
 
 @pytest.fixture

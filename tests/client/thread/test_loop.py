@@ -11,15 +11,16 @@ import pytest
 
 import shoal
 from shoal.client.store import Store
-from shoal.config import Config
 from shoal.errors import InvalidInput, TooLarge
 from shoal.kinds.thread.handle.thread import Thread
+from simulation.bounds import altered
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with shoal.open(tmp_path / "state", config=Config(loops_max=2)) as opened:
-        yield opened
+    with altered(loops_max=2):
+        async with shoal.open(tmp_path / "state") as opened:
+            yield opened
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 
 import shoal
 from shoal.client.store import Space
-from shoal.config import Config
 from shoal.errors import HeadMoved, InvalidInput, InvalidValue, KeyReused, NotFound, SchemaViolation
+from simulation.bounds import altered
 
 State = dict[str, Any]
 
@@ -80,7 +80,7 @@ async def test_the_function_is_called_again_with_what_somebody_faster_saved(spac
 
 
 async def test_attempts_are_bounded(tmp_path: Path) -> None:
-    async with shoal.open(tmp_path / "bounded", config=Config(save_attempts_max=3)) as store:
+    async with shoal.open(tmp_path / "bounded") as store:
         thread = store.space("crew").thread("p")
         calls = 0
 
@@ -89,7 +89,7 @@ async def test_attempts_are_bounded(tmp_path: Path) -> None:
             calls += 1
             await store.space("crew").thread("p").append("log", calls)
 
-        with pytest.raises(HeadMoved, match="another save came first at each of 3 attempts"):
+        with altered(save_attempts_max=3), pytest.raises(HeadMoved, match="another save came first at each of 3 attempts"):
             await thread.modify(never_alone)
         assert calls == 3
 

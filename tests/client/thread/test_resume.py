@@ -17,6 +17,7 @@ from shoal.kinds.step.handle.resume import Resumption
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.storage.memory import MemoryStorage
+from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 
@@ -34,8 +35,9 @@ def space_on(node: Node, config: Config) -> Space:
 
 @pytest.fixture
 async def node() -> AsyncIterator[Node]:
-    one = Node(MemoryStorage(), config=Config(listing_scan_max=3), environment=SimulatedEnvironment(1).environment)
-    yield one
+    one = Node(MemoryStorage(), config=Config(), environment=SimulatedEnvironment(1).environment)
+    with altered(listing_scan_max=3):
+        yield one
     await one.stop()
 
 

@@ -26,6 +26,7 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.session import Session
 from shoal.storage.memory import MemoryStorage
+from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 
 
@@ -114,8 +115,8 @@ async def test_retries_have_the_same_key_and_write_once(session: Recording) -> N
 
 async def test_attempts_are_bounded(session: Recording) -> None:
     session.rivals = 3
-    with pytest.raises(HeadMoved, match="another save came first at each of 3 attempts"):
-        await thread(session, Config(save_attempts_max=3)).append("log", "mine")
+    with altered(save_attempts_max=3), pytest.raises(HeadMoved, match="another save came first at each of 3 attempts"):
+        await thread(session).append("log", "mine")
     assert (await thread(session).load()).state == {"log": ["r", "r", "r"]}
 
 

@@ -12,16 +12,17 @@ import pytest
 
 import shoal
 from shoal.client.store import Space, Store
-from shoal.config import Config
 from shoal.errors import InvalidName, KeyReused, NotFound, TooLarge
 from shoal.kinds.worklist.handle.worklist import Worklist, WorklistProgress
+from simulation.bounds import altered
 from tests.client.test_store import subscribers
 
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with shoal.open(tmp_path / "state", config=Config(worklists_max=2)) as opened:
-        yield opened
+    with altered(worklists_max=2):
+        async with shoal.open(tmp_path / "state") as opened:
+            yield opened
 
 
 @pytest.fixture

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 import shoal
 from shoal.client.store import Store
-from shoal.config import Config
 from shoal.integrations.langgraph import ShoalSaver
 from shoal.integrations.langgraph.checkpoints import Checkpoints
 from shoal.protocol import requests
+from simulation.bounds import altered
 
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "t"}}
 TURNS = 30
@@ -47,8 +47,9 @@ def graph(saver: Any, *, asks: bool = False, inner: Any = None) -> Any:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    async with shoal.open(tmp_path / "state", config=Config(branches_max=BRANCHES_MAX)) as opened:
-        yield opened
+    with altered(branches_max=BRANCHES_MAX):
+        async with shoal.open(tmp_path / "state") as opened:
+            yield opened
 
 
 async def branches(store: Store) -> dict[str, list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,9 +13,15 @@ from agents.usage import Usage
 
 import shoal
 from shoal.client.store import Store
-from shoal.config import Config
 from shoal.errors import InvalidName
 from shoal.integrations.openai import ShoalSession
+from simulation.bounds import altered
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(branches_max=3):
+        yield
 
 
 def said(text: Any, role: str = "user") -> Any:
@@ -78,7 +85,7 @@ async def test_ints_and_uuids_are_ids(opened: Store, space: str, id: Any) -> Non
 
 
 async def test_branches_that_come_and_go_reach_no_bound(tmp_path: Path) -> None:
-    async with shoal.open(tmp_path / "state", config=Config(branches_max=3)) as store:
+    async with shoal.open(tmp_path / "state") as store:
         session = ShoalSession(store, "s")
         await session.add_items(FIRST)
         for n in range(20):

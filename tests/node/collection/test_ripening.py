@@ -6,13 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from shoal.cluster.operation import Tip
-from shoal.config import Config
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Origin
 from shoal.node.collection.retiring import Ripening
 from shoal.node.partitions import Partition, Partitions
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
+from simulation.bounds import altered
 
 SHORT, LONG = Origin(b"s" * 16), Origin(b"l" * 16)
 ALONE: Any = SimpleNamespace(holdings=lambda _: {})
@@ -24,8 +24,9 @@ def partition() -> Partition:
 
 
 def test_an_origin_with_a_long_log_waits() -> None:
-    ripening = Ripening(None, config=Config(retire_log_bytes_max=1000))  # type: ignore[arg-type]
-    assert ripening.ripe(partition(), [SHORT, LONG], ALONE) == {SHORT}
+    with altered(retire_log_bytes_max=1000):
+        ripening = Ripening(None)  # type: ignore[arg-type]
+        assert ripening.ripe(partition(), [SHORT, LONG], ALONE) == {SHORT}
 
 
 async def test_reads_wait_for_writes_not_yet_durable() -> None:
@@ -37,5 +38,5 @@ async def test_reads_wait_for_writes_not_yet_durable() -> None:
 
     here = partition()
     here.written = 7
-    await Ripening(Commit(), config=Config()).durable(here)  # type: ignore[arg-type]
+    await Ripening(Commit()).durable(here)  # type: ignore[arg-type]
     assert waited == [7]

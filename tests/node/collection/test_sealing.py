@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple, TypeVar
 
@@ -22,18 +22,24 @@ from shoal.storage import keys
 from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
 from shoal.storage.memory import MemoryStorage
+from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 
 T = TypeVar("T")
 MASTER, OTHER = b"m" * 32, b"o" * 32
 CONFIG = Config(
     encryption_erase_s=60.0,
-    encryption_look_s=1e6,  # No look by itself.
     encryption_rotate_s=1e6,
     log_keep_s=3600.0,
     sync_interval_s=0.001,  # Garbage is looked at so often.
 )
 DAY_MS = 24 * 3600 * 1000
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(encryption_look_s=1e6):
+        yield
 
 
 class Moment(NamedTuple):
@@ -336,7 +342,7 @@ async def test_keys_that_cannot_go_yet_are_looked_at_less_and_less_often(monkeyp
         with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
             patch.setattr(asyncio, "sleep", sleep)
             await made.keeper._run()
-        assert pauses == [120.0, 240.0, 480.0, 600.0, 600.0, 600.0, 600.0, 600.0]
+        assert pauses == [24.0, 48.0, 96.0, 192.0, 384.0, 600.0, 600.0, 600.0]
         await made.pass_by(0)
         await made.pass_by(61_000)
         assert made.storage.keyring.find(b"crew") is None

@@ -23,6 +23,7 @@ from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.values.forms import pack
+from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
@@ -190,7 +191,7 @@ def test_a_search_finds_what_a_twin_finds_that_compares_everything(deeds: list[A
     }
 
     async def run() -> None:
-        bench = Bench(MemoryStorage(), SimulatedEnvironment(1), Config(**(bounds if small else {})))
+        bench = Bench(MemoryStorage(), SimulatedEnvironment(1), Config())
         model: Model = {}
         for what, place, key, vectors in deeds:
             items, namespace, colour = bench.space.items, NAMESPACES[place], ["red", "blue"][key % 2]
@@ -216,7 +217,8 @@ def test_a_search_finds_what_a_twin_finds_that_compares_everything(deeds: list[A
         assert verify(bench.storage, config=Config()).problems == []
         await bench.node.stop()
 
-    asyncio.run(run())
+    with altered(**(bounds if small else {})):
+        asyncio.run(run())
 
 
 async def test_vectors_without_room_are_read_from_the_store(open_bench: Opener) -> None:

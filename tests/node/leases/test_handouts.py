@@ -12,6 +12,7 @@ from shoal.cluster import messages
 from shoal.cluster.consensus.ballots import Accept
 from shoal.cluster.messages import Message, Push, Supply
 from shoal.errors import LeaseLost, NoQuorum, OutcomeUnknown
+from shoal.kinds.lease.serving.leases import LEASE_GATHER_S
 from shoal.kinds.lease.state.table import Claim, Group, worklist_mark
 from shoal.kinds.lease.state.wishes import Granted, Wishes
 from shoal.kinds.worklist.serving.handouts import Worklist
@@ -91,7 +92,7 @@ def test_claims_at_all_nodes_are_decided_by_the_node_that_decided_last() -> None
         assert [wires[name].count(Accept) for name in "bc"] == [0, 0]
         assert wires["a"].count(Accept) <= 8  # Of two messages each.
         await asyncio.gather(*(complete(nodes, name, each) for name, each in zip(names, claimed, strict=True)))
-        await asyncio.sleep(2 * nodes["a"].config.lease_gather_s)
+        await asyncio.sleep(2 * LEASE_GATHER_S)
         grants = (await nodes["a"].node.leases.shard_at(wishes_of(wires["b"]).key).read()).grants  # type: ignore[union-attr]
         assert len(grants) == 1  # The completed ones have left the table.
         assert [wires[name].count(Accept) for name in "bc"] == [0, 0]

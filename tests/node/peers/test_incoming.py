@@ -326,4 +326,4 @@ async def test_a_message_is_one_write() -> None:
 
 def test_vetting_refuses_nothing() -> None:
     for bad in (shipped(beside=b"\xc1"), changed(payload=b"\xc1"), msgspec.structs.replace(shipped(), packed=b"\xc1")):
-        assert list(vetting.vet(bad, document_pace(Config()))) == []
+        assert list(vetting.vet(bad, document_pace())) == []

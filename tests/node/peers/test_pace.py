@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from shoal.config import Config
 from shoal.node.peers.replica import Pace
 from shoal.testing.machines import run
+from simulation.bounds import altered
 
-CONFIG = Config(tick_s=0.05, tick_idle_s=0.25, tick_quiet_s=1.0)
+CONFIG = Config(tick_s=0.05)
 FAR_S = 100.0
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(tick_idle_s=0.25, tick_quiet_s=1.0):
+        yield
 
 
 async def looks(pace: Pace, until: float, *, due_s: float = FAR_S) -> AsyncIterator[tuple[float, int]]:

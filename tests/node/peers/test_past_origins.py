@@ -13,6 +13,7 @@ from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.node.partitions import Partitions
+from shoal.node.peers.cluster_state import STATUS_ORIGINS_MAX
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
@@ -163,7 +164,7 @@ async def test_a_node_joins_one_that_was_opened_very_often(openings: int) -> Non
         await fleet.converged(30.0)
         view = fleet["a"].replicator.quorum.view()
         assert (view.members[0].operations, view.members[0].origins) == (openings, openings)
-        assert len(view.members[0].vector) == fleet["a"].config.status_origins_max
+        assert len(view.members[0].vector) == STATUS_ORIGINS_MAX
         assert 0 < longest <= 10_000
         assert fleet.refusals == []
 

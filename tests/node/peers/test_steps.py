@@ -12,8 +12,8 @@ from shoal.cluster import messages
 from shoal.cluster.messages import Digest, Have, Push, Shipment
 from shoal.cluster.operation import partition_of
 from shoal.cluster.peering import Identity
-from shoal.config import Config
 from shoal.crdt.dot import Origin
+from shoal.node.spaces.sharing import TURN_SLICE_S
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet, Member
 from tests.node.wiretap import BRINGER, admit, issued_by, pushed, take
@@ -61,7 +61,7 @@ class Steps:
 
         def noted(peer: bytes, some: Iterable[Shipment], now: float) -> None:
             nonlocal now_s
-            now_s += Config().turn_slice_s  # By its clock, each step takes a slice.
+            now_s += TURN_SLICE_S  # By its clock, each step takes a slice.
             self.taken.append((self.turn, peer, list(some)))
             deliver(peer, self.taken[-1][2], now)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -12,10 +12,17 @@ import pytest
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.config import Config
 from shoal.node.snapshots.sending import SnapshotSender
+from simulation.bounds import altered
 from tests.node.snapshots.conftest import NUMBER, Filled
 from tests.support.pacing import LOOK_S
 
 PEER = bytes(16)
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(snapshot_piece_bytes=500, snapshot_idle_s=10.0):
+        yield
 
 
 class Disk:
@@ -57,7 +64,7 @@ async def test_a_sender_rests_after_each_piece_only_while_requests_wait(filled: 
         filled.node._context,
         commit=disk,  # type: ignore[arg-type]
         environment=replace(filled.simulated.environment, monotonic=lambda: next(ticks) / 100),
-        config=Config(snapshot_piece_bytes=500),
+        config=Config(),
     )
     sender = SnapshotSender(context, offer=offer, is_behind=lambda _: False)
     await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
@@ -80,7 +87,7 @@ async def test_a_piece_for_which_the_queue_has_no_room_is_asked_for_again_soon(f
         taken.append(message)
         return True
 
-    sender = sending(filled, offer, Config(snapshot_piece_bytes=500))
+    sender = sending(filled, offer, Config())
     await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
     (refusal,) = taken
     assert (refusal.rows, refusal.partition, refusal.attempt, refusal.id) == (b"", NUMBER, 1, b"")
@@ -131,7 +138,7 @@ async def test_no_more_snapshots_are_kept_than_may_be(filled: Filled) -> None:
         sent.append(piece)
         return True
 
-    config = Config(snapshot_piece_bytes=500, snapshots_open_max=2, snapshot_idle_s=10.0)
+    config = Config(snapshots_open_max=2)
     sender = sending(filled, offer, config)
     for nth in range(3):
         await sender.asked(bytes([nth]) * 16, SnapshotRequest(NUMBER, 1))
@@ -153,7 +160,7 @@ async def test_a_lost_piece_is_read_again_from_where_it_begins(filled: Filled) -
         sent.append(piece)
         return True
 
-    sender = sending(filled, offer, Config(snapshot_piece_bytes=500))
+    sender = sending(filled, offer, Config())
     await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
     for nth in (1, 2, 1, 2, 1):
         await sender.asked(PEER, SnapshotRequest(NUMBER, 1, sent[0].id, nth))

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from shoal.config import Config
 from shoal.errors import Overloaded
 from shoal.node.spaces.sharing import Sharing
 from shoal.protocol.requests import Add
+from simulation.bounds import altered
 from tests.node.conftest import Bench, Opener
 
 SLICE_S = 0.001
@@ -22,10 +22,10 @@ SLICE_S = 0.001
 class Loop:
     """Requests of spaces over one clock. `taken` names the spaces of the steps that were taken, in their order."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self) -> None:
         self.now_s = 0.0
         self.taken: list[str] = []
-        self.sharing = Sharing(lambda: self.now_s, Config(turn_slice_s=SLICE_S, **settings))
+        self.sharing = Sharing(lambda: self.now_s)
 
     async def _work(self, space: str, step_s: float, steps: int) -> None:
         for step in range(steps):
@@ -194,7 +194,8 @@ async def test_a_turn_that_is_given_up_is_not_charged() -> None:
 
 
 async def test_too_many_waiting_requests_are_rejected() -> None:
-    loop = Loop(turn_waiting_max=5)
+    with altered(turn_waiting_max=5):
+        loop = Loop()
     outcomes = await asyncio.gather(*(loop.start("busy", SLICE_S) for _ in range(20)), return_exceptions=True)
     rejected = [each for each in outcomes if isinstance(each, Overloaded)]
     assert len(rejected) == 20 - len(loop.taken) > 0
@@ -202,7 +203,8 @@ async def test_too_many_waiting_requests_are_rejected() -> None:
 
 
 async def test_a_request_that_has_begun_is_never_rejected() -> None:
-    loop = Loop(turn_waiting_max=1)
+    with altered(turn_waiting_max=1):
+        loop = Loop()
     synced = asyncio.get_running_loop().create_future()
 
     async def work() -> str:
@@ -232,7 +234,8 @@ async def test_nothing_waits_at_an_idle_node() -> None:
 
 
 async def test_forgotten_spaces_keep_the_bound() -> None:
-    loop = Loop(turn_spaces_max=3)
+    with altered(turn_spaces_max=3):
+        loop = Loop()
     for nth in range(10):
         await loop.start(f"space-{nth}", SLICE_S)
     assert len(loop.sharing._lanes) <= 3

@@ -14,6 +14,7 @@ from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
+from simulation.bounds import altered
 from tests.node.conftest import Bench
 
 ROWS = {keys.object_rows(3, Kind.COUNTER, "crew", f"n{n}") + b"\x00": b"x" * 100 for n in range(8)}
@@ -37,13 +38,14 @@ def test_nothing_is_shown_while_some_is_not_durable() -> None:
 
 
 def test_a_piece_is_bounded_and_holds_one_row_at_least() -> None:
-    for config, count in (
-        (Config(scrub_piece_rows=3), 3),
-        (Config(scrub_piece_bytes=250), 2),
-        (Config(scrub_piece_bytes=1), 1),
+    for bound, count in (
+        ({"scrub_piece_rows": 3}, 3),
+        ({"scrub_piece_bytes": 250}, 2),
+        ({"scrub_piece_bytes": 1}, 1),
     ):
-        made, _ = evidence(MemoryStorage(ROWS), config)
-        piece = made.next(3, b"")
+        made, _ = evidence(MemoryStorage(ROWS), Config())
+        with altered(**bound):
+            piece = made.next(3, b"")
         assert piece is not None
         assert (len(piece.rows), piece.stop) == (count, sorted(ROWS)[count])
 

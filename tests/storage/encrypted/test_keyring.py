@@ -118,7 +118,7 @@ def test_the_number_of_keys_is_bounded(open_keys: OpenKeys) -> None:
     keyring = open_keys(KeysInMemory(), keys_max=2)
     keyring.ensure(b"a")
     keyring.ensure(b"b")
-    with pytest.raises(StorageFull, match="encryption_keys_max"):
+    with pytest.raises(StorageFull, match="too many keys"):
         keyring.ensure(b"c")
 
 

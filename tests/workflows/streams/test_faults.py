@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,11 +18,18 @@ from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Append, Command, Create, Delete, ProducerMark
 from shoal.workflows.streams.record import BEGINNING
 from shoal.workflows.streams.writer import Answer, Writer
+from simulation.bounds import altered
 from simulation.world.fleet import Fleet
 from tests.support.paces import USUAL
 
 TTL_S = 3.0
-CONFIG = Config(stream_ttl_s=TTL_S, stream_idle_s=600.0)
+CONFIG = Config(stream_ttl_s=TTL_S)
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(stream_idle_s=600.0):
+        yield
 
 
 def in_fleet(work: Callable[[Fleet], Awaitable[None]], **settings: Any) -> None:

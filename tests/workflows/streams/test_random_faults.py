@@ -5,6 +5,7 @@ are cut off, lose their power and come back. Producers repeat at another node wh
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
 
@@ -19,14 +20,21 @@ from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Append, Create, ProducerMark, Settle
 from shoal.workflows.streams.record import BEGINNING, Offset
 from shoal.workflows.streams.writer import Writer
+from simulation.bounds import altered
 from simulation.world.fleet import Fleet
 
 TTL_S = 1.0
-CONFIG = Config(stream_ttl_s=TTL_S, stream_idle_s=0.3, stream_wait_s=4.0)
+CONFIG = Config(stream_ttl_s=TTL_S)
 LATE_SHARE = 0.04  # Of the calls: so many wait before they are made, or before their answer is given.
 FAULTS = 8
 SEEDS = (23, pytest.param(1, marks=pytest.mark.thorough), pytest.param(8, marks=pytest.mark.thorough))
 """8 and 23 find it if a record and its note are one write, as at a single node."""
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(stream_idle_s=0.3, stream_wait_s=4.0):
+        yield
 
 
 class Late(Wrapper):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
 import msgspec
@@ -17,13 +17,20 @@ from shoal.workflows.streams import record as chain
 from shoal.workflows.streams.decisions import Append, Create, ProducerMark
 from shoal.workflows.streams.record import BEGINNING
 from shoal.workflows.streams.writer import Answer, Writer
+from simulation.bounds import altered
 from tests.node.conftest import Bench, bench
 
 pytestmark = pytest.mark.virtual_time
 
 __all__ = ["bench"]
 
-CONFIG = Config(stream_idle_s=0.01)
+CONFIG = Config()
+
+
+@pytest.fixture(autouse=True)
+def bounds() -> Iterator[None]:
+    with altered(stream_idle_s=0.01):
+        yield
 
 
 class Failing(Wrapper):
@@ -119,7 +126,7 @@ async def test_an_append_fails_if_it_cannot_be_seen_whether_the_stream_has_expir
 
 
 async def test_two_writers_take_turns(bench: Bench) -> None:
-    writers = [Writer(bench.node.session(), "crew", "s", config=Config(stream_idle_s=60.0), now_ms=lambda: 1) for _ in range(2)]
+    writers = [Writer(bench.node.session(), "crew", "s", config=CONFIG, now_ms=lambda: 1) for _ in range(2)]
     await writers[0].submit(Create("s", "text/plain"))
 
     async def appended(writer: Writer, mark: bytes) -> None:
@@ -127,7 +134,8 @@ async def test_two_writers_take_turns(bench: Bench) -> None:
             await writer.submit(Append("s", "text/plain", mark))
 
     async with asyncio.timeout(60):
-        await asyncio.gather(appended(writers[0], b"a"), appended(writers[1], b"b"))
+        with altered(stream_idle_s=60.0):
+            await asyncio.gather(appended(writers[0], b"a"), appended(writers[1], b"b"))
     assert sorted(await stored(bench.node.session())) == sorted(b"aaaaabbbbb")
     for writer in writers:
         await writer.close()

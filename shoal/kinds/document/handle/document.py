@@ -306,7 +306,7 @@ class Document:
             GenerationEnded: the document was deleted since.
             SessionBehind: the node does not hold all updates of the snapshot; try again.
             HistoryCompacted: the updates of the snapshot were compacted together with later ones.
-            TooLarge: the snapshot covers more than `config.document_history_updates_max` updates.
+            TooLarge: the snapshot covers more than `DOCUMENT_HISTORY_UPDATES_MAX` updates.
         """
         try:
             packed = urlsafe_b64decode(snapshot)
@@ -324,7 +324,7 @@ class Document:
         both authors.
 
         The node answers, so `flush` first to include the edits made here. It lists conflicts that are
-        still in the document's history, at most `config.document_conflicts_max`.
+        still in the document's history, at most `DOCUMENT_CONFLICTS_MAX`.
         """
         found = await self._session.call(ReadConflicts(self.space, self.name))
         return [shown_conflict(each) for each in found.overwritten]

@@ -3,7 +3,7 @@
 Laws:
 - Edits made within one tick of the event loop, or during a request, leave as one update, in order.
 - An edit that cannot be written stays in the mirror; `raise_error`, which `flush` and `check_editable` call, raises the reason.
-- A refusal that cannot pass ends the mirror at once: one that is not `retryable`; one that was repeated `edits_refused_max`
+- A refusal that cannot pass ends the mirror at once: one that is not `retryable`; one that was repeated `EDITS_REFUSED_MAX`
   times although the node lacked nothing; and a failure of the engine. Its error says how many edits are not written.
 - Edits that came from the node are not sent back to it.
 - Yjs updates are idempotent, so after a broken connection the mirror sends again all that is not proved durable. If a node
@@ -57,6 +57,8 @@ from shoal.outcomes import why
 from shoal.panics import is_panic
 from shoal.protocol.requests import ANY, DocumentState, Durability, Edit, Follow, Push, Update
 from shoal.protocol.session import Session
+
+EDITS_REFUSED_MAX = 6  # Refusals of a mirror's edits, by nodes that lack nothing for them; then EditsRefused, in some 2 s.
 
 # The difference lists every deletion of the document, so it is only smaller after some edits.
 _MERGED_MAX = 512
@@ -261,7 +263,7 @@ class Mirror:
                 tried, lacking = lacking, _is_lacking(error)
                 if tried and _is_refusal(error):
                     refusals += 1
-                    if refusals == self._config.edits_refused_max:
+                    if refusals == EDITS_REFUSED_MAX:
                         raise _refused(error, refusals) from error
                 again = (lacking or error.retryable) and not isinstance(error, ReadOnly)
                 if not (lacking and not tried) and not (again and await paused(pauses, error)):

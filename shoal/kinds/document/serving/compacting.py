@@ -37,6 +37,9 @@ from shoal.node.turns import Steps, at_once, document_pace
 from shoal.protocol.requests import Compact, Compacted
 from shoal.records import NamedTuple
 
+DOCUMENT_BYTES_PER_UPDATE = 256  # A large document is written anew only after an update for so many of its bytes.
+DOCUMENT_COMPACT_UPDATES_MAX = 65_536  # Updates merged by one compaction.
+
 _AGE_MS_MAX = 2**53
 _FOLDED_MAX = 4  # Merged updates that wait for their requests: a request that is refused leaves one.
 
@@ -57,7 +60,7 @@ class Compactions(Memory):
         self._config = config
         self._now_ms = now_ms
         self._catalog = catalog
-        self._pace = document_pace(config)
+        self._pace = document_pace()
         self.preparations: Preparations = {Compact: self.prepare}
         self._folded: dict[Compact, Folded] = {}  # For requests that are about to be issued.
         self.checks: Checks = {Compact: self._check}
@@ -78,7 +81,7 @@ class Compactions(Memory):
         with suppress(StoreCorrupt):  # The writer meets it too, where it can be repaired.
             if compaction.has_gap(view().rows):
                 return
-            most = self._config.document_compact_updates_max
+            most = DOCUMENT_COMPACT_UPDATES_MAX
             folded = yield from self._fold(lambda: view().rows, view().vector, request, most)
             self._folded[request] = folded
             while len(self._folded) > _FOLDED_MAX:
@@ -129,7 +132,7 @@ class Compactions(Memory):
         if request.at_least <= 1:
             return updates > 0 or len(standing) > 1  # Concurrent compactions become one.
         size = sum(len(each.merged) for each in standing)
-        return updates >= max(request.at_least, size // self._config.document_bytes_per_update)
+        return updates >= max(request.at_least, size // DOCUMENT_BYTES_PER_UPDATE)
 
 
 class Compactor:

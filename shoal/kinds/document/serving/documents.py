@@ -20,6 +20,7 @@ import msgspec
 from shoal.config import Config
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
+from shoal.kinds.document.serving.compacting import DOCUMENT_BYTES_PER_UPDATE
 from shoal.kinds.document.serving.opening import DocumentGenerations, OpenDocument, Opening
 from shoal.kinds.document.state import compaction, document, editing, genesis, patch, repeats
 from shoal.kinds.document.state.editing import Edited, Editor
@@ -37,6 +38,8 @@ from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
 from shoal.records import NamedTuple
 from shoal.storage import keys
+
+UPDATE_AUTHORS_MAX = 1024  # Authors named by one update of a document.
 
 _CHORES_MAX = 1024
 _OPENINGS_MAX = 3  # Of a document that moves meanwhile.
@@ -99,8 +102,8 @@ class Documents(Memory):
         check_beginning(request.beginning)
         if any(not 0 <= client <= CLIENT_MAX for client in request.authors):
             raise InvalidInput("an author's Yjs client id has at most 53 bits. Nothing was written.")
-        if len(request.authors) > self._config.update_authors_max:
-            raise TooLarge(f"an update names at most {self._config.update_authors_max} authors. Nothing was written.")
+        if len(request.authors) > UPDATE_AUTHORS_MAX:
+            raise TooLarge(f"an update names at most {UPDATE_AUTHORS_MAX} authors. Nothing was written.")
 
     def _check_updates(self, request: requests.Updates) -> None:
         check_name("document", request.document)
@@ -322,7 +325,7 @@ class Documents(Memory):
             place.transaction.when_written(lambda: self._ask_compaction(place.target))
 
     def _due(self, opened: OpenDocument) -> int:
-        return max(self._config.document_snapshot_updates, opened.snapshot_bytes // self._config.document_bytes_per_update)
+        return max(self._config.document_snapshot_updates, opened.snapshot_bytes // DOCUMENT_BYTES_PER_UPDATE)
 
     def _ask_compaction(self, target: Target) -> None:
         """Note a compaction of the old updates, which is made only if there are enough of them."""

@@ -9,7 +9,7 @@ Laws:
 - An edit that names its generation is written to that one or not at all: a client
   that was away does not restore deleted content.
 - A standard Yjs client names none. The clients that edited an ended generation are
-  known by their ids, the latest `document_dead_clients_max` of them, and rejected.
+  known by their ids, the latest `DOCUMENT_DEAD_CLIENTS_MAX` of them, and rejected.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Steps, document_pace
 from shoal.protocol.requests import ANY
+
+ROOTS_MAX = 256  # Root types of one document.
+DOCUMENT_DEAD_CLIENTS_MAX = 4096  # Yjs clients of deleted generations, which are refused: the latest.
 
 
 class OpenDocument:
@@ -49,7 +52,7 @@ class Opening:
         self.is_void = False
         self._place = place
         self._config = config
-        self._pace = document_pace(config)
+        self._pace = document_pace()
         self._read_to = b""  # A position: what comes at or below it is missed.
 
     def meet(self, position: bytes) -> None:
@@ -101,7 +104,7 @@ class Opening:
             return None
         live = LiveDocument(
             bytes_max=self._config.document_bytes_max,
-            roots_max=self._config.roots_max,
+            roots_max=ROOTS_MAX,
             built=building,
             updates=[document.withdrawn(place.rows)],
             roots=document.roots(place.rows),
@@ -125,7 +128,7 @@ class DocumentGenerations:
         """The deletion of the current generation, which these clients edited."""
         last = self._generations.last(transaction, target)
         dead = () if last is None else last.clients
-        named = list(dict.fromkeys([*dead, *clients]))[-self._config.document_dead_clients_max :]
+        named = list(dict.fromkeys([*dead, *clients]))[-DOCUMENT_DEAD_CLIENTS_MAX:]
         return Delete(self.number(transaction, target), named)
 
     def check(self, transaction: Transaction, target: Target, generation: int, updates: Sequence[bytes]) -> None:

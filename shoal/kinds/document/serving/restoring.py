@@ -12,7 +12,7 @@ from hashlib import sha256
 from shoal.config import Config
 from shoal.errors import BadOperation, InvalidInput, TooLarge
 from shoal.kinds.document.serving.documents import Documents, check_beginning, place_of
-from shoal.kinds.document.serving.opening import DocumentGenerations
+from shoal.kinds.document.serving.opening import ROOTS_MAX, DocumentGenerations
 from shoal.kinds.document.state import document, genesis, yjs
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.names import check_name
@@ -20,6 +20,8 @@ from shoal.node.blobs import Blobs
 from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.protocol.requests import Begun, RestoreBeginning
+
+DOCUMENT_BEGINNINGS_MAX = 64  # Beginnings of one document, begun on several nodes at once; beyond this a client adds no other.
 
 
 class Restoring:
@@ -60,9 +62,9 @@ class Restoring:
         known = document.begun_with(context.rows)
         if request.digest in known:
             return Begun(created=False)
-        most = self._config.document_beginnings_max
+        most = DOCUMENT_BEGINNINGS_MAX
         if len(known) >= most:
-            raise TooLarge(f"a document has at most {most} initial contents (document_beginnings_max). Nothing was written.")
+            raise TooLarge(f"a document has at most {most} initial contents. Nothing was written.")
         place = place_of(context)
         self._check_content(self._documents.live(place), request)
         client = genesis.client_of(request.digest)
@@ -81,7 +83,7 @@ class Restoring:
 
     def _check_content(self, live: LiveDocument, request: RestoreBeginning) -> None:
         """Check the beginning as a document of its own, because the kinds of its roots may differ from those here."""
-        alone = LiveDocument(bytes_max=self._config.document_bytes_max, roots_max=self._config.roots_max)
+        alone = LiveDocument(bytes_max=self._config.document_bytes_max, roots_max=ROOTS_MAX)
         alone.integrate(request.update, request.roots)
         alone.integrate(request.deletions, {})
         live.check_room(len(request.update) + len(request.deletions), request.roots)

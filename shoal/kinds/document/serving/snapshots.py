@@ -19,13 +19,16 @@ from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows
 from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, ShoalError, StoreCorrupt, TooLarge
 from shoal.kinds.document.serving.compacting import check_whole
-from shoal.kinds.document.serving.opening import DocumentGenerations
+from shoal.kinds.document.serving.opening import ROOTS_MAX, DocumentGenerations
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.conflicts import ELEMENT, Conflicts, Overwritten
 from shoal.kinds.document.state.document import Beginning
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.protocol import requests
+
+DOCUMENT_CONFLICTS_MAX = 256  # Overwritten values reported for one document: the latest.
+DOCUMENT_HISTORY_UPDATES_MAX = 65_536  # Updates from which a past state may be built.
 
 _HLC_BYTES = 8  # At the beginning of a position.
 
@@ -52,7 +55,7 @@ class Snapshots:
             SessionBehind: this node does not hold everything that existed then.
             CatchingUp: this node lacks a part of the document.
             HistoryCompacted: a compaction has merged updates that are later than the moment.
-            TooLarge: more than `document_history_updates_max` updates lie before it.
+            TooLarge: more than `DOCUMENT_HISTORY_UPDATES_MAX` updates lie before it.
         """
         self._generations.check(view.transaction, view.target, request.generation, [])
         try:
@@ -81,16 +84,14 @@ class Snapshots:
         for position, update in compaction.uncovered(view.rows, covered):
             if known(position):
                 updates.append(update)
-            if len(updates) > self._config.document_history_updates_max:
+            if len(updates) > DOCUMENT_HISTORY_UPDATES_MAX:
                 raise TooLarge(
-                    f"more than {self._config.document_history_updates_max} updates lie before that moment "
-                    "(document_history_updates_max), too many to build the document from. Read the current document."
+                    f"more than {DOCUMENT_HISTORY_UPDATES_MAX} updates lie before that moment "
+                    ", too many to build the document from. Read the current document."
                 )
         updates.append(document.withdrawn(view.rows, known=known))
         roots = document.roots(view.rows)
-        live = LiveDocument(
-            bytes_max=self._config.document_bytes_max, roots_max=self._config.roots_max, updates=updates, roots=roots
-        )
+        live = LiveDocument(bytes_max=self._config.document_bytes_max, roots_max=ROOTS_MAX, updates=updates, roots=roots)
         declared = {name: document.declared_by(view.rows, name) for name in roots}
         shown = {name for name, dots in declared.items() if any(then.reaches(dot, None, view.vector) for dot in dots)}
         return requests.DocumentJson(msgspec.json.encode({k: v for k, v in live.to_json().items() if k in shown}))
@@ -110,7 +111,7 @@ class OverwrittenValues:
         self.readers: Readers = {requests.ReadConflicts: self._read}
 
     def _read(self, view: View, _request: requests.ReadConflicts) -> requests.Conflicts:
-        """The newest overwritten values, at most `document_conflicts_max`. It reads all stored updates.
+        """The newest overwritten values, at most `DOCUMENT_CONFLICTS_MAX`. It reads all stored updates.
 
         Raises:
             CatchingUp: this node lacks a part of the document.
@@ -132,7 +133,7 @@ class OverwrittenValues:
         overwritten += [_beginning(view.rows, each) for each in lost]
         found = sorted(overwritten, key=lambda lost: (lost.at, lost.id), reverse=True)
         authors = document.authors(view.rows)
-        most = self._config.document_conflicts_max
+        most = DOCUMENT_CONFLICTS_MAX
         return requests.Conflicts([_shown(lost, authors) for lost in found[:most]], more=len(found) > most)
 
 

@@ -39,8 +39,10 @@ from shoal.crdt import deletion
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidInput, Overloaded, ShoalError, StoreCorrupt, TooLarge
 from shoal.kinds.items import state as items
+from shoal.kinds.items.serving.items import INDEX_BUILD_ROWS_MAX
 from shoal.kinds.items.state import ITEM
 from shoal.names import check_label, check_name
+from shoal.node.checks import PAGE_BYTES_MAX
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Memory, Readers, View, WriteContext, Writers
 from shoal.node.target import Target
@@ -49,6 +51,8 @@ from shoal.protocol.requests import IndexItems, ItemIndex, ItemIndexes, ItemsInd
 from shoal.storage import keys
 from shoal.values.filtering import field_of
 from shoal.values.order import ordered
+
+ITEM_INDEXES_MAX = 16  # Indexed fields of the items under one first label.
 
 STANDING, VALUE = b"S", b"V"
 FORM = 1  # The version of the rows' format. Rows of another form are erased and built again.
@@ -360,7 +364,7 @@ class Indexer:
             if (row := value_row(prefix, field, path, stored)) is not None:
                 rows[row] = b""
             looked_at, size = looked_at + 1, size + len(stored)
-            if looked_at == self._config.index_build_rows_max or size >= self._config.page_bytes_max:
+            if looked_at == INDEX_BUILD_ROWS_MAX or size >= PAGE_BYTES_MAX:
                 break
         else:
             standing = IndexState(FORM, built=True)
@@ -384,10 +388,9 @@ class Declaring:
 
     def _check(self, request: IndexItems | UnindexItems) -> None:
         check_label(request.items)
-        if not 1 <= len(request.fields) <= self._config.item_indexes_max:
+        if not 1 <= len(request.fields) <= ITEM_INDEXES_MAX:
             raise InvalidInput(
-                f"1 to {self._config.item_indexes_max} fields can be indexed at once; got {len(request.fields)}. "
-                "Nothing was written."
+                f"1 to {ITEM_INDEXES_MAX} fields can be indexed at once; got {len(request.fields)}. Nothing was written."
             )
         for field in request.fields:
             check_name("field", field)
@@ -396,14 +399,14 @@ class Declaring:
         """Declare indexes; the reply names the fields that were not indexed before. They are built in the background.
 
         Raises:
-            TooLarge: more than `item_indexes_max` fields would be indexed.
+            TooLarge: more than `ITEM_INDEXES_MAX` fields would be indexed.
         """
         there = set(items.fields(context.rows))
         new = tuple(field for field in dict.fromkeys(request.fields) if field not in there)
-        if len(there) + len(new) > self._config.item_indexes_max:
+        if len(there) + len(new) > ITEM_INDEXES_MAX:
             raise TooLarge(
                 f"{len(there)} fields of the items under {request.items!r} are indexed; at most "
-                f"{self._config.item_indexes_max} can be. Nothing was written. Drop an index that no search uses."
+                f"{ITEM_INDEXES_MAX} can be. Nothing was written. Drop an index that no search uses."
             )
         if not new:
             return ItemsIndexed([])

@@ -20,10 +20,11 @@ from shoal.errors import InvalidInput, ItemChanged, TooLarge
 from shoal.kinds.items import state as items
 from shoal.kinds.items.state import NEVER
 from shoal.names import check_label, check_name
-from shoal.node.checks import check_size
+from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import implied_key
 from shoal.protocol import requests
+from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import (
     NO_ITEM,
     DeleteItem,
@@ -45,6 +46,14 @@ from shoal.protocol.requests import (
     SweepItems,
 )
 from shoal.values import forms as vectors
+
+INDEX_BUILD_ROWS_MAX = 256  # Items processed in one step of building an index.
+ITEM_SCAN_ROWS_MAX = 2000  # Items examined for one page of a search, so that it does not delay other work.
+ITEM_LABELS_MAX = 32  # Labels in one namespace.
+VECTOR_DIMS_MAX = 4096  # Dimensions of one vector.
+VECTORS_MAX = 16  # Vectors of one item.
+ITEMS_EXPIRED_MAX = 64  # Expired items erased by one operation.
+ITEMS_DELETED_MAX = 256  # Items deleted by one operation, when all items of a namespace are deleted.
 
 _TTL_MS_MAX = 1000 * 366 * 24 * 3600 * 1000  # A thousand years.
 _CHORES_MAX = 256
@@ -81,23 +90,22 @@ class Items:
         check_label(request.items)
 
     def _check_namespace(self, request: DeleteItems | DiscardItems) -> None:
-        check_namespace(self._config, request.items, request.rest)
+        check_namespace(request.items, request.rest)
 
     def _check_name(self, request: PutItem | DeleteItem) -> None:
-        check_namespace(self._config, request.items, request.rest)
+        check_namespace(request.items, request.rest)
         check_name("key", request.key)
 
     def _check_put(self, request: PutItem) -> None:
         self._check_name(request)
         values.check(request.value)
         check_size(self._config, len(request.value) + sum(map(len, request.vectors)), "an item")
-        if len(request.vectors) > self._config.vectors_max:
+        if len(request.vectors) > VECTORS_MAX:
             raise TooLarge(
-                f"an item has at most {self._config.vectors_max} vectors; this one has {len(request.vectors)}. "
-                "Nothing was written."
+                f"an item has at most {VECTORS_MAX} vectors; this one has {len(request.vectors)}. Nothing was written."
             )
         for vector in request.vectors:
-            check_vector(vector, self._config)
+            check_vector(vector)
         if request.ttl_ms is not None and not 1 <= request.ttl_ms <= _TTL_MS_MAX:
             raise InvalidInput(
                 f"a time to live must be 1 to {_TTL_MS_MAX} ms; got {request.ttl_ms}. Nothing was written. Use None "
@@ -111,7 +119,7 @@ class Items:
                 "Nothing was written. Send several requests."
             )
         for rest, key in request.paths:
-            check_namespace(self._config, request.items, rest)
+            check_namespace(request.items, rest)
             check_name("key", key)
 
     # ── writes ────────────────────────────────────────────────────────────────
@@ -181,12 +189,12 @@ class Items:
 
     def _counted(self, rows: Rows, after: bytes) -> tuple[int, bytes, bool]:
         """How many of the next items are shown, the path of the last one, and whether there may be more."""
-        found = list(islice(items.below(rows, (), after=after), self._config.index_build_rows_max))
+        found = list(islice(items.below(rows, (), after=after), INDEX_BUILD_ROWS_MAX))
         count = sum(self._shown(item) is not None for _, _, item in found)
-        return count, found[-1][0] if found else after, len(found) == self._config.index_build_rows_max
+        return count, found[-1][0] if found else after, len(found) == INDEX_BUILD_ROWS_MAX
 
     def _discard(self, context: WriteContext, request: DiscardItems) -> ItemsDiscarded:
-        bound = self._config.items_deleted_max
+        bound = ITEMS_DELETED_MAX
         found = list(islice(items.below(context.rows, request.rest, after=request.after), bound))
         for _, _, item in found:
             context.apply(items.Delete(item.rest, item.key, item.seen))
@@ -208,7 +216,7 @@ class Items:
         return ItemsRefreshed(len(found))
 
     def _sweep(self, context: WriteContext, _request: SweepItems) -> ItemsSwept:
-        bound = self._config.items_expired_max
+        bound = ITEMS_EXPIRED_MAX
         due = self._due(context.rows, bound)
         if not due:
             return ItemsSwept(0, more=False)
@@ -228,9 +236,9 @@ class Items:
         found: list[requests.Item | None] = []
         size = 0
         for rest, key in request.paths[: self._config.page_items_max]:
-            check_namespace(self._config, request.items, rest)
+            check_namespace(request.items, rest)
             check_name("key", key)
-            if size >= self._config.page_bytes_max:
+            if size >= PAGE_BYTES_MAX:
                 break
             item = self._shown(items.find(view.rows, rest, key))
             found.append(None if item is None else told(request.items, item))
@@ -243,18 +251,18 @@ class Items:
         Raises:
             InvalidInput: a label or the depth is not legal.
         """
-        check_namespace(self._config, request.items, [])
-        check_matches(self._config, request.matches)
+        check_namespace(request.items, [])
+        check_matches(request.matches)
         if request.depth_max is not None and request.depth_max < 1:
             raise InvalidInput(f"the maximum depth of a namespace must be at least 1; got {request.depth_max}.")
         limit = min(max(1, request.limit), self._config.page_items_max)
         found: list[list[str]] = []
         cursor, size = request.after, 0
-        for _ in range(self._config.item_scan_rows_max):
+        for _ in range(ITEM_SCAN_ROWS_MAX):
             path, stored, item = next(items.below(view.rows, (), after=cursor), (b"", 0, None))
             if item is None:
                 return Namespaces(found, cursor, more=False)
-            if len(found) == limit or size >= self._config.page_bytes_max:
+            if len(found) == limit or size >= PAGE_BYTES_MAX:
                 break
             size += stored
             if item.is_expired(self._now_ms()):
@@ -275,30 +283,30 @@ class Items:
         return Namespaces(found, cursor, more=True)
 
 
-def check_namespace(config: Config, first: str, rest: Sequence[str]) -> None:
+def check_namespace(first: str, rest: Sequence[str]) -> None:
     """Check the labels of a namespace: the first, which names the object, and the rest.
 
     Raises:
         InvalidName, InvalidInput: a label is not legal, or there are too many.
     """
-    if len(rest) >= config.item_labels_max:
+    if len(rest) >= ITEM_LABELS_MAX:
         raise InvalidInput(
-            f"a namespace has at most {config.item_labels_max} labels; this one has {1 + len(rest)}. Nothing was written."
+            f"a namespace has at most {ITEM_LABELS_MAX} labels; this one has {1 + len(rest)}. Nothing was written."
         )
     for label in (first, *rest):
         check_label(label)
 
 
-def check_vector(vector: bytes, config: Config) -> None:
+def check_vector(vector: bytes) -> None:
     """Check a packed vector.
 
     Raises:
         InvalidValue: it is not a vector.
-        TooLarge: it has more than `vector_dims_max` numbers.
+        TooLarge: it has more than `VECTOR_DIMS_MAX` numbers.
     """
     vectors.check(vector)
-    if len(vector) > config.vector_dims_max * vectors.FLOAT_BYTES:
-        raise TooLarge(f"a vector has at most {config.vector_dims_max} numbers; this one has more. Nothing was written.")
+    if len(vector) > VECTOR_DIMS_MAX * vectors.FLOAT_BYTES:
+        raise TooLarge(f"a vector has at most {VECTOR_DIMS_MAX} numbers; this one has more. Nothing was written.")
 
 
 def _check_expected(request: PutItem | DeleteItem, shown: items.Item | None) -> None:
@@ -327,15 +335,15 @@ def told(first: str, item: items.Item) -> requests.Item:
     )
 
 
-def check_matches(config: Config, matches: Sequence[tuple[requests.Match, Sequence[str]]]) -> None:
+def check_matches(matches: Sequence[tuple[requests.Match, Sequence[str]]]) -> None:
     """Check the prefixes and suffixes of a search.
 
     Raises:
         InvalidName: a label is not legal.
-        TooLarge: there are more than `filter_terms_max`.
+        TooLarge: there are more than `FILTER_TERMS_MAX`.
     """
-    if len(matches) > config.filter_terms_max:
-        raise TooLarge(f"a search names at most {config.filter_terms_max} prefixes and suffixes; this one has {len(matches)}.")
+    if len(matches) > FILTER_TERMS_MAX:
+        raise TooLarge(f"a search names at most {FILTER_TERMS_MAX} prefixes and suffixes; this one has {len(matches)}.")
     for _, labels in matches:
         for label in labels:
             check_label(label)

@@ -25,15 +25,29 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, Unsupported
 from shoal.kinds.items import state as items
 from shoal.kinds.items.serving.indexes import Indexes
-from shoal.kinds.items.serving.items import check_matches, check_namespace, check_vector, fits, told
+from shoal.kinds.items.serving.items import (
+    INDEX_BUILD_ROWS_MAX,
+    ITEM_SCAN_ROWS_MAX,
+    check_matches,
+    check_namespace,
+    check_vector,
+    fits,
+    told,
+)
 from shoal.kinds.items.serving.searches import SearchScope, plan
+from shoal.node.checks import PAGE_BYTES_MAX
 from shoal.node.handler import Memory, Scans, View
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
+from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import Ranked, RankedItems, RankItems
 from shoal.records import NamedTuple
 from shoal.values.filtering import Filter
 from shoal.values.forms import FLOAT_BYTES
+
+VECTOR_PAGE_ROWS_MAX = 8192  # Vectors in memory compared in one step of a semantic search.
+VECTOR_MOVES_MAX = 10_000  # Items written since their vectors were loaded; beyond this, they are loaded again.
+ITEM_RANKS_MAX = 10_000  # Nearest items that a semantic search can return.
 
 if TYPE_CHECKING:
     from shoal.kinds.items.serving.matrix import Matrix, Vector, Vectors
@@ -111,15 +125,15 @@ class Rankings(Memory):
             InvalidInput, InvalidValue, TooLarge: the namespace, vector, filter or page is not legal.
             Unsupported: NumPy is not installed.
         """
-        check_namespace(self._config, request.items, request.rest)
-        check_vector(request.vector, self._config)
-        if not 0 <= request.skip <= self._config.item_ranks_max - request.limit:
+        check_namespace(request.items, request.rest)
+        check_vector(request.vector)
+        if not 0 <= request.skip <= ITEM_RANKS_MAX - request.limit:
             raise InvalidInput(
-                f"a semantic search returns at most the {self._config.item_ranks_max} nearest items; "
+                f"a semantic search returns at most the {ITEM_RANKS_MAX} nearest items; "
                 f"got skip {request.skip} and limit {request.limit}."
             )
-        check_matches(self._config, request.matches)
-        filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
+        check_matches(request.matches)
+        filter = Filter(request.filter, terms_max=FILTER_TERMS_MAX)
         numeric = _numeric()
         search = _Search(self, request, filter, numeric.units([request.vector], len(request.vector) // FLOAT_BYTES)[0], numeric)
         for _ in range(_ATTEMPTS_MAX):
@@ -177,7 +191,7 @@ class Rankings(Memory):
             matrix = self._matrices[root]
             if path.startswith(items.labels_of(root.rest)) and matrix.holds(path):
                 matrix.moved.add(path)
-                if len(matrix.moved) > self._config.vector_moves_max:
+                if len(matrix.moved) > VECTOR_MOVES_MAX:
                     del self._matrices[root]
 
 
@@ -202,12 +216,12 @@ class _Search:
         first = view()
         standings = self._rankings._indexes.of(first.target) if self._filter.wanted else {}
         place = SearchScope(first.transaction, first.rows.key(b""), self._request.rest, b"")
-        chosen = plan(place, self._filter.wanted, standings, self._config)
+        chosen = plan(place, self._filter.wanted, standings)
         paths = chosen.paths(place) if chosen.how == "lookup" else None
         if paths is not None:
             for nth, path in enumerate(paths, 1):
                 self._compare_stored(view(), path)
-                if nth % self._config.index_build_rows_max == 0:
+                if nth % INDEX_BUILD_ROWS_MAX == 0:
                     yield
             return
         root = Root(first.target, tuple(self._request.rest), len(self._vector))
@@ -221,7 +235,7 @@ class _Search:
         found: list[tuple[float, bytes, Ranked]] = []
         size, settled, more = 0, True, False
         for path, compared in self._best.ranks()[self._request.skip :]:
-            if size >= self._config.page_bytes_max:
+            if size >= PAGE_BYTES_MAX:
                 more = True
                 break
             item, score = self._read(view, path)
@@ -236,14 +250,14 @@ class _Search:
     def _piece(self, view: View, root: Root, after: bytes) -> bytes | None:
         """Compare the next vectors; returns the path to continue after, or None at the end."""
         matrix = self._rankings.matrix(root, self._numeric.Matrix)
-        for path in list(islice(matrix.moved, self._config.item_scan_rows_max)):
+        for path in list(islice(matrix.moved, ITEM_SCAN_ROWS_MAX)):
             matrix.replace(path, self._vectors(view, path))
             matrix.moved.discard(path)
         if matrix.moved:
             return after
         if matrix.frontier is not None and after >= matrix.frontier:
             return self._load(view, root, matrix, after)
-        limit = self._config.item_scan_rows_max if self._picks else self._config.vector_page_rows_max
+        limit = ITEM_SCAN_ROWS_MAX if self._picks else VECTOR_PAGE_ROWS_MAX
         count, last, found = matrix.nearest(self._vector, after, limit)
         self._compared += count
         self._take(view, found)
@@ -254,7 +268,7 @@ class _Search:
         keep = after == matrix.frontier and self._rankings.fits(root)
         paths: list[bytes] = []
         packed: list[bytes] = []
-        path, read, limit = after, 0, self._config.index_build_rows_max
+        path, read, limit = after, 0, INDEX_BUILD_ROWS_MAX
         for path, stored in islice(items.with_vectors(view.rows, self._request.rest, after=after), limit):
             read += 1
             fitting = self._fitting(self._shown_of(view, path, stored))

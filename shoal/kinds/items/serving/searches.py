@@ -13,7 +13,7 @@ Laws:
 - A plan finds at least all matches; the filter is applied to every item that it reads.
 - Paths are in the order of (namespace, key) under every plan.
 - An index is used if it is built here and the filter bounds its field by a number or a text.
-  The first such index with few rows (`item_probe_rows_max`) is used, and all its items are looked
+  The first such index with few rows (`ITEM_PROBE_ROWS_MAX`) is used, and all its items are looked
   up; else the first whose exact value is given, in the order of paths; else the first with no
   more rows than a page reads. If there is none of these, the items are scanned.
 """
@@ -30,16 +30,20 @@ from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.kinds.items import state as items
 from shoal.kinds.items.serving.indexes import Indexes, Standings, values_of
-from shoal.kinds.items.serving.items import check_matches, check_namespace, fits, told
+from shoal.kinds.items.serving.items import ITEM_SCAN_ROWS_MAX, check_matches, check_namespace, fits, told
 from shoal.kinds.items.state import labels_of
+from shoal.node.checks import PAGE_BYTES_MAX
 from shoal.node.handler import Checks, Readers, Scans, View, Writers
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Stride
 from shoal.protocol import requests
+from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import ItemsPage, SearchItems, SearchPlan
 from shoal.records import NamedTuple
 from shoal.values.filtering import Filter
 from shoal.values.order import NUMBER, OTHER, TEXT, length, of_plain
+
+ITEM_PROBE_ROWS_MAX = 256  # Index rows that a search reads to decide whether the index is selective.
 
 How = Literal["scan", "lookup", "stream"]
 
@@ -81,7 +85,7 @@ class SearchScope(NamedTuple):
     after: bytes
 
 
-def plan(place: SearchScope, wanted: Mapping[str, Any], standings: Standings, config: Config) -> Plan:
+def plan(place: SearchScope, wanted: Mapping[str, Any], standings: Standings) -> Plan:
     """Choose a plan, as the laws say. `wanted` are a filter's conditions by field. It may read rows of several indexes."""
     spans = {
         field: span
@@ -90,17 +94,17 @@ def plan(place: SearchScope, wanted: Mapping[str, Any], standings: Standings, co
     }
     read = 0
     for field, span in spans.items():
-        paths = _gathered(place, field, span, config.item_probe_rows_max)
+        paths = _gathered(place, field, span, ITEM_PROBE_ROWS_MAX)
         read += len(paths)
-        if len(paths) < config.item_probe_rows_max:
+        if len(paths) < ITEM_PROBE_ROWS_MAX:
             return _lookup(place, field, read, paths)
     for field, span in spans.items():
         if span.exact is not None:
             return _stream(field, read, span.exact)
     for field, span in spans.items():
-        paths = _gathered(place, field, span, config.item_scan_rows_max)
+        paths = _gathered(place, field, span, ITEM_SCAN_ROWS_MAX)
         read += len(paths)
-        if len(paths) < config.item_scan_rows_max:
+        if len(paths) < ITEM_SCAN_ROWS_MAX:
             return _lookup(place, field, read, paths)
     return Plan("scan", "", read, None)
 
@@ -185,9 +189,9 @@ class Searches:
         Raises:
             InvalidInput: the namespace or the filter is not legal.
         """
-        check_namespace(self._config, request.items, request.rest)
-        check_matches(self._config, request.matches)
-        filter = Filter(request.filter, terms_max=self._config.filter_terms_max)
+        check_namespace(request.items, request.rest)
+        check_matches(request.matches)
+        filter = Filter(request.filter, terms_max=FILTER_TERMS_MAX)
         search = _Search(request, filter, self._config, self._now_ms())
         search.choose(seen := view(), self._standings(seen, filter))
         while search.step(seen):
@@ -226,7 +230,7 @@ class _Search:
     def choose(self, view: View, standings: Standings) -> None:
         """Plan what is left of the page. The rows that were read before it still count."""
         before = self.chosen
-        self.chosen = plan(_place(view, self._request, self.cursor), self._filter.wanted, standings, self._config)
+        self.chosen = plan(_place(view, self._request, self.cursor), self._filter.wanted, standings)
         self.chosen.index_rows += before.index_rows
         self.chosen.item_rows += before.item_rows
 
@@ -237,10 +241,10 @@ class _Search:
 
     def step(self, view: View) -> bool:
         """Look at some more items. Returns whether there is more to be done."""
-        stride = Stride.of(self._config)
+        stride = Stride.usual()
         for path, stored in self._stored(view):
-            is_full = len(self.found) == self._limit or self._bytes >= self._config.page_bytes_max
-            if is_full or self._looked_at == self._config.item_scan_rows_max:
+            is_full = len(self.found) == self._limit or self._bytes >= PAGE_BYTES_MAX
+            if is_full or self._looked_at == ITEM_SCAN_ROWS_MAX:
                 self.more = True
                 return False
             self.cursor = path

@@ -21,7 +21,7 @@ from shoal.kinds.journal.state import events, journal
 from shoal.kinds.journal.state.events import dot_of
 from shoal.names import STREAMS, check_key, check_name
 from shoal.node.blobs import Blobs
-from shoal.node.checks import check_size
+from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.naming import position_of, users_key
 from shoal.protocol import requests
@@ -68,7 +68,7 @@ class Journals:
         change = journal.Append(digest, request.key or context.implied_key)
         id = context.stamp.pack_position().hex()
         context.apply(change, Blobs(request.event))
-        trim_by_rule(context, self._config)
+        trim_by_rule(context)
         return Appended(id=id, appended=True)
 
     def _erase(self, context: WriteContext, request: EraseEvent) -> EventErased:
@@ -106,7 +106,7 @@ class Journals:
             view.vector,
             floor_hlc=_floor_hlc(view, cursor, request),
             limit=min(max(1, request.limit), self._config.page_items_max),
-            bytes_max=self._config.page_bytes_max,
+            bytes_max=PAGE_BYTES_MAX,
         )
         found = [shown_event(event, cursor.pack()) for event, cursor in zip(page.events, page.cursors(), strict=True)]
         return requests.Events(found, page.cursor.pack(), page.more)

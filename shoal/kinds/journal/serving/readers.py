@@ -35,6 +35,12 @@ from shoal.protocol.requests import (
     SnapshotKept,
 )
 
+JOURNAL_SCAN_ROWS_MAX = 20_000  # Events examined for one answer, so that a reader far behind does not delay others.
+CONSUMERS_MAX = 256  # Consumers of one thread's journal.
+REDUCERS_MAX = 64  # Reducers with snapshots of one thread's journal.
+SNAPSHOT_BYTES_MAX = 4 * 1024 * 1024  # One snapshot of a reducer.
+LOOPS_MAX = 1024  # Loops of one thread, with stored progress.
+
 
 class Consumers:
     """The handler of a journal's consumers."""
@@ -57,7 +63,7 @@ class Consumers:
 
         Raises:
             ConsumerReset: the consumer was reset since; the acknowledged events may be due again.
-            TooLarge: the journal has `consumers_max` consumers.
+            TooLarge: the journal has `CONSUMERS_MAX` consumers.
         """
         rows, stamp = context.rows, context.stamp
         before = consumers.find(rows, request.consumer)
@@ -79,24 +85,24 @@ class Consumers:
     def _bound(self, context: WriteContext, request: Ack) -> None:
         if context.rows.get(consumers.CONSUMER + request.consumer.encode()) is not None:
             return
-        if sum(1 for _ in islice(consumers.consumers(context.rows), self._config.consumers_max)) == self._config.consumers_max:
+        if sum(1 for _ in islice(consumers.consumers(context.rows), CONSUMERS_MAX)) == CONSUMERS_MAX:
             raise TooLarge(
-                f"the journal of {request.thread!r} has {self._config.consumers_max} consumers, which is the maximum. "
+                f"the journal of {request.thread!r} has {CONSUMERS_MAX} consumers, which is the maximum. "
                 "Nothing was written. Use one name for a service, not one for each of its processes."
             )
 
     def _read(self, view: View, request: ReadConsumer) -> ConsumerState:
         check_name("consumer", request.consumer)
-        return self._behind(view, consumers.find(view.rows, request.consumer), self._config.journal_scan_rows_max)[0]
+        return self._behind(view, consumers.find(view.rows, request.consumer), JOURNAL_SCAN_ROWS_MAX)[0]
 
     def _list(self, view: View, request: ReadConsumers) -> requests.Consumers:
         limit = min(max(1, request.limit), self._config.page_items_max)
         items: list[ConsumerState] = []
-        left = self._config.journal_scan_rows_max
+        left = JOURNAL_SCAN_ROWS_MAX
         for found in consumers.consumers(view.rows, after=request.after):
             if len(items) == limit or (items and left <= 0):
                 return requests.Consumers(items, more=True)
-            item, scanned = self._behind(view, found, self._config.journal_scan_rows_max)
+            item, scanned = self._behind(view, found, JOURNAL_SCAN_ROWS_MAX)
             items.append(item)
             left -= scanned
         return requests.Consumers(items, more=False)
@@ -132,14 +138,14 @@ class ProgressHandler:
         """Record how far a loop has come; a lower place changes nothing unless the loop restarts.
 
         Raises:
-            TooLarge: `loops_max` loops of this thread have stored progress.
+            TooLarge: `LOOPS_MAX` loops of this thread have stored progress.
         """
         before = progress.find(context.rows, request.key)
         if not request.restart and request.place <= before.place:
             return Place(before.place)
-        if before == progress.LoopProgress() and progress.count(context.rows, self._config.loops_max) == self._config.loops_max:
+        if before == progress.LoopProgress() and progress.count(context.rows, LOOPS_MAX) == LOOPS_MAX:
             raise TooLarge(
-                f"{self._config.loops_max} loops of thread {request.thread!r} have stored progress, which is the maximum. "
+                f"{LOOPS_MAX} loops of thread {request.thread!r} have stored progress, which is the maximum. "
                 "Nothing was written. Use the same key for a loop in every run."
             )
         change = progress.Reach(request.key, before.generation + request.restart, request.place)
@@ -171,9 +177,9 @@ class Reductions:
                 "Nothing was written. Read the journal from its start, or replay it."
             )
         values.check(request.value)
-        if len(request.value) > self._config.snapshot_bytes_max:
+        if len(request.value) > SNAPSHOT_BYTES_MAX:
             raise TooLarge(
-                f"a snapshot may have at most {self._config.snapshot_bytes_max} bytes; this one has {len(request.value)}. "
+                f"a snapshot may have at most {SNAPSHOT_BYTES_MAX} bytes; this one has {len(request.value)}. "
                 "Nothing was written."
             )
 
@@ -183,7 +189,7 @@ class Reductions:
         Raises:
             NotFound: there is no such event here.
             NotReady: this replica lacks some of the events in the snapshot.
-            TooLarge: `reducers_max` reducers have snapshots of this journal.
+            TooLarge: `REDUCERS_MAX` reducers have snapshots of this journal.
         """
         rows, stamp = context.rows, context.stamp
         cursor = Cursor.unpack(request.cursor)
@@ -194,10 +200,9 @@ class Reductions:
         if rows.get(EVENT + position) is None:
             raise NotFound(f"the journal of {request.thread!r} has no event {position.hex()}. Nothing was written.")
         known = reductions.reducers(rows)
-        if request.reducer not in known and len(known) >= self._config.reducers_max:
+        if request.reducer not in known and len(known) >= REDUCERS_MAX:
             raise TooLarge(
-                f"{self._config.reducers_max} reducers have snapshots of this journal, which is the maximum. Nothing "
-                "was written."
+                f"{REDUCERS_MAX} reducers have snapshots of this journal, which is the maximum. Nothing was written."
             )
         change = reductions.Reduce(request.reducer, request.version, position, vector.pack(), request.value)
         context.apply(change)
@@ -216,7 +221,7 @@ class Reductions:
             if request.until_ms is not None and wall_ms_of(int.from_bytes(found.position[:8], "big")) > request.until_ms:
                 continue
             floor = view.floor_hlc(found.vector)
-            rows_max = self._config.journal_scan_rows_max
+            rows_max = JOURNAL_SCAN_ROWS_MAX
             if reductions.holds(view.rows, found, view.vector, floor_hlc=floor, scan_rows_max=rows_max):
                 after = journal.from_position(found.position, view.vector)
                 return Snapshot(found.value, found.position.hex(), after.pack())

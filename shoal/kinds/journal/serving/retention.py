@@ -25,6 +25,8 @@ from shoal.node.target import target_of
 from shoal.protocol.requests import EventsTrimmed, ReadRetention, Retention, SetRetention, Trim, TrimEvents, TrimReport
 from shoal.records import NamedTuple
 
+TRIM_EVENTS_MAX = 512  # Events in one operation that trims a journal; events of one operation go together.
+
 _SLICE = 512
 _BOUND_MAX = 2**53
 
@@ -99,7 +101,7 @@ class Retentions:
         def among(place: bytes) -> bool:
             return cursor is None or journal.got(cursor, place, context.stamp.context)
 
-        events_max = self._config.trim_events_max
+        events_max = TRIM_EVENTS_MAX
         cut = trimming.cut(context.rows, context.stamp.context, goes, events_max=events_max, among=among, after=request.after)
         reply = EventsTrimmed(cut.events, cut.bytes, cut.more, cut.last)
         if not cut.ends:
@@ -116,9 +118,9 @@ class Retentions:
         return _shown(context.rows)
 
 
-def trim_by_rule(context: WriteContext, config: Config) -> None:
+def trim_by_rule(context: WriteContext) -> None:
     """Trim, in the operation of an append, what the journal's rule makes due."""
-    cut = retention.due(context.rows, context.stamp, events_max=config.trim_events_max)
+    cut = retention.due(context.rows, context.stamp, events_max=TRIM_EVENTS_MAX)
     if cut is not None:
         context.apply(trimming.trim(context.rows, context.stamp.context, cut.ends))
 

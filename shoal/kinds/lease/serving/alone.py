@@ -35,6 +35,8 @@ from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, CompareAndSet, Durability, Swap, Swapped, Term, WasSet
 
+COMPARE_TTL_S = 2.0  # The lease of one compare_and_set, or of a tie of steps: if its node dies, others wait so long.
+
 _GATHER_S = 0.005  # A lease's end waits so long for the next claim at this node, to be stored with it.
 _LOOK_S = 0.25  # Until a claim that waits is tried again, although nobody told this node of a change.
 _ATTEMPTS_MAX = 8  # To decide and write again, each after an old write has arrived meanwhile.
@@ -119,7 +121,7 @@ class Alone:
             if error.written == "no":
                 raise Unavailable(
                     f"this compare_and_set of register {request.register!r} took longer than its lease of "
-                    f"{self._config.compare_ttl_s:g} s (compare_ttl_s). Nothing was written. Try again."
+                    f"{COMPARE_TTL_S:g} s. Nothing was written. Try again."
                 ) from None
             raise OutcomeUnknown(
                 f"the write is recorded, but its lease of register {request.register!r} ended before it could be acknowledged, "
@@ -190,7 +192,7 @@ class Alone:
             raise self._busy(what) from None
         try:
             term = await self._granted(wanted, what)
-            renewals = _Renewals(self._leases, term, self._config.compare_ttl_s / _RENEWALS)
+            renewals = _Renewals(self._leases, term, COMPARE_TTL_S / _RENEWALS)
             try:
                 yield term
             finally:
@@ -203,7 +205,7 @@ class Alone:
         mark, item = worklist_mark(wanted.lease, wanted.worklist), bytes.fromhex(wanted.item)
         worklist = Worklist(wanted.space, mark, lambda: (item,), lambda item: Group())
         token = self._environment.entropy(TOKEN_BYTES)
-        claim = Claim(token, "", int(1000 * self._config.compare_ttl_s))
+        claim = Claim(token, "", int(1000 * COMPARE_TTL_S))
         ends_at = self._environment.uptime() + self._config.quorum_timeout_s
         try:
             while True:

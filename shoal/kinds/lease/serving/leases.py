@@ -15,7 +15,17 @@ import zlib
 from collections.abc import Sequence
 
 from shoal.errors import InvalidInput, LeaseHeld, NotFound, Overloaded, ShoalError
-from shoal.kinds.lease.serving.shards import TOKEN_BYTES, Decided, Shard, check_holder, check_token, described, item_of, lost
+from shoal.kinds.lease.serving.shards import (
+    LEASE_WAITERS_MAX,
+    TOKEN_BYTES,
+    Decided,
+    Shard,
+    check_holder,
+    check_token,
+    described,
+    item_of,
+    lost,
+)
 from shoal.kinds.lease.state import table
 from shoal.kinds.lease.state.table import Claim, Grant, LeaseName, holds_s
 from shoal.names import check_name
@@ -31,6 +41,8 @@ from shoal.protocol.requests import (
     Term,
 )
 from shoal.records import NamedTuple
+
+LEASE_GATHER_S = 0.5  # Renewals wait for others to be stored with them, at most a tenth of their ttl.
 
 _ENDING_MAX = 1024  # More than are released while one renewal is on its way.
 
@@ -281,8 +293,7 @@ class Leases:
             raise self._held(name, shard, held.grant) from None
         except table.QueueFull:
             raise Overloaded(
-                f"{self._config.lease_waiters_max} claims wait for {described(name)} already (lease_waiters_max). "
-                "Nothing was written. Try again later.",
+                f"{LEASE_WAITERS_MAX} claims wait for {described(name)} already. Nothing was written. Try again later.",
                 retry_after_s=self._config.lease_poll_s,
             ) from None
 
@@ -319,7 +330,7 @@ class Leases:
         known = self._known.get(name)
         if known is None:
             return 0.0
-        return min(self._config.lease_gather_s, max(0.0, known.until_s - self._environment.uptime()) / 10)
+        return min(LEASE_GATHER_S, max(0.0, known.until_s - self._environment.uptime()) / 10)
 
     def _forget(self, name: LeaseName, fence: int) -> None:
         known = self._known.get(name)

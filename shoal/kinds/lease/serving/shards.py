@@ -29,6 +29,9 @@ from shoal.outcomes import why
 from shoal.protocol.requests import BeginAttempt, CompleteItem, ExtendClaim, FailItem, ObjectWrite, Swap, Term
 from shoal.records import NamedTuple
 
+LEASE_WAITERS_MAX = 32  # Claims that wait for one lease; beyond this: Overloaded.
+LEASE_OFFER_S = 5.0  # A lease that is granted to one that waits, and is not taken for this long, goes to the next.
+
 T = TypeVar("T")
 
 _BEAT_BYTES = 8
@@ -60,7 +63,7 @@ class Shard:
         self._node = context.incarnation.node
         self._environment = context.environment
         self._config = context.config
-        self._sightings = Sightings(drift=context.config.lease_drift_max, offer_ms=int(context.config.lease_offer_s * 1000))
+        self._sightings = Sightings(drift=context.config.lease_drift_max, offer_ms=int(LEASE_OFFER_S * 1000))
         self._is_fresh = is_fresh
         self._known: Versioned | None = None
         self._asked = 0  # Decisions so far.
@@ -223,7 +226,7 @@ class Shard:
             self._environment.entropy(_BEAT_BYTES),
             lambda name, grant: sightings.is_dead(name, grant, now),
             lambda name, grant: sightings.is_alone(name, grant, now),
-            self._config.lease_waiters_max,
+            LEASE_WAITERS_MAX,
             self._config.quorum_register_value_bytes_max,
         )
         table = Table.unpack(known.content)

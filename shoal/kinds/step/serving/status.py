@@ -49,8 +49,8 @@ class StatusHandler:
             raise InvalidInput(
                 f"status must be one of {', '.join(_STATUSES)}; got {request.status!r}. Nothing was written.", field="status"
             )
-        check_text(self._config, request.reason, "a reason")
-        check_text(self._config, request.by, "an author")
+        check_text(request.reason, "a reason")
+        check_text(request.by, "an author")
 
     def _move(self, context: WriteContext, request: MoveThread) -> Standing:
         change = status.Move(request.status, request.reason, request.by, context.implied_key)

@@ -19,7 +19,7 @@ from shoal.kinds.step import state as step_log
 from shoal.kinds.step.state import StepEntry
 from shoal.names import check_key, check_name
 from shoal.node.blobs import NOTHING, Blobs
-from shoal.node.checks import check_size, check_text
+from shoal.node.checks import PAGE_BYTES_MAX, check_size, check_text
 from shoal.node.handler import Checks, Contest, Contests, Readers, View, WriteContext, Writers
 from shoal.protocol.requests import (
     BeginStep,
@@ -33,6 +33,9 @@ from shoal.protocol.requests import (
     StepResult,
 )
 from shoal.protocol.requests import Steps as Listed
+
+STEP_ATTEMPTS_MAX = 100  # Attempts of one step in total; each leaves a trace of some hundred bytes.
+STEP_PROGRESS_BYTES_MAX = 64 * 1024  # The progress of a step; the same bound applies to an error.
 
 _OUTCOMES = ("result", "error", "withdrawn", "unkept")
 _RESOLUTIONS = ("result", "retry", "abandon")
@@ -78,7 +81,7 @@ class Steps:
         check_name("step", request.name)
         if request.attempt:
             check_key("attempt", request.attempt)
-        check_text(self._config, request.holder, "a holder")
+        check_text(request.holder, "a holder")
         if request.parent:
             check_key("step key", request.parent)
         if request.compensation:
@@ -107,8 +110,8 @@ class Steps:
     def _check_resolve(self, request: ResolveStep) -> None:
         _check_names(request.thread, request.step)
         _check_one_of("how", request.how, _RESOLUTIONS)
-        check_text(self._config, request.by, "an author")
-        check_text(self._config, request.reason, "a reason")
+        check_text(request.by, "an author")
+        check_text(request.reason, "a reason")
         if request.how == "result":
             self._check_value(request.value, "a result")
 
@@ -118,7 +121,7 @@ class Steps:
 
     def _check_small(self, packed: bytes, what: str) -> None:
         values.check(packed)
-        bound = self._config.step_progress_bytes_max
+        bound = STEP_PROGRESS_BYTES_MAX
         if len(packed) > bound:
             raise TooLarge(f"{what} of a step may have at most {bound} bytes; this has {len(packed)}. Nothing was written.")
 
@@ -169,8 +172,8 @@ class Steps:
     def _may_begin(self, entry: StepEntry, request: BeginStep) -> bool:
         if entry.state == "open" and not request.take_over:
             return False
-        allowed = min(request.attempts or self._config.step_attempts_max, self._config.step_attempts_max)
-        return len(entry.failures) < allowed and len(entry.attempts) < self._config.step_attempts_max
+        allowed = min(request.attempts or STEP_ATTEMPTS_MAX, STEP_ATTEMPTS_MAX)
+        return len(entry.failures) < allowed and len(entry.attempts) < STEP_ATTEMPTS_MAX
 
     def _begun_again(self, view: View, request: BeginStep, begun: Step) -> Step:
         entry = step_log.find(view.rows, request.step)
@@ -256,7 +259,7 @@ class Steps:
         items: list[Step] = []
         size = 0
         for _, step in step_log.listing(view.rows, only_open=request.only_open, after=_position(request.after)):
-            if len(items) == limit or size > self._config.page_bytes_max:
+            if len(items) == limit or size > PAGE_BYTES_MAX:
                 return Listed(items, more=True)
             entry = step_log.find(view.rows, step)
             assert entry is not None

@@ -8,7 +8,7 @@ A thread as records, each a map of plain values. `shoal export` and `GET …/exp
 
 Laws:
 - A record is yielded as soon as it is read. Of a thread of any size, only one page of
-  checkpoints (`page_bytes_max`) and the ids of checkpoints are in memory.
+  checkpoints (`PAGE_BYTES_MAX`) and the ids of checkpoints are in memory.
 - Secret fields are hidden. docs/EXPORT.md describes the records.
 """
 

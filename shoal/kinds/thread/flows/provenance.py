@@ -5,7 +5,7 @@ Laws:
 - A save carries the changes since the last save on the branch. Every `SAID_AGAIN_EVERY` saves
   it carries everything, so that readers need not go far back.
 - The bookmark is the session's, without the thread's own partition. It is bounded by
-  `seen_bytes_max`: partitions that do not fit go with the next save.
+  `SEEN_BYTES_MAX`: partitions that do not fit go with the next save.
 
 An author's setting, which is a hash of its configuration and the versions of its dependencies, and how two settings differ.
 
@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from shoal import values
 from shoal.crdt.dot import VersionVector
 from shoal.errors import DriftRefused
-from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.bookmark import SEEN_BYTES_MAX, Bookmark
 from shoal.protocol.requests import Save, Saved
 from shoal.workflows.connection import Connection
 
@@ -133,7 +133,7 @@ class Provenance:
         said.seen.update(Bookmark.unpack(request.seen))
 
     def _news(self, told: Mapping[int, VersionVector]) -> bytes:
-        room = self._connection.config.seen_bytes_max - _HEAD_BYTES_MAX
+        room = SEEN_BYTES_MAX - _HEAD_BYTES_MAX
         news = Bookmark()
         for partition, vector in self._connection.session.bookmark:
             if partition == self._partition or told.get(partition) == vector:

@@ -7,7 +7,7 @@ Laws:
   (`HeadMoved`), unless it asks for a fork. If the node cannot know, both stay as
   heads (`Checkpoint.forked`). No writer overwrites a state that it has not seen.
 - A change that commutes with the saves between is sent again on the new head, up to
-  `save_attempts_max` times. A rejected attempt wrote nothing, so all attempts
+  `SAVE_ATTEMPTS_MAX` times. A rejected attempt wrote nothing, so all attempts
   have the same key.
 - A rejection says nothing about an earlier attempt: if the outcome of that one is unknown,
   it stays unknown.
@@ -41,7 +41,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from shoal.client.arguments import named_method
-from shoal.client.connection import StoreConnection, contended
+from shoal.client.connection import SAVE_ATTEMPTS_MAX, StoreConnection, contended
 from shoal.errors import HeadMoved, InvalidInput, NotFound, OutcomeUnknown, Pruned, ShoalError, TooLarge
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints, saved_checkpoint, shown_checkpoint
 from shoal.kinds.thread.flows.provenance import Provenance
@@ -348,5 +348,5 @@ class Checkout(ThreadCheckpoints):
 
 def crowded(moved: HeadMoved, connection: StoreConnection) -> HeadMoved:
     """The error for a save that was rejected at every attempt because others came first."""
-    attempts = connection.config.save_attempts_max
+    attempts = SAVE_ATTEMPTS_MAX
     return HeadMoved(f"another save came first at each of {attempts} attempts: {moved.message}", **moved.detail)

@@ -191,7 +191,7 @@ class ThreadSaves:
 
         `fn(state)` returns the new state, or changes the given one and returns None. It may be
         asynchronous; a synchronous function runs on the event loop. A branch that does not exist
-        yet has the state `{}`. `fn` is called again for each attempt, up to `save_attempts_max`
+        yet has the state `{}`. `fn` is called again for each attempt, up to `SAVE_ATTEMPTS_MAX`
         times, so it must have no other effect.
 
         On a forked branch it changes the winner; the other heads stay, and the checkpoint has

@@ -24,6 +24,8 @@ from shoal.node.naming import checkpoint_named, hexed
 from shoal.protocol import requests
 from shoal.protocol.requests import BranchDeleted, CommonAncestor, DeleteBranch, Heads, Move, Moved
 
+BRANCHES_MAX = 4096  # Branches of one thread.
+
 
 def head_ids(rows: Rows) -> set[bytes]:
     """The ids of the heads of all branches of a thread."""
@@ -34,7 +36,7 @@ def check_room(rows: Rows, thread: str, *, branches_max: int) -> None:
     """Check that a thread may have one more branch. Nodes that make branches at the same time may pass the bound together.
 
     Raises:
-        TooLarge: it has `branches_max`.
+        TooLarge: it has `BRANCHES_MAX`.
     """
     if sum(1 for _ in rows.scan(dag.BRANCH, limit=branches_max)) >= branches_max:
         raise TooLarge(
@@ -78,8 +80,8 @@ class Branches:
     def _check(self, request: Move) -> None:
         check_name("thread", request.thread)
         check_name("branch", request.branch)
-        check_text(self._config, request.reason, "a reason")
-        check_text(self._config, request.by, "an author")
+        check_text(request.reason, "a reason")
+        check_text(request.by, "an author")
         check_name("label", request.to)  # Which an id is, too.
 
     def _check_deletion(self, request: DeleteBranch) -> None:
@@ -116,7 +118,7 @@ class Branches:
                 f"Make it with branch({request.branch!r}, at=…)."
             )
         if not heads:
-            check_room(rows, request.thread, branches_max=self._config.branches_max)
+            check_room(rows, request.thread, branches_max=BRANCHES_MAX)
         if before == [target]:
             return Moved(request.branch, target, before, before)
         self._put(context, request, to, heads)

@@ -35,14 +35,18 @@ from shoal.kinds.thread.state import ancestry, channel, dag, pruning
 from shoal.kinds.thread.state import chunking as tree
 from shoal.kinds.thread.state.channel import Recipe
 from shoal.names import check_name
+from shoal.node.checks import PAGE_BYTES_MAX
 from shoal.node.handler import Checks, Readers, Scan, Scans, View, Writers
 from shoal.node.naming import checkpoint_named, hexed, unhex
 from shoal.node.turns import Steps, Stride
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import Damage, Explain, Growth, History, Load, ReadDelta, ReadLabels, VerifyCheckpoints
 from shoal.records import NamedTuple
 from shoal.values.filtering import Filter
+
+HISTORY_SCAN_MAX = 4096  # Checkpoints examined for one page of a filtered history.
 
 _END_MS = 1 << 62
 
@@ -112,13 +116,13 @@ class Checkpoints:
             StoreCorrupt: a checkpoint is damaged, or missing though it was not pruned.
         """
         limit = min(max(1, request.limit), self._config.page_items_max)
-        filter = Filter.of_fields(request.filter, terms_max=self._config.filter_terms_max)
+        filter = Filter.of_fields(request.filter, terms_max=FILTER_TERMS_MAX)
         items: list[requests.Checkpoint] = []
-        size, looked, last, stride = 0, 0, "", Stride.of(self._config)
+        size, looked, last, stride = 0, 0, "", Stride.usual()
         rows = view().rows
         id = start = _newest(rows, request)
         while id is not None and (found := dag.shown(rows, id)) is not None:
-            if len(items) == limit or size > self._config.page_bytes_max or looked == self._config.history_scan_max:
+            if len(items) == limit or size > PAGE_BYTES_MAX or looked == HISTORY_SCAN_MAX:
                 return requests.Checkpoints(items, more=True, next=last)
             looked, last = looked + 1, found.id.hex()
             before = size
@@ -300,7 +304,7 @@ class Inspection:
             setting=next((older.record.setting for older in said if older.record.setting), b""),
             seen=seen.pack() if len(seen) else b"",
             earlier=[self._checkpoints.shown(rows, shown, older, ()) for older in line[1 : limit + 1]],
-            events=list(_events_before(rows, found.hlc, limit, self._config.page_bytes_max)),
+            events=list(_events_before(rows, found.hlc, limit, PAGE_BYTES_MAX)),
         )
 
 
@@ -339,7 +343,7 @@ class Verifying:
         limit = 1 if request.checkpoint is not None else min(max(1, request.limit), self._config.page_items_max)
         page = _Page(rows)
         checked = 0
-        bytes_max = self._config.page_bytes_max
+        bytes_max = PAGE_BYTES_MAX
         while id is not None and checked < limit and page.bytes <= bytes_max and len(page.damage) <= limit:
             checked += 1
             known, pauses = len(page.damage), page.pauses

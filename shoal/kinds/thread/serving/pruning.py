@@ -41,6 +41,8 @@ from shoal.node.turns import Steps
 from shoal.protocol.requests import Discard, Discarded, Prune, PruneReport
 from shoal.records import NamedTuple
 
+PRUNE_IDS_MAX = 512  # Checkpoints in one operation that prunes them.
+
 SLICE = 64  # Records that are read, or removed, before other tasks get a turn.
 
 
@@ -177,9 +179,9 @@ class Prunes:
 
     def _check_discard(self, request: Discard) -> None:
         check_name("thread", request.thread)
-        if len(request.checkpoints) > self._config.prune_ids_max:
+        if len(request.checkpoints) > PRUNE_IDS_MAX:
             raise TooLarge(
-                f"at most {self._config.prune_ids_max} checkpoints can be pruned at once; these are "
+                f"at most {PRUNE_IDS_MAX} checkpoints can be pruned at once; these are "
                 f"{len(request.checkpoints)}. Nothing was written."
             )
         for id in request.checkpoints:
@@ -190,7 +192,7 @@ class Prunes:
         plan = yield from planned(rows, request, self._now_ms())
         ids = [id.hex() for id in plan.gone]
         if not request.dry_run:
-            size = self._config.prune_ids_max
+            size = PRUNE_IDS_MAX
             for start in range(0, len(ids), size):
                 piece = Discard(request.space, request.thread, ids[start : start + size])
                 yield Piece(piece, f"{start} checkpoints are pruned" if start else "")

@@ -21,7 +21,7 @@ from shoal.errors import HeadMoved, InvalidInput, TooLarge
 from shoal.kinds.label import state as labels
 from shoal.kinds.schema.handler import Claim, Rules, State, stored_state
 from shoal.kinds.thread.serving import shapes
-from shoal.kinds.thread.serving.branches import absent, check_room, check_shown
+from shoal.kinds.thread.serving.branches import BRANCHES_MAX, absent, check_room, check_shown
 from shoal.kinds.thread.serving.ownership import check_owner
 from shoal.kinds.thread.serving.shapes import ShapeCache, Shapes, Spot
 from shoal.kinds.thread.state import channel, dag
@@ -58,7 +58,7 @@ class Saves:
         values.check(request.metadata)
         size = sum(map(len, request.channels.values())) + len(request.metadata)
         check_size(self._config, size + sum(map(len, request.appended.values())), "a checkpoint")
-        check_annotations(self._config, request)
+        check_annotations(request)
         check_schema(request)
         if request.appended or request.removed:  # Else there is nothing that a channel could be named by twice.
             _check_delta(request)
@@ -82,7 +82,7 @@ class Saves:
         before_heads = dag.heads(rows, request.branch)
         headless = request.headless and context.is_known_to_peers(dag.Drop(request.branch, []))
         if not before_heads and not headless:
-            check_room(rows, request.thread, branches_max=self._config.branches_max)
+            check_room(rows, request.thread, branches_max=BRANCHES_MAX)
         parent = self._parent(rows, request, before_heads)
         merged = self._merged(rows, request, parent) if request.merged else []
         secret = self._secret(rows, request, merged if parent is None else [parent, *merged])

@@ -7,7 +7,7 @@ Laws:
 - Claims of a worklist that ask at this node while a decision waits are decided with it, and claims that have ended are stored
   with it.
 - If another node changed the worklist's key of the quorum register last, this node sends its claims there, and counts on what
-  they get from when it sent them. If no answer comes within `lease_forward_s`, it decides itself. A node decides whatever it
+  they get from when it sent them. If no answer comes within `LEASE_FORWARD_S`, it decides itself. A node decides whatever it
   is sent.
 - An item that nobody waits for any more is given back.
 """
@@ -21,7 +21,7 @@ from itertools import islice
 from typing import Any
 
 from shoal.errors import Overloaded, ShoalError, Unavailable
-from shoal.kinds.lease.serving.leases import Leases
+from shoal.kinds.lease.serving.leases import LEASE_GATHER_S, Leases
 from shoal.kinds.lease.serving.shards import Shard, check_token, item_of
 from shoal.kinds.lease.state import table
 from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Grant, Group, Handed, HandedOut, HandOut, LeaseName, Table, Turn
@@ -31,6 +31,8 @@ from shoal.node.context import NodeContext
 from shoal.node.turns import Background
 from shoal.protocol.requests import Term
 from shoal.records import NamedTuple
+
+LEASE_FORWARD_S = 0.5  # How long a node waits for the one that decides on its claims. Then it decides itself.
 
 _SPARE = 64  # Free items that are sent beyond one for each claim: others may have taken the first ones.
 _QUESTIONS_MAX = 256  # Wishes whose answers are known when they come.
@@ -125,7 +127,7 @@ class Handouts:
         if len(ended) < ENDED_MAX:
             ended.append(Ended(name.space, name.name, term.fence, token))
         if len(ended) == 1 or gather_s is not None:
-            self._background.start(self._store_ended(shard, self._config.lease_gather_s if gather_s is None else gather_s))
+            self._background.start(self._store_ended(shard, LEASE_GATHER_S if gather_s is None else gather_s))
 
     def waits_s(self, worklist: Worklist) -> float | None:
         """How long until an item may be free, as far as this node was told: 0 if one is, None if there is none."""
@@ -264,7 +266,7 @@ class Handouts:
             del self._questions[next(iter(self._questions))]
         self._register.links.send(node, wishes)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._config.lease_forward_s):
+            async with asyncio.timeout(LEASE_FORWARD_S):
                 answer = await question.told
                 return answer if answer.is_decided else None
         return None
@@ -298,7 +300,7 @@ class Handouts:
         shard, came_s = self.leases.shard_at(wishes.key), self._environment.uptime()
 
         def decide(leases: Table, turn: Turn) -> HandedOut:
-            if self._environment.uptime() - came_s > self._config.lease_forward_s / 2:
+            if self._environment.uptime() - came_s > LEASE_FORWARD_S / 2:
                 raise Unavailable("this node did not decide in time. Nothing was written.")  # Its sender does it soon.
             return wishes.decide(leases, turn._replace(node=node))
 

@@ -19,7 +19,7 @@ from shoal.kinds.thread.serving.ownership import UnderClaim
 from shoal.kinds.worklist import state as queue
 from shoal.kinds.worklist.state import DEAD, INBOX, RUNNING, WAITING, Item, RankedEntry
 from shoal.names import check_key, check_name
-from shoal.node.checks import check_size, check_text
+from shoal.node.checks import PAGE_BYTES_MAX, check_size, check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.naming import of_hex, users_key
 from shoal.protocol import requests
@@ -48,6 +48,9 @@ from shoal.protocol.requests import (
     Worklist,
     Worklists,
 )
+
+WORKLISTS_MAX = 256  # Worklists of one thread.
+WORKLIST_ATTEMPTS_MAX = 5  # Claims of one item that nobody completes; then it is a dead letter.
 
 DELAY_MS_MAX = 400 * 24 * 3600 * 1000
 _STATES = ("claimed", "waiting", "dead")
@@ -87,7 +90,7 @@ class Queues:
         Raises:
             KeyReused: a key belongs to an entry with another value.
             Overloaded: `queue_pending_max` entries would be exceeded.
-            TooLarge: the thread has `worklists_max` worklists.
+            TooLarge: the thread has `WORKLISTS_MAX` worklists.
         """
         rows, stamp, name = context.rows, context.stamp, request.queue
         start = stamp.pack_position()
@@ -124,8 +127,8 @@ class Queues:
                 retry_after_s=1.0,
             )
         if request.queue != INBOX and counts == queue.Counts():
-            listed = len(list(islice(queue.worklists(rows), self._config.worklists_max)))
-            if listed == self._config.worklists_max:
+            listed = len(list(islice(queue.worklists(rows), WORKLISTS_MAX)))
+            if listed == WORKLISTS_MAX:
                 raise TooLarge(
                     f"thread {request.thread!r} has {listed} worklists, which is the maximum. Nothing was written. "
                     "Forget the finished entries of some of them."
@@ -210,7 +213,7 @@ class Queues:
         entries: list[QueueEntry] = []
         size = 0
         for place, id in listed(rows, name, after=after):
-            if len(entries) == limit or size > self._config.page_bytes_max:
+            if len(entries) == limit or size > PAGE_BYTES_MAX:
                 return self._page(rows, name, entries, more=True)
             entry = queue.entry(rows, name, id)
             assert entry is not None  # The index names only stored entries.
@@ -336,7 +339,7 @@ class Tries:
 
     def _check_fail(self, request: FailItem) -> None:
         _check_item(request)
-        check_text(self._config, request.reason, "a reason")
+        check_text(request.reason, "a reason")
         if not 0 <= request.retry_in <= DELAY_MS_MAX:
             raise InvalidInput(
                 f"retry_in is 0 to {DELAY_MS_MAX // 1000} seconds; got {request.retry_in / 1000:g}. Nothing was written.",
@@ -411,7 +414,7 @@ class Tries:
         return ItemRevived(request.id)
 
     def _attempts_max(self, entry: RankedEntry) -> int:
-        return entry.plan.attempts_max or self._config.worklist_attempts_max
+        return entry.plan.attempts_max or WORKLIST_ATTEMPTS_MAX
 
 
 def _check_item(request: _UnderClaim | ReviveItem) -> None:
