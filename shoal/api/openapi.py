@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 import msgspec
 from aiohttp import hdrs
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 
 from shoal.api import glossary, session
 from shoal.api.examples import BODIES, PARTS
@@ -146,11 +146,12 @@ def _explain(kind: type[Struct], schema: dict[str, Any]) -> None:
 
 
 def _require(kind: type[Struct], schema: dict[str, Any]) -> None:
-    """Of an answer, list the fields that are always there: all, unless it leaves out defaults."""
+    """Of an answer, list the fields that are always there: all but those that may be unset, unless it leaves out defaults."""
     for shown in schema["properties"].values():
         shown.pop("default", None)
     if not kind.__struct_config__.omit_defaults:
-        schema["required"] = list(schema["properties"])
+        unset = {field.encode_name for field in msgspec.structs.fields(kind) if UnsetType in get_args(field.type)}
+        schema["required"] = [shown for shown in schema["properties"] if shown not in unset]
 
 
 def _spell_defaults(kind: type[Struct], schema: dict[str, Any]) -> None:

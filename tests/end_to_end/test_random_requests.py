@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+import jsonschema_rs
 import pytest
 from yarl import URL
 
@@ -159,6 +160,21 @@ def described(description: dict[str, Any], template: str, method: str) -> set[st
     return found
 
 
+def undescribed(
+    description: dict[str, Any], template: str, method: str, status: int, content_type: str, answered: bytes
+) -> str | None:
+    """How a JSON answer contradicts the description; None if it does not."""
+    found = description["paths"][template].get(method.lower(), {}).get("responses", {}).get(str(status), {})
+    schema = found.get("content", {}).get(content_type, {}).get("schema")
+    if schema is None or content_type != "application/json":
+        return None
+    try:
+        jsonschema_rs.validate({"components": description["components"], **schema}, json.loads(answered))
+    except jsonschema_rs.ValidationError as error:
+        return str(error)[:500]
+    return None
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_random_requests_are_answered_and_refused_as_described(http: aiohttp.ClientSession, url: str, seed: int) -> None:
     description = await (await http.get("/v1/openapi.json")).json()
@@ -175,6 +191,8 @@ async def test_random_requests_are_answered_and_refused_as_described(http: aioht
         async with http.request(method, target, data=body, headers=headers, timeout=TIMEOUT) as answer:
             answered = await answer.read()
         if answer.status < 400:
+            if method != "HEAD":
+                assert not undescribed(description, template, method, answer.status, answer.content_type, answered), asked
             operation = description["paths"][template].get("get" if method == "HEAD" else method.lower(), {})
             answers = operation.get("responses", {str(answer.status): None})
             # The answers of streams are described together.
@@ -205,3 +223,18 @@ async def test_answers_to_repeated_requests_are_described(http: aiohttp.ClientSe
             template = "/v1/spaces/{space}/threads/{thread}/" + path.replace("/once", "/{step}")
             found = described_at["paths"][template]["post"]["responses"][str(status)]
             assert answer.content_type in found["content"]
+
+
+async def test_unset_fields_are_not_described_as_required(http: aiohttp.ClientSession, url: str) -> None:
+    description = await (await http.get("/v1/openapi.json")).json()
+    thread, template = f"{url}/v1/spaces/crew/threads/changing", "/v1/spaces/{space}/threads/{thread}"
+    for state in ({}, {"added": 1}, {"added": 2}, {}):
+        assert (await http.post(f"{thread}/checkpoints", json={"state": state})).status == 201
+    async with http.get(f"{thread}/mutations") as answer:
+        body = await answer.read()
+        assert {tuple(sorted({"before", "after"} & one.keys())) for one in json.loads(body)["mutations"]} == {
+            ("after",),
+            ("after", "before"),
+            ("before",),
+        }
+        assert not undescribed(description, f"{template}/mutations", "GET", answer.status, answer.content_type, body)

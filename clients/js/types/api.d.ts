@@ -1021,9 +1021,9 @@ export interface components {
          */
         DifferenceView: {
             /** @description Only results after this one; of a difference, the new value. */
-            after: unknown;
+            after?: unknown;
             /** @description Only results before this one; of a difference, the old value. */
-            before: unknown;
+            before?: unknown;
             /**
              * @description The operation.
              * @enum {unknown}
@@ -2054,7 +2054,7 @@ export interface components {
          */
         MergeConflictView: {
             /** @description The value in the common ancestor. Left out if it had no such channel. */
-            base: unknown;
+            base?: unknown;
             /** @description Whether a head removed it. */
             removed: boolean;
             /** @description The heads' different values. A head that removed the channel is not among them. */
@@ -2159,11 +2159,11 @@ export interface components {
          */
         MutationView: {
             /** @description Only results after this one; of a difference, the new value. */
-            after: unknown;
+            after?: unknown;
             /** @description The author's name. */
             author: string;
             /** @description Only results before this one; of a difference, the old value. */
-            before: unknown;
+            before?: unknown;
             /** @description A channel of the state. */
             channel: string;
             /** @description A checkpoint's id. */
