@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from itertools import product
+
+import pytest
 
 from shoal.cluster.quarantine import Quarantine
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
@@ -16,13 +17,14 @@ def quarantine(places_max: int = 10) -> Quarantine:
     return Quarantine(places_max=places_max, duration_s=DURATION_S)
 
 
-@given(refused=st.integers(1, 5), asked=st.integers(1, 5), after=st.sampled_from([0.0, DURATION_S - 1, DURATION_S]))
-def test_requested_and_taken_operations_agree(refused: int, asked: int, after: float) -> None:
-    found = quarantine()
-    found.put(7, Dot(A, refused), "bad", 0.0)
-    covered = found.covers(7, Dot(A, asked), after)
-    assert covered is (asked >= refused and after < DURATION_S)
-    assert covered is (found.sound_until(7, A, asked, after) < asked)
+@pytest.mark.parametrize("after", [0.0, DURATION_S - 1, DURATION_S])
+def test_requested_and_taken_operations_agree(after: float) -> None:
+    for refused, asked in product(range(1, 6), repeat=2):
+        found = quarantine()
+        found.put(7, Dot(A, refused), "bad", 0.0)
+        covered = found.covers(7, Dot(A, asked), after)
+        assert covered is (asked >= refused and after < DURATION_S)
+        assert covered is (found.sound_until(7, A, asked, after) < asked)
 
 
 def test_other_origins_and_partitions_are_not_held_up() -> None:
