@@ -113,7 +113,7 @@ class Node:
             cluster=cluster,
             presences=presences,
             handouts=self._handouts,
-            quotas=Quotas(context, self._usage, read=self._database.show),
+            quotas=Quotas(context, self._usage, read=self._database.show, holds=self._database.catalog.holds),
             keys=self.keys,
         )
         if self.replicator is not None:

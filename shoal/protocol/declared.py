@@ -94,7 +94,8 @@ class Declaration(NamedTuple):
     multi_read: bool = False  # Whether it may be one of several reads at one moment.
     durable: bool = False  # Whether it is answered only once it is on disk, even with durability `memory`.
     not_of_key: tuple[str, ...] = ()  # Fields that may differ when a request is repeated with its idempotency key.
-    frees: bool = False  # Whether it removes, so that a space takes it whatever its quota says.
+    frees: bool = False  # Whether it removes, so that a space takes it whatever its quota says (`shoal.node.spaces.quotas`).
+    makes: bool = False  # Whether one that frees makes its object if that is not there.
     # Whether a request removes something that it names. Its key is remembered although it found nothing: if it is sent again
     # after somebody has added that, it must not remove it. None: no such request does.
     removes: Callable[[Any], bool] | None = None
@@ -119,6 +120,7 @@ def operation(
     durable: bool = False,
     not_of_key: tuple[str, ...] = (),
     frees: bool = False,
+    makes: bool = False,
     removes: Callable[[Any], bool] | None = None,
     drives: bool = False,
     action: Action | None = None,
@@ -144,6 +146,7 @@ def operation(
             durable,
             not_of_key,
             frees,
+            makes,
             removes,
             drives,
             action,

@@ -148,6 +148,7 @@ class Events(Reply, array_like=True, frozen=True, tag="events"):
 
 @operation(
     frees=True,
+    makes=True,
     batch=True,
     http=Http(
         "POST",
@@ -346,6 +347,7 @@ class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
 
 @operation(
     frees=True,
+    makes=True,
     action="admin",
     http=Http(
         "PUT",

@@ -5,8 +5,8 @@ Laws:
 - A record counts from the moment at which it is applied here, whichever node wrote it. No content of it can stop the node.
 - A write is refused before anything is done for it, and only what a client asks is: operations of peers, and the node's own
   work, are counted and never refused, or replicas would differ.
-- A space that holds what it may, or more, takes writes that remove, so that it can be left again. A write that begins
-  below a limit is made as a whole, so it may pass the limit once.
+- A space that holds what it may, or more, takes writes that remove, so that it can be left again: if they make no object,
+  and carry no large value. A write that begins below a limit is made as a whole, so it may pass the limit once.
 - The space of the nodes themselves has no quota.
 """
 
@@ -30,7 +30,7 @@ from shoal.node.spaces.usage import Usage
 from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.declared import declaration_of
+from shoal.protocol.declared import Shape, declaration_of
 from shoal.protocol.requests import QUOTAS, Follow, ObjectWrite, Push, Quota, QuotaView, ReadQuota, Subscription
 from shoal.protocol.requests.families import operations
 from shoal.records import NamedTuple
@@ -40,6 +40,11 @@ RECORDS = Target(Kind.MAP, RESERVED, QUOTAS)
 """The map of the records."""
 
 _FREEING = frozenset(kind for kind in operations(ObjectWrite) if declaration_of(kind).frees)
+_CARRIED = {
+    kind: [field.name for field in structs.fields(kind) if Shape.VALUE in getattr(field.type, "__metadata__", ())]
+    for kind in _FREEING
+}
+_CARRIED_BYTES_MAX = 1024  # Of the values of a write that removes, such as the result of a completed item.
 _AGAIN_S = 5.0  # Until what was deleted may be swept.
 _OPEN_AGAIN_S = 1.0
 _WAIT_S_MIN = 0.01
@@ -103,12 +108,22 @@ class _Rate:
 
 
 class Quotas:
-    """Applies the quotas of one node. `read` answers a read of a map from the rows applied here."""
+    """Applies the quotas of one node. `read` answers a read of a map from the rows applied here; `holds` tells whether there is
+    an object.
+    """
 
-    def __init__(self, context: NodeContext, usage: Usage, *, read: Callable[[requests.ReadMap, Target], Any]) -> None:
+    def __init__(
+        self,
+        context: NodeContext,
+        usage: Usage,
+        *,
+        read: Callable[[requests.ReadMap, Target], Any],
+        holds: Callable[[Target], bool],
+    ) -> None:
         self._usage = usage
         self._partitions = context.partitions
         self._read = read
+        self._holds = holds
         self._monotonic = context.environment.monotonic
         self._default = Quota(
             context.config.quota_bytes,
@@ -165,7 +180,7 @@ class Quotas:
             limits = self.of(space).limits
             if limits == _NONE:
                 continue
-            own = [write for target, write in zip(targets, asked.writes, strict=True) if target.space == space]
+            own = [each for each in zip(targets, asked.writes, strict=True) if each[0].space == space]
             refusal = self._refusal(space, own, limits)
             if refusal is not None and not is_known():
                 self._note(refusal)
@@ -195,8 +210,13 @@ class Quotas:
                 found.append(space)
         return found
 
-    def _refusal(self, space: str, own: Sequence[ObjectWrite[Any]], limits: Quota) -> Overloaded | None:
-        if (limits.bytes or limits.objects) and not _FREEING.issuperset(map(type, own)):
+    def _frees(self, target: Target, write: ObjectWrite[Any]) -> bool:
+        if type(write) not in _FREEING or (declaration_of(type(write)).makes and not self._holds(target)):
+            return False
+        return sum(len(getattr(write, name)) for name in _CARRIED[type(write)]) <= _CARRIED_BYTES_MAX
+
+    def _refusal(self, space: str, own: Sequence[tuple[Target, ObjectWrite[Any]]], limits: Quota) -> Overloaded | None:
+        if (limits.bytes or limits.objects) and not all(self._frees(target, write) for target, write in own):
             use = self._usage.of(space)
             if limits.bytes and use.bytes >= limits.bytes:
                 return _reached(space, "bytes", use.bytes, limits.bytes, _AGAIN_S)

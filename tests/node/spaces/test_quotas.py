@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from shoal import values
 from shoal.errors import HeadMoved, InvalidInput, Overloaded, ShoalError
@@ -14,11 +15,30 @@ from shoal.names import RESERVED
 from shoal.node.environment import turn
 from shoal.node.spaces import usage
 from shoal.node.spaces.quotas import parsed
-from shoal.protocol.requests import QUOTAS, Add, Follow, PutEntry, Quota, QuotaView, Watch
+from shoal.protocol.declared import declaration_of
+from shoal.protocol.requests import (
+    QUOTAS,
+    Ack,
+    Add,
+    Dequeue,
+    Follow,
+    ObjectWrite,
+    PutEntry,
+    Quota,
+    QuotaView,
+    ReadQueue,
+    SetRetention,
+    Watch,
+)
+from shoal.protocol.requests.families import operations
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
+from tests.access.requests_of_each_kind import made
 from tests.node.conftest import Bench, Opener
+
+CONTENTS: dict[Any, dict[str, Any]] = {Ack: {"cursor": b""}, SetRetention: {"events": 5}}
+"""Fields that only some values suit."""
 
 
 async def counted(bench: Bench) -> QuotaView:
@@ -135,6 +155,32 @@ async def test_a_quota_below_what_is_held_takes_deletions(bench: Bench) -> None:
     for n in range(4):
         await bench.space.counter(f"c{n}").delete()
     await bench.space.counter("new").add(1)
+
+
+async def test_a_reached_quota_stays_reached(bench: Bench) -> None:
+    """Whatever removes, by its declaration, makes nothing of an object that is not there."""
+    await bench.space.register("large").set("x" * 3000)
+    await bench.space.set_quota(bytes=2000, objects=1)
+    before = (await counted(bench)).used
+    for kind in operations(ObjectWrite):
+        if not declaration_of(kind).frees:
+            continue
+        names = {field.name: "absent" for field in structs.fields(kind) if field.type is str and field.name != "space"}
+        write = structs.replace(made(kind, "crew"), **names, **CONTENTS.get(kind, {}))
+        with suppress(ShoalError):
+            await bench.node.session().call(write)
+        assert (await counted(bench)).used == before, kind
+
+
+async def test_large_results_are_refused_at_a_reached_quota(bench: Bench) -> None:
+    worklist, session = bench.space.thread("t").worklist("todo"), bench.node.session()
+    await worklist.add(["first"])
+    [item] = (await session.call(ReadQueue("crew", "t", "todo"))).entries
+    await bench.space.set_quota(bytes=1)
+    await counted(bench)
+    with pytest.raises(Overloaded):
+        await session.call(Dequeue("crew", "t", "todo", item.id, result=values.encode("x" * 2000)))
+    assert (await session.call(Dequeue("crew", "t", "todo", item.id, result=values.encode("done")))).first
 
 
 async def test_repeated_writes_are_answered_again(bench: Bench) -> None:
