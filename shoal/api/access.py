@@ -26,7 +26,7 @@ class AccessView(Struct):
 
 async def access(exchange: Exchange) -> web.Response:
     """The claims of the caller's token."""
-    return exchange.answer(_view(exchange))
+    return await exchange.answer(_view(exchange))
 
 
 async def keep_cookie(exchange: Exchange) -> web.Response:
@@ -38,14 +38,14 @@ async def keep_cookie(exchange: Exchange) -> web.Response:
     bearer, token = exchange.bearer, credentials.presented(exchange.request)
     if bearer is None or token is None:
         raise Unsupported("this node asks for no token, so that a cookie would hold none. Nothing was written.")
-    response = exchange.answer(_view(exchange))
+    response = await exchange.answer(_view(exchange))
     credentials.keep(response, token, lasts_s=bearer.lasts_s)
     return response
 
 
 async def drop_cookie(exchange: Exchange) -> web.Response:
     """Let the browser forget the cookie."""
-    response = exchange.answer(AccessView(open=exchange.bearer is None))
+    response = await exchange.answer(AccessView(open=exchange.bearer is None))
     credentials.drop(response)
     return response
 

@@ -54,7 +54,7 @@ async def batch(exchange: Exchange) -> web.Response:
     check_together(body.writes, TOGETHER_MAX, "writes")
     space = exchange.name("space")
     reply = await exchange.call(Batch([_write(exchange, space, op) for op in body.writes]))
-    return exchange.answer({"replies": [show(exchange, answer) for answer in reply.replies]})
+    return await exchange.answer({"replies": [show(exchange, answer) for answer in reply.replies]})
 
 
 def _write(exchange: Exchange, space: str, op: Struct) -> Any:

@@ -193,7 +193,7 @@ class Derived:
                 raise NotFound(f"there is no such entry: {exchange.request.path}. It was never written, or is gone.")
             if self._version:
                 exchange.version = getattr(shown, self._version)
-            return exchange.answer(shown, status=201 if _is_created(reply, self.http.created) else 200)
+            return await exchange.answer(shown, status=201 if _is_created(reply, self.http.created) else 200)
 
         answer.__module__ = self.kind.__module__
         return answer

@@ -47,7 +47,7 @@ class ClusterDocument(_ClusterView):
 
 async def healthz(exchange: Exchange) -> web.Response:
     """200 as long as the process answers. It does not ask the node, so that a full disk causes no restart."""
-    return exchange.answer(Alive())
+    return await exchange.answer(Alive())
 
 
 async def readyz(exchange: Exchange) -> web.Response:
@@ -67,7 +67,7 @@ async def readyz(exchange: Exchange) -> web.Response:
         raise CatchingUp(
             f"the node is catching up{_because(status)}. Nothing was written. Ask another node.", state="refilling"
         )
-    return exchange.answer(Ready("ready", status.node, status.reason, status.register))
+    return await exchange.answer(Ready("ready", status.node, status.reason, status.register))
 
 
 async def metrics(exchange: Exchange) -> web.Response:
@@ -79,7 +79,7 @@ async def metrics(exchange: Exchange) -> web.Response:
 async def cluster(exchange: Exchange) -> web.Response:
     """The members as this node sees them, and more of this node."""
     view, status = show(exchange, await _view(exchange)), show(exchange, await node_status(exchange))
-    return exchange.answer(ClusterDocument(**structs.asdict(view), node=status))
+    return await exchange.answer(ClusterDocument(**structs.asdict(view), node=status))
 
 
 async def _view(exchange: Exchange) -> ClusterView:

@@ -74,7 +74,7 @@ async def welcome(exchange: Exchange) -> web.Response:
     about = exchange.request.app[ABOUT]
     view = Welcome("shoal", _SUMMARY, about.version, about.node)
     if _HTML not in exchange.request.headers.get(hdrs.ACCEPT, ""):
-        return exchange.answer(view)
+        return await exchange.answer(view)
     links = "".join(
         f'<li><a href="{escape(path.lstrip("/"))}">{escape(name)}</a></li>'
         for name in ("docs", "openapi", "health", "ready", "metrics", "cluster", "spaces")

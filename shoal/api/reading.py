@@ -63,7 +63,7 @@ async def read(exchange: Exchange) -> web.Response:
     body, space = await exchange.body(ReadBody), exchange.name("space")
     request = MultiRead([_read(exchange, space, op) for op in body.reads])
     reply = await exchange.call(request, stale=exchange.query(ReadQuery).stale)
-    return exchange.answer(
+    return await exchange.answer(
         ReadView([_view(exchange, op, answer) for op, answer in zip(body.reads, reply.replies, strict=True)])
     )
 

@@ -48,7 +48,7 @@ def to_json(value: object) -> Any:
     Raises:
         InvalidValue: it holds something that cannot be serialised, or nests too deep.
     """
-    return _to_json(value, JSON_DEPTH_MAX)
+    return tree_of(value, JSON_DEPTH_MAX)
 
 
 def from_json(tree: object) -> Any:
@@ -58,16 +58,22 @@ def from_json(tree: object) -> Any:
         InvalidValue: a tag is unknown, or its value does not fit it.
     """
     try:
-        return _from_json(tree, JSON_DEPTH_MAX)
+        return value_of(tree, JSON_DEPTH_MAX)
     except (InvalidValue, MemoryError):
         raise
     except Exception as failure:  # Registered classes may raise anything.
         raise InvalidValue(f"the JSON is no value: {failure or type(failure).__name__}. Nothing was written.") from failure
 
 
-def _to_json(value: Any, depth: int) -> Any:
+def too_deep() -> InvalidValue:
+    """The error for a value that JSON cannot show."""
+    return InvalidValue(f"the value nests more than {JSON_DEPTH_MAX} deep, too deep for JSON. Read it as msgpack instead.")
+
+
+def tree_of(value: Any, depth: int) -> Any:
+    """As `to_json`, for a part that may nest so deep."""
     if depth == 0:
-        raise InvalidValue(f"the value nests more than {JSON_DEPTH_MAX} deep, too deep for JSON. Read it as msgpack instead.")
+        raise too_deep()
     cls = type(value)
     if value is None or cls is bool:
         return value
@@ -78,7 +84,7 @@ def _to_json(value: Any, depth: int) -> Any:
     if cls is float:
         return value if math.isfinite(value) else {"$type": "float", "value": str(value)}
     if cls is list:
-        return [_to_json(item, depth - 1) for item in value]
+        return [tree_of(item, depth - 1) for item in value]
     if cls is dict:
         return _dict_to_json(value, depth)
     return _extension_to_json(value, depth)
@@ -102,8 +108,8 @@ def _int_text(value: int) -> str:
 
 def _dict_to_json(value: dict[Any, Any], depth: int) -> Any:
     if "$type" not in value and all(type(key) is str for key in value):
-        return {_text(key): _to_json(item, depth - 1) for key, item in value.items()}
-    pairs = [[_to_json(key, depth - 1), _to_json(item, depth - 1)] for key, item in value.items()]
+        return {_text(key): tree_of(item, depth - 1) for key, item in value.items()}
+    pairs = [[tree_of(key, depth - 1), tree_of(item, depth - 1)] for key, item in value.items()]
     return {"$type": "dict", "value": pairs}
 
 
@@ -113,7 +119,7 @@ def _extension_to_json(value: Any, depth: int) -> Any:
         return {"$type": "bytes", "value": base64.b64encode(value).decode()}
     if cls in (set, frozenset):
         # Converted first, because that bounds the depth of the items that are encoded for the order.
-        converted = {encode(item): _to_json(item, depth - 1) for item in value}
+        converted = {encode(item): tree_of(item, depth - 1) for item in value}
         return {"$type": cls.__name__, "value": [converted[packed] for packed in sorted(converted)]}
     form = BY_CLASS.get(cls) or arrays.form_of(cls)
     if form is not None:
@@ -121,23 +127,24 @@ def _extension_to_json(value: Any, depth: int) -> Any:
             plain = form.dump(value)
         except ValueError as error:
             raise InvalidValue(f"a {registry.default_name(cls)} cannot be serialised: {error}. Nothing was written.") from None
-        return {"$type": form.tag, "value": _to_json(plain, depth - 1)}
+        return {"$type": form.tag, "value": tree_of(plain, depth - 1)}
     entry = registry.entry_of(cls)
     if entry is None:  # msgpack's own extension values are encoded as they are, and mean nothing here.
         raise InvalidValue(f"a {registry.default_name(cls)} has no JSON form.")
-    shown = {"$type": "object", "class": entry.name, "value": _to_json(entry.pack(value), depth - 1)}
+    shown = {"$type": "object", "class": entry.name, "value": tree_of(entry.pack(value), depth - 1)}
     return shown if entry.version == 1 else {**shown, "version": entry.version}
 
 
-def _from_json(tree: Any, depth: int) -> Any:
+def value_of(tree: Any, depth: int) -> Any:
+    """As `from_json`, for a part that may nest so deep; what classes raise is passed on."""
     if depth == 0:
         raise InvalidValue(f"the JSON nests more than {JSON_DEPTH_MAX} deep. Nothing was written.")
     if type(tree) is list:
-        return [_from_json(item, depth - 1) for item in tree]
+        return [value_of(item, depth - 1) for item in tree]
     if type(tree) is not dict:
         return tree
     if "$type" not in tree:
-        return {key: _from_json(item, depth - 1) for key, item in tree.items()}
+        return {key: value_of(item, depth - 1) for key, item in tree.items()}
     return _untag(tree, depth - 1)
 
 
@@ -151,7 +158,7 @@ def _untag(tree: dict[str, Any], depth: int) -> Any:
         )
     if tag in ("int", "float", "bytes"):
         return _untag_scalar(tag, tree["value"])
-    plain = _from_json(tree["value"], depth)
+    plain = value_of(tree["value"], depth)
     if tag == "dict":
         return dict(plain)
     if tag == "object":

@@ -25,9 +25,9 @@ STEPS_MAX = 1 << 18  # Of finding least differences: some tens of milliseconds.
 
 _FEW_BYTES = 256
 _NIL = 0xC0
-_LISTS = frozenset([*range(0x90, 0xA0), 0xDC, 0xDD])  # The first bytes of msgpack's lists and maps,
-_MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
-_EXTENSIONS = {0xC7: 3, 0xC8: 4, 0xC9: 6, **dict.fromkeys(range(0xD4, 0xD9), 2)}  # and of extensions, by their heads' length.
+LISTS = frozenset([*range(0x90, 0xA0), 0xDC, 0xDD])  # The first bytes of msgpack's lists and maps,
+MAPS = frozenset([*range(0x80, 0x90), 0xDE, 0xDF])
+EXTENSIONS = {0xC7: 3, 0xC8: 4, 0xC9: 6, **dict.fromkeys(range(0xD4, 0xD9), 2)}  # and of extensions, by their heads' length.
 
 Opcodes = list[tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]]  # As difflib has them.
 
@@ -35,7 +35,7 @@ Opcodes = list[tuple[Literal["replace", "delete", "insert", "equal"], int, int, 
 def length_of_list(head: bytes) -> int | None:
     """The length of a packed list, by its first five bytes; None if it is no list."""
     first = head[0] if head else _NIL
-    if first not in _LISTS:
+    if first not in LISTS:
         return None
     return first & 0x0F if first < 0xDC else int.from_bytes(head[1 : 3 if first == 0xDC else 5], "big")
 
@@ -99,14 +99,14 @@ class Allowance:
             begin, left = walker.tell(), left - 1
             self._nodes -= 1
             first = packed[begin] if begin < len(packed) else _NIL
-            if first in _LISTS or first in _MAPS:
-                inside = walker.read_array_header() if first in _LISTS else 2 * walker.read_map_header()
+            if first in LISTS or first in MAPS:
+                inside = walker.read_array_header() if first in LISTS else 2 * walker.read_map_header()
                 self._enter(inside)
                 left += inside
             else:
                 walker.skip()
-                if first in _EXTENSIONS:
-                    extensions.append(packed[begin + _EXTENSIONS[first] : walker.tell()])
+                if first in EXTENSIONS:
+                    extensions.append(packed[begin + EXTENSIONS[first] : walker.tell()])
         self._enter(0)
 
     def _enter(self, inside: int) -> None:

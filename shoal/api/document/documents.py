@@ -8,9 +8,21 @@ import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from shoal.api.http.exchange import JSON, JSON_PATCH, MSGPACK, MSGPACK_TYPES, Exchange, ReadQuery, WriteQuery, no_json
+from shoal.api.http.exchange import (
+    JSON,
+    JSON_PATCH,
+    MSGPACK,
+    MSGPACK_TYPES,
+    Exchange,
+    ReadQuery,
+    WriteQuery,
+    no_json,
+    too_many_values,
+)
 from shoal.errors import InvalidInput
 from shoal.protocol.requests import DocumentJson, Patch, ReadDocumentJson, Replace, document_version
+from shoal.values.stepped import has_more_values
+from shoal.values.work import NODES_MAX
 
 
 class EditQuery(WriteQuery, forbid_unknown_fields=True):
@@ -45,6 +57,8 @@ async def patch_document(exchange: Exchange) -> web.Response:
         DocumentChanged: the content is not the version that `If-Match` names; nothing was written.
     """
     patch = await exchange.raw_body(JSON_PATCH, JSON)
+    if has_more_values(patch, NODES_MAX):
+        raise too_many_values()
     try:
         msgspec.json.decode(patch, type=list[Raw])
     except msgspec.ValidationError:

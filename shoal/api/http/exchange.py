@@ -10,6 +10,8 @@ Laws:
   them; those of a JSON body are converted.
 - The Content-Type decides the request's format and Accept the answer's: JSON
   unless it is msgpack.
+- JSON is converted in steps, between which others get a turn: the values of a body
+  when it is read, those of an answer when it is written.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from collections.abc import Generator, Iterator
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -29,13 +33,15 @@ from shoal.api.http import headers
 from shoal.api.http.bodies import Noting, Receiving
 from shoal.api.http.problems import UnsupportedMediaType
 from shoal.config import Config
-from shoal.errors import InvalidInput, InvalidName, InvalidValue
+from shoal.errors import InvalidInput, InvalidName, InvalidValue, ShoalError, TooLarge
 from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
 from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.names import check_key, check_name
 from shoal.protocol.bookmark import SharedBookmark
 from shoal.protocol.conformance import nearest, too_many
 from shoal.protocol.requests import Durability, R, Read, Request
+from shoal.values.stepped import STEP_BYTES, has_more_values, made_at_once, packed_in_steps, text_in_steps
+from shoal.values.work import NODES_MAX, Allowance
 from shoal.workflows.connection import Connection, HeldLeases
 
 BOOKMARK_HEADER_BYTES_MAX = 6 * 1024  # In an HTTP answer; clients and proxies refuse headers of more than about 8 KiB.
@@ -51,7 +57,10 @@ MSGPACK_TYPES = frozenset({MSGPACK, "application/x-msgpack", "application/vnd.ms
 Seconds = Annotated[float, Meta(ge=0, le=2**40)]  # Milliseconds of them fit 64 bits.
 
 _T = TypeVar("_T", bound=Struct)
+_Made = TypeVar("_Made")
+_NO_VALUE = "the body holds a value that is"
 _SURROGATE = "a lone surrogate (half of a UTF-16 pair), which UTF-8 cannot hold"
+_EXPLAINED_BYTES = 64 * 1024  # Longer text is not decoded once more to explain what is wrong with it.
 _UNDECODABLE = (msgspec.DecodeError, RecursionError, UnicodeDecodeError, OverflowError)
 
 
@@ -96,6 +105,10 @@ class Exchange:
         self.version: str | None = None  # The version that the answer shows or wrote; a part of its ETag.
         self._template = template
         self._packed = request.content_type in MSGPACK_TYPES
+        self._given: Struct | None = None  # The body, so that its values keep their identity.
+        self._stored: dict[int, bytes | ShoalError] = {}  # The values of a large body by their identity, as stored.
+        self._later: list[_Later] = []
+        self._shown_bytes = 0
 
     # ── what was asked ────────────────────────────────────────────────────────
 
@@ -127,9 +140,34 @@ class Exchange:
             UnsupportedMediaType: it is neither JSON nor msgpack.
             InvalidValue: it is not what its Content-Type says.
             InvalidInput: a field is unknown, missing, or not of its type.
+            TooLarge: it is JSON whose lists and objects, except for those within values, have more than `NODES_MAX` entries.
         """
         raw = await self.raw_body(JSON, *MSGPACK_TYPES)
-        return _decoded(raw, kind, packed=self._packed)
+        if self._packed or len(raw) <= STEP_BYTES:
+            return _decoded(raw, kind, packed=self._packed)
+        if raw.count(b",") > NODES_MAX and await _in_turns(made_at_once(raw, _depth_of(kind))) > NODES_MAX:
+            raise TooLarge(
+                f"the body's lists and objects have more than {NODES_MAX} entries. Nothing was written. Send it in parts."
+            )
+        body = _decoded(raw, kind, packed=False)
+        self._given = body
+        await self._store(body)
+        return body
+
+    async def _store(self, body: Struct) -> None:
+        """Convert the values of a large JSON body. A part that is JSON by definition may be none, so errors wait."""
+        waited = 0
+        for value in _values_in(body):
+            try:
+                self._stored[id(value)] = await _in_turns(packed_in_steps(bytes(value)))
+            except _UNDECODABLE as reason:
+                self._stored[id(value)] = no_json(value, reason, what=_NO_VALUE)
+            except ShoalError as error:
+                self._stored[id(value)] = error
+            waited += len(bytes(value))
+            if waited > STEP_BYTES:
+                waited = 0
+                await asyncio.sleep(0)
 
     async def raw_body(self, *content_types: str) -> bytes:
         """The body's bytes, if its Content-Type is one of these, or if it has none.
@@ -209,13 +247,19 @@ class Exchange:
 
         Raises:
             InvalidValue: it is not valid JSON, or cannot be stored.
+            TooLarge: an object with a tag in it is too large to be converted.
         """
         if self._packed:
             return bytes(value)
+        known = self._stored.get(id(value))
+        if isinstance(known, ShoalError):
+            raise known
+        if known is not None:
+            return known
         try:
             plain = msgspec.json.decode(value)
         except _UNDECODABLE as reason:
-            raise no_json(value, reason, what="the body holds a value that is") from None
+            raise no_json(value, reason, what=_NO_VALUE) from None
         return values.encode(values.from_json(plain))
 
     def stored_map(self, fields: dict[str, Raw], /) -> bytes:
@@ -227,7 +271,12 @@ class Exchange:
 
         Raises:
             InvalidValue: it is not JSON.
+            TooLarge: it has more than `NODES_MAX` values.
         """
+        if self._packed:
+            Allowance().charge_packed(bytes(part))
+        elif has_more_values(bytes(part), NODES_MAX):
+            raise too_many_values()
         try:
             plain = msgspec.msgpack.decode(part) if self._packed else msgspec.json.decode(part)
             return json.dumps(plain, sort_keys=True, ensure_ascii=False).encode()
@@ -243,18 +292,26 @@ class Exchange:
 
         Raises:
             InvalidValue: it cannot be stored, or is of a class that is not registered here.
+            TooLarge: it has more than `NODES_MAX` values.
         """
-        return values.decode(self.stored(part))
+        stored = self.stored(part)
+        Allowance().charge_packed(stored)
+        return values.decode(stored)
 
     def of_value(self, value: Any, /) -> Raw:
         """Show a Python object as a part of the answer."""
         return self.shown(values.encode(value))
 
     def shown(self, stored: bytes, /, schema: str = "") -> Raw:
-        """Show a stored value as a part of the answer. A channel's type may depend on `schema`, its checkpoint's."""
+        """Show a stored value as a part of the view for `answer`. A channel's type may depend on `schema`, its checkpoint's."""
         if self.answers_packed:
             return Raw(stored)
-        return Raw(msgspec.json.encode(values.to_json(values.decode_channel(stored, schema))))
+        self._shown_bytes += len(stored)
+        if self._shown_bytes <= STEP_BYTES:
+            return Raw(msgspec.json.encode(values.to_json(values.decode_channel(stored, schema))))
+        later = _Later(stored, schema)
+        self._later.append(later)
+        return cast("Raw", later)
 
     # ── the answer ────────────────────────────────────────────────────────────
 
@@ -268,11 +325,71 @@ class Exchange:
         accepted = (part.split(";")[0].strip().lower() for part in self.request.headers.get("Accept", "").split(","))
         return next((kind in MSGPACK_TYPES for kind in accepted if kind == JSON or kind in MSGPACK_TYPES), False)
 
-    def answer(self, view: Struct | dict[str, Any], /, *, status: int = 200) -> web.Response:
-        """A response with `view` in the format that the client accepts."""
+    async def answer(self, view: Struct | dict[str, Any], /, *, status: int = 200) -> web.Response:
+        """A response with `view` in the format that the client accepts.
+
+        Raises:
+            InvalidValue, TooLarge: a value in it cannot be shown as JSON.
+        """
+        await self._show()
         if self.answers_packed:
             return web.Response(body=msgspec.msgpack.encode(view), status=status, content_type=MSGPACK)
-        return web.Response(body=msgspec.json.encode(view), status=status, content_type=JSON)
+        return web.Response(body=msgspec.json.encode(view, enc_hook=_text_of), status=status, content_type=JSON)
+
+    async def _show(self) -> None:
+        waited = 0
+        for later in self._later:
+            later.text = Raw(await _in_turns(text_in_steps(later.stored, later.schema)))
+            waited += len(later.stored)
+            if waited > STEP_BYTES:
+                waited = 0
+                await asyncio.sleep(0)
+
+
+class _Later:
+    """The place of a value in an answer, which is converted before the answer is written."""
+
+    __slots__ = ("schema", "stored", "text")
+
+    def __init__(self, stored: bytes, schema: str) -> None:
+        self.stored = stored
+        self.schema = schema
+        self.text = Raw()
+
+
+def _text_of(part: object) -> Raw:
+    assert isinstance(part, _Later), part
+    return part.text
+
+
+async def _in_turns(steps: Generator[None, None, _Made]) -> _Made:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            made: _Made = done.value
+            return made
+        await asyncio.sleep(0)
+
+
+def _values_in(part: Any) -> Iterator[Raw]:
+    if isinstance(part, Raw):
+        yield part
+    elif isinstance(part, Struct):
+        for name in part.__struct_fields__:
+            yield from _values_in(getattr(part, name))
+    elif isinstance(part, list | dict):
+        for inner in part.values() if isinstance(part, dict) else part:
+            yield from _values_in(inner)
+
+
+@cache
+def _depth_of(kind: Any) -> int:
+    """How deep the objects nest that decoding this type makes; values stay text."""
+    if isinstance(kind, type) and issubclass(kind, Struct):
+        return 1 + max((_depth_of(hint) for hint in get_type_hints(kind).values()), default=0)
+    inner = max((_depth_of(part) for part in get_args(kind) if part is not kind), default=0)
+    return inner + (get_origin(kind) in (list, dict))
 
 
 def name_in(request: web.Request, template: str, part: str) -> str:
@@ -306,12 +423,19 @@ def decoded(raw: str, what: str) -> str:
 def no_json(raw: bytes | Raw, reason: Exception, *, what: str = "the body is") -> InvalidValue:
     """The error for `raw`, which is not JSON that can be stored."""
     try:
+        if len(bytes(raw)) > _EXPLAINED_BYTES:
+            raise ValueError
         json.dumps(json.loads(bytes(raw)), ensure_ascii=False).encode()
     except UnicodeEncodeError:
         return InvalidValue(f"{what} JSON that cannot be stored: it holds {_SURROGATE}. Nothing was written.")
     except (ValueError, RecursionError):
         pass
     return InvalidValue(f"{what} not valid JSON: {reason}. Nothing was written.")
+
+
+def too_many_values() -> TooLarge:
+    """The error for JSON with more values than `NODES_MAX`."""
+    return TooLarge(f"the JSON has more than {NODES_MAX} values. Nothing was written. Send it in parts.")
 
 
 def _decoded(raw: bytes, kind: type[_T], *, packed: bool) -> _T:

@@ -57,7 +57,7 @@ async def audit(exchange: Exchange) -> web.Response:
         AuditEntryView(each.time, each.kind, each.text, each.by, each.known, each.id, exchange.of_value(each.data))
         for each in await workflow.audit(checkpoints)
     ]
-    return exchange.answer(AuditView(entries))
+    return await exchange.answer(AuditView(entries))
 
 
 async def export_thread(exchange: Exchange) -> web.StreamResponse:

@@ -48,7 +48,7 @@ async def diff(exchange: Exchange) -> web.Response:
     checkpoints = exchange.checkpoints()
     found = await difference(checkpoints, query.before, query.after, reveal=query.reveal, stale=query.stale)
     channels = {name: [_view(exchange, change) for change in changes] for name, changes in found.channels.items()}
-    return exchange.answer(DiffView(found.before, found.after, channels))
+    return await exchange.answer(DiffView(found.before, found.after, channels))
 
 
 def _view(exchange: Exchange, change: Change) -> DifferenceView:

@@ -123,7 +123,7 @@ async def merge_preview(exchange: Exchange) -> web.Response:
 
     state = await merged(sides.base, sides.states, left)
     result = {name: shown(name, value) for name, value in state.items()}
-    return exchange.answer(MergeView(list(sides.ordered), sides.base_id, result, found, sides.secret))
+    return await exchange.answer(MergeView(list(sides.ordered), sides.base_id, result, found, sides.secret))
 
 
 async def merge(exchange: Exchange) -> web.Response:
@@ -153,7 +153,7 @@ async def merge(exchange: Exchange) -> web.Response:
         key=exchange.key,
         durability=exchange.durability,
     )
-    return exchange.answer(_view(exchange, joined))
+    return await exchange.answer(_view(exchange, joined))
 
 
 async def _check_seen(checkpoints: ThreadCheckpoints, body: MergeBody) -> None:
@@ -193,7 +193,7 @@ async def edit(exchange: Exchange) -> web.Response:
     made = await editing.edit(
         exchange.checkpoints(), patch, by=body.by, branch=body.branch, key=exchange.key, durability=exchange.durability
     )
-    return exchange.answer(_view(exchange, made))
+    return await exchange.answer(_view(exchange, made))
 
 
 async def mutations(exchange: Exchange) -> web.Response:
@@ -204,7 +204,7 @@ async def mutations(exchange: Exchange) -> web.Response:
     head = await checkpoints.newest(query.branch)
     log = changed(checkpoints, head, after=query.after, limit=limit + 1, reveal=query.reveal)
     found = [each async for each in log]
-    return exchange.answer(MutationsView([_mutation(exchange, each) for each in found[:limit]], len(found) > limit))
+    return await exchange.answer(MutationsView([_mutation(exchange, each) for each in found[:limit]], len(found) > limit))
 
 
 def _view(exchange: Exchange, made: Checkpoint) -> Struct:

@@ -68,7 +68,7 @@ async def replay(exchange: Exchange) -> web.Response:
     if start.value is None:
         await check_whole(exchange.connection, space, thread)
     snapshot = None if start.value is None else exchange.shown(start.value)
-    return exchange.answer(
+    return await exchange.answer(
         ReplayView(
             snapshot,
             start.event,

@@ -90,7 +90,7 @@ async def resume(exchange: Exchange) -> web.Response:
         list(differences),
     )
     shown = None if checkpoint is None else show(exchange, checkpoint)
-    return exchange.answer(
+    return await exchange.answer(
         ResumeView(
             shown, [show(exchange, step) for step in still.items], [show(exchange, event) for event in events.events], reason
         )

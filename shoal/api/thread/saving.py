@@ -56,7 +56,7 @@ async def save(exchange: Exchange) -> web.Response:
     body.expect_head = exchange.expected(body.expect_head, "expect_head")
     reply = await exchange.call(save_request(exchange, exchange.name("space"), exchange.name("thread"), body))
     exchange.version = reply.id
-    return exchange.answer(show(exchange, reply), status=201)
+    return await exchange.answer(show(exchange, reply), status=201)
 
 
 def save_request(exchange: Exchange, space: str, thread: str, fields: SaveFields) -> Save:

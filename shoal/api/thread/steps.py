@@ -65,4 +65,4 @@ async def begin(exchange: Exchange) -> web.Response:
         withdrawal = EndStep(space, thread, key, step.attempt, "withdrawn")
         with partly(True, "the step is begun, beside another attempt", "Begin it again with the same attempt."):
             step = await exchange.session.call(withdrawal)
-    return exchange.answer(show(exchange, step), status=201 if step.begun else 200)
+    return await exchange.answer(show(exchange, step), status=201 if step.begun else 200)

@@ -1,0 +1,378 @@
+"""Values between JSON text and msgpack in steps, so that a large one does not delay others.
+
+Laws:
+- The result is the one of `shoal.values.tagged`, in one step: `encode(from_json(…))`, and `to_json(decode(…))` as text.
+- A step makes objects of a few thousand values at most, whatever the value holds. What cannot be divided, a tagged object of
+  JSON or an extension value, may have `WHOLE_VALUES_MAX` values inside.
+
+Text and bytes are gone through once, however deep the value nests.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable, Iterator
+from itertools import islice, pairwise
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import msgspec
+from msgspec import Raw
+
+from shoal.errors import InvalidValue, TooLarge
+from shoal.values import tagged
+from shoal.values.codec import LANGGRAPH, decode_channel, encode
+from shoal.values.forms import BY_CLASS, FROZENSET_CODE, SET_CODE
+from shoal.values.tagged import JSON_DEPTH_MAX
+from shoal.values.work import EXTENSIONS, LISTS, MAPS, Allowance
+
+STEP_BYTES = 16 * 1024
+"""What one step converts: some milliseconds, if all of it is empty lists."""
+WHOLE_VALUES_MAX = 50_000
+"""The values within one part that cannot be divided."""
+STEP_PARTS = 2048
+
+Steps = Generator[None, None, bytes]
+
+# A string is one token, so that what it holds is not taken for structure; a long one is looked at in pieces.
+_STRING = rb'(?:[^"\\]++|\\.){0,%d}+("?)' % STEP_PARTS
+_TOKEN = re.compile(rb'"' + _STRING + rb"|[][{},]", re.DOTALL)
+_REST = re.compile(_STRING, re.DOTALL)
+_COMMA, _QUOTE, _OBJECT = b',"{'
+_OPENING = frozenset(b"[{")
+
+
+def packed_in_steps(text: bytes) -> Steps:
+    """The packed value of well-formed JSON text.
+
+    Raises:
+        InvalidValue: as `from_json`.
+        TooLarge: a tagged object has more than `WHOLE_VALUES_MAX` values inside.
+        msgspec.MsgspecError, UnicodeError, RecursionError: a part of it is no JSON after all.
+    """
+    opened: list[_Given] = []
+    is_small = len(text) <= STEP_BYTES or text[:1] == b'"'
+    for met, (at, first) in enumerate(() if is_small else _tokens(text)):
+        if not met % STEP_PARTS:
+            yield
+        if first == _COMMA:
+            opened[-1].end_element(opened, text, at)
+        elif first in _OPENING:
+            if len(opened) == JSON_DEPTH_MAX:
+                raise InvalidValue(f"the JSON nests more than {JSON_DEPTH_MAX} deep. Nothing was written.")
+            opened.append(_Given(at, first == _OBJECT, JSON_DEPTH_MAX - len(opened), met))
+        elif first != _QUOTE:
+            packed = yield from opened.pop().closed(text, at, met)
+            if packed is not None and not opened:
+                return packed
+            if packed is not None:
+                opened[-1].add(packed)
+    return encode(tagged.from_json(msgspec.json.decode(text)))  # It is small, or one text, or little in much space.
+
+
+def made_at_once(text: bytes, depth_max: int) -> Generator[None, None, int]:
+    """The number of values at most so deep in JSON text: those for which a decoder makes objects, if it leaves deeper ones."""
+    depth = made = 0
+    for met, (_, first) in enumerate(_tokens(text)):
+        if not met % STEP_PARTS:
+            yield
+        if first in _OPENING:
+            depth += 1
+            made += depth <= depth_max
+        elif first == _COMMA:
+            made += depth <= depth_max
+        elif first != _QUOTE:
+            depth -= 1
+    return made
+
+
+def has_more_values(text: bytes, bound: int) -> bool:
+    """Whether JSON text has more values than this, nested ones included."""
+    if text.count(b",") + text.count(b"[") + text.count(b"{") <= bound:
+        return False  # Those within strings are counted, too: it can only be less.
+    values = (1 for _, first in _tokens(text) if first == _COMMA or first in _OPENING)
+    return sum(islice(values, bound + 1)) > bound
+
+
+def _tokens(text: bytes) -> Iterator[tuple[int, int]]:
+    """Where each string, comma and bracket of JSON text is, and its first byte; a long string is several tokens."""
+    position: int | None = 0
+    while position is not None:
+        begin, position = position, None
+        for token in _TOKEN.finditer(text, begin):
+            at = token.start()
+            yield at, text[at]
+            if token[1] == b"":
+                position = token.end()
+                break
+        while position is not None and (rest := _REST.match(text, position)) is not None and rest.end() > position:
+            position = rest.end()
+            yield position, _QUOTE
+            if rest[1]:
+                break
+
+
+class _Given:
+    """A list or an object of a JSON text, converted as far as its text was looked through."""
+
+    __slots__ = (
+        "_begin",
+        "_comma",
+        "_depth",
+        "_elements",
+        "_entries",
+        "_is_map",
+        "_is_whole",
+        "_key",
+        "_length",
+        "_met",
+        "start",
+    )
+
+    def __init__(self, start: int, is_map: bool, depth: int, met: int) -> None:
+        self.start = start
+        self._begin: int | None = start + 1  # Of the elements that wait; None between a converted one and its comma.
+        self._comma = start + 1  # After the last comma between its elements.
+        self._is_map = is_map
+        self._is_whole = False  # It has a tag, and is converted when it ends.
+        self._depth = depth
+        self._met = met
+        self._elements: list[bytes] = []
+        self._length = 0
+        self._entries: dict[str, bytes] = {}  # The last one of a name counts, as in JSON.
+        self._key = ""
+
+    def end_element(self, opened: list[_Given], text: bytes, at: int) -> None:
+        """A comma of this container, the innermost one that is open. Converts what waits in all of them, if it is a step."""
+        if self._begin is not None and at - self._begin > STEP_BYTES:
+            for outer, inner in pairwise(opened):
+                if not outer._is_whole:
+                    outer._take_before(text, inner.start)
+                if outer._is_whole:
+                    break
+            else:
+                self._take(text, at)
+            self._begin = at + 1
+        elif self._begin is None:
+            self._begin = at + 1
+        self._comma = at + 1
+
+    def add(self, packed: bytes) -> None:
+        """Take an element that was converted by itself."""
+        if self._is_map:
+            self._entries[self._key] = packed
+        else:
+            self._elements.append(packed)
+            self._length += 1
+        self._begin = None
+
+    def closed(self, text: bytes, end: int, met: int) -> Generator[None, None, bytes | None]:
+        """The packed value; None if nothing of it was converted, so that it is converted with its neighbours."""
+        if not self._elements and not self._entries and not self._is_whole:
+            return None
+        if self._begin is not None and not self._is_whole:
+            self._take(text, end)
+        if self._is_whole:
+            if met - self._met > 2 * WHOLE_VALUES_MAX:  # A value counts, and so does the comma after it.
+                raise _indivisible()
+            return encode(_value(msgspec.json.decode(text[self.start : end + 1]), self._depth))
+        packer = msgpack.Packer()
+        if self._is_map:
+            parts, items = [packer.pack_map_header(len(self._entries))], iter(self._entries.items())
+            while chunk := [packer.pack(key) + packed for key, packed in islice(items, STEP_PARTS)]:
+                parts.append(b"".join(chunk))
+                yield
+            return b"".join(parts)
+        return bytes(packer.pack_array_header(self._length)) + b"".join(self._elements)
+
+    def _take(self, text: bytes, end: int) -> None:
+        chunk = text[self._begin : end]
+        if not self._is_map:
+            tree = _value(msgspec.json.decode(b"[" + chunk + b"]"), self._depth)
+            self._length += len(tree)
+            self._elements.append(encode(tree)[1 if len(tree) < 16 else 3 if len(tree) < 1 << 16 else 5 :])
+            return
+        entries = msgspec.json.decode(b"{" + chunk + b"}")
+        self._is_whole = "$type" in entries
+        if not self._is_whole:
+            for key, item in entries.items():
+                self._entries[key] = encode(_value(item, self._depth - 1))
+
+    def _take_before(self, text: bytes, child: int) -> None:
+        """Convert the elements before the one that begins at `child`, which is converted by itself."""
+        if self._begin is None or self._begin >= child:
+            return
+        if self._comma > self._begin:
+            self._take(text, self._comma - 1)
+        if self._is_map and not self._is_whole:
+            self._key = msgspec.json.decode(text[max(self._begin, self._comma) : child].rstrip().removesuffix(b":"))
+            self._is_whole = self._key == "$type"
+        self._begin = child
+
+
+def _value(tree: Any, depth: int) -> Any:
+    try:
+        return tagged.value_of(tree, depth)
+    except (InvalidValue, MemoryError):
+        raise
+    except Exception as failure:  # Registered classes may raise anything.
+        raise InvalidValue(f"the JSON is no value: {failure or type(failure).__name__}. Nothing was written.") from failure
+
+
+def _indivisible() -> TooLarge:
+    return TooLarge(
+        f"an object with a tag, which is converted as a whole, has more than {WHOLE_VALUES_MAX} values inside. "
+        "Nothing was written. Send or read it as msgpack: Content-Type or Accept: application/msgpack."
+    )
+
+
+def text_in_steps(packed: bytes, schema: str = "") -> Steps:
+    """The JSON text of a packed value, a channel of a checkpoint with this schema if there is one.
+
+    Raises:
+        InvalidValue: it is no value, cannot be read here, or nests too deep.
+        TooLarge: an extension value in it has more than `WHOLE_VALUES_MAX` values inside.
+    """
+    if len(packed) <= STEP_BYTES:
+        return msgspec.json.encode(tagged.to_json(decode_channel(packed, schema)))
+    try:
+        return (yield from _text(packed, schema, JSON_DEPTH_MAX))
+    except (msgpack.UnpackException, ValueError, IndexError) as reason:
+        raise InvalidValue(f"the bytes are not one msgpack value: {reason or type(reason).__name__}.") from None
+
+
+def _text(packed: bytes, schema: str, depth_max: int) -> Steps:
+    walker = msgpack.Unpacker(strict_map_key=False, max_buffer_size=len(packed))
+    walker.feed(packed)
+    opened = [_Shown(1, depth_max + 1)]  # A list of the value alone.
+    met = 0
+    while True:
+        inner = opened[-1]
+        while not inner.left:
+            tree, weight = yield from opened.pop().closed()
+            if not opened:
+                return msgspec.json.encode(tree)[1:-1]
+            inner = opened[-1]
+            inner.add(tree, weight)
+        met += 1
+        if not met % STEP_PARTS:
+            yield
+        at, depth = walker.tell(), inner.depth - 1
+        first = packed[at]
+        if inner.awaits_key():
+            walker.skip()
+            inner.key = _whole(packed[at : walker.tell()], schema)
+        elif first in LISTS or first in MAPS:
+            if depth == 0:
+                raise tagged.too_deep()
+            is_map = first in MAPS
+            opened.append(_Shown(walker.read_map_header() if is_map else walker.read_array_header(), depth, is_map=is_map))
+        elif first in EXTENSIONS:
+            walker.skip()
+            inner.add((yield from _extension(packed[at : walker.tell()], schema, depth)))
+        else:
+            inner.add(tagged.tree_of(walker.unpack(), depth))
+
+
+def _extension(packed: bytes, schema: str, depth: int) -> Generator[None, None, Any]:
+    head = EXTENSIONS[packed[0]]
+    tag = None if schema == LANGGRAPH or len(packed) <= STEP_BYTES else _LISTED.get(packed[head - 1])
+    if tag is None or packed[head] not in LISTS:
+        return tagged.tree_of(_whole(packed, schema), depth)
+    text = yield from _text(packed[head:], schema, depth - 1)
+    return Raw(b'{"$type":"' + tag + b'","value":' + text + b"}")
+
+
+# Extensions that hold the list of their elements, a set in the order in which it is shown.
+_LISTED = {BY_CLASS[tuple].code: b"tuple", SET_CODE: b"set", FROZENSET_CODE: b"frozenset"}
+_NO_KEY = object()
+
+
+def _whole(packed: bytes, schema: str) -> Any:
+    if len(packed) > STEP_BYTES:
+        try:
+            Allowance(nodes=WHOLE_VALUES_MAX, bytes=len(packed)).charge_packed(packed)
+        except TooLarge:
+            raise _indivisible() from None
+    return decode_channel(packed, schema)
+
+
+class _Shown:
+    """A list or a map that is shown: trees of its last elements, and text of those before."""
+
+    __slots__ = (
+        "_elements",
+        "_entries",
+        "_fresh",
+        "_has_names",
+        "_is_map",
+        "_is_text",
+        "_texts",
+        "_weight",
+        "depth",
+        "key",
+        "left",
+    )
+
+    def __init__(self, left: int, depth: int, *, is_map: bool = False) -> None:
+        self.left = left
+        self.depth = depth
+        self.key: Any = _NO_KEY  # Of the entry whose value is next.
+        self._is_map = is_map
+        self._weight = 0
+        self._is_text = False
+        self._has_names = True
+        self._elements: list[Any] = []
+        self._texts: list[bytes] = []
+        self._entries: dict[Any, Any] = {}
+        self._fresh: list[Any] = []  # The keys of trees.
+
+    def awaits_key(self) -> bool:
+        """Whether the next value is a key."""
+        return self._is_map and self.key is _NO_KEY
+
+    def add(self, tree: Any, weight: int = 1) -> None:
+        """Take an element, or the value of the entry whose key was met, of so many values."""
+        self.left -= 1
+        self._weight += weight
+        if self._is_map:
+            try:
+                self._entries[self.key] = tree
+            except TypeError as reason:
+                raise InvalidValue(f"this process cannot read the bytes as a value: {reason}.") from None
+            self._has_names = self._has_names and type(self.key) is str
+            self._fresh.append(self.key)
+            self.key = _NO_KEY
+        else:
+            self._elements.append(tree)
+        if self._weight >= STEP_PARTS:
+            self._write()
+
+    def closed(self) -> Generator[None, None, tuple[Any, int]]:
+        """The whole, as a tree or as text, and the number of its trees' values."""
+        is_object = self._has_names and "$type" not in self._entries
+        if not self._is_text:
+            tree = self._elements if not self._is_map else self._entries if is_object else self._pairs(self._entries.items())
+            return tree if not self._is_map or is_object else {"$type": "dict", "value": tree}, self._weight + 1
+        self._write()
+        if not self._is_map:
+            return Raw(b"[" + b",".join(self._texts) + b"]"), 1
+        items = iter(self._entries.items())
+        while chunk := list(islice(items, STEP_PARTS)):
+            self._texts.append(msgspec.json.encode(dict(chunk) if is_object else self._pairs(chunk))[1:-1])
+            yield
+        text = b",".join(self._texts)
+        return Raw(b"{" + text + b"}" if is_object else b'{"$type":"dict","value":[' + text + b"]}"), 1
+
+    def _pairs(self, items: Iterable[tuple[Any, Any]]) -> list[Any]:
+        return [[tagged.tree_of(key, self.depth - 1), item] for key, item in items]
+
+    def _write(self) -> None:
+        self._is_text = True
+        self._weight = 0
+        if self._elements:
+            self._texts.append(msgspec.json.encode(self._elements)[1:-1])
+            self._elements = []
+        for key in self._fresh:
+            self._entries[key] = Raw(msgspec.json.encode(self._entries[key]))
+        self._fresh = []
