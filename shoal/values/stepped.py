@@ -27,7 +27,7 @@ from shoal.values.tagged import JSON_DEPTH_MAX
 from shoal.values.work import EXTENSIONS, LISTS, MAPS, Allowance
 
 STEP_BYTES = 16 * 1024
-"""What one step converts: some milliseconds, if all of it is empty lists."""
+"""The bytes that one step converts: some milliseconds, if all of it is empty lists."""
 WHOLE_VALUES_MAX = 50_000
 """The values within one part that cannot be divided."""
 STEP_PARTS = 2048
