@@ -54,7 +54,7 @@ async def test_a_body_of_too_many_entries_is_refused(rest: Rest) -> None:
 
 
 async def test_a_document_of_too_many_values_is_refused(rest: Rest) -> None:
-    many = [[]] * (NODES_MAX + 1)
+    many: list[list[int]] = [[]] * (NODES_MAX + 1)
     for method, body in (("PUT", sent({"l": many})), ("PATCH", sent(many, "application/json-patch+json"))):
         status, problem = await rest(method, f"{SPACE}/documents/d", **body)
         assert (status, problem["code"]) == (413, "too-large")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 from unittest.mock import patch
 
 import msgspec
@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 from shoal import values
 from shoal.errors import InvalidValue, TooLarge
 from shoal.values import stepped
-from shoal.values.stepped import Steps, has_more_values, made_at_once, packed_in_steps, text_in_steps
+from shoal.values.stepped import has_more_values, made_at_once, packed_in_steps, text_in_steps
 from tests.support.examples import examples
 from tests.support.samples import anything
 
-WAYS = (
+T = TypeVar("T")
+
+WAYS: tuple[Callable[[Any], bytes], ...] = (
     lambda tree: json.dumps(tree).encode(),
     lambda tree: json.dumps(tree, indent=1, ensure_ascii=False).encode(),
     lambda tree: json.dumps(tree, sort_keys=True, separators=(",", ":")).encode(),
@@ -38,7 +40,7 @@ def short_steps() -> Iterator[None]:
         yield
 
 
-def taken(steps: Steps) -> tuple[bytes, int]:
+def taken(steps: Generator[None, None, T]) -> tuple[T, int]:
     """The result, and the number of turns for others."""
     turns = 0
     while True:
