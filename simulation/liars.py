@@ -291,6 +291,7 @@ class _Run:
         # If one may be away, none that can follow: the others would believe it (docs/decisions/0129-told-by-most.md).
         told = random.choice(made if self._is_calm else [each for each in made if not epochs.follows(record, each)])
         number, id = random.randrange(1, 1 << 20), random.randbytes(ID_BYTES)
+        number = (1 << 62) - number if number % 4 == 0 else number  # As far as numbers go.
         self._base = told
         match random.choice(("standing", "accept", "founding")):
             case "standing":

@@ -14,6 +14,7 @@ Laws:
 - A value that no member can have proposed (`Rules.fits`), or to which this one objects (`Rules.objects`), is neither
   accepted nor learnt from others: what it has learnt counts as its vote, and one liar's answer may be all that tells it.
 - A directory that was halted for a rebuild neither votes nor asks to vote, until it is founded anew, resumed or reformed.
+- A ballot or a version that is not believed (`believed`) gets no vote, and a term counts as far as it is.
 - The terms of others that a message names are kept with the next vote; those of a member that asks for a new term at once.
 """
 
@@ -44,6 +45,7 @@ from shoal.cluster.consensus.ballots import (
     Terms,
     Value,
     Vote,
+    believed,
 )
 from shoal.cluster.consensus.recovery import Foundation, Recovery, Remains
 from shoal.records import NamedTuple
@@ -96,12 +98,14 @@ class Acceptor:
         self._rules = rules
         self._nonce = nonce
         self._slots: dict[str, tuple[Ballot, Ballot, Value]] = {}
+        self._reach = 0  # The highest ballot or version that was voted for; each that is not believed moves it a step.
         self._changed: dict[bytes, bytes | None] = {}
         self.is_due = False
         """Whether there are rows that must be durable before anything else is sent."""
         self.is_halted = False
         """Whether it neither votes nor asks to, because a rebuild is under way."""
         own = self._voted = _unpack(rows or {}, self._slots, self.terms)
+        self._reach_slots()
         is_alone = electorate.members == [member]
         has_voted = rows is None or (own is not None and not (own.alone and not is_alone))
         is_own = own is not None and has_voted and own.directory == directory and own.member == member
@@ -156,8 +160,10 @@ class Acceptor:
 
     def hear(self, terms: Terms) -> None:
         """Take the terms that a message names."""
-        for member, term in terms.items():
-            if term <= self.terms.get(member, NO_TERM) or member not in self._known:
+        for member, told in terms.items():
+            known = self.terms.get(member, NO_TERM)
+            term = told._replace(number=believed(told.number, known.number), votes=believed(told.votes, known.votes))
+            if term <= known or member not in self._known:
                 continue
             self.terms[member] = term
             self._changed[_TERM + member.encode()] = msgspec.msgpack.encode(term)
@@ -212,6 +218,7 @@ class Acceptor:
         self.recovery = Recovery(self.member, self._directory, empty=False, nonce=self._nonce)
         self._changed = {}  # What was due of before is deleted by these rows.
         self._slots = {key: (promised, accepted, value) for key, promised, accepted, value in foundation.slots}
+        self._reach_slots()
         self.terms = dict(foundation.terms)
         self._begin(self.terms[self.member])
 
@@ -229,10 +236,14 @@ class Acceptor:
     def _prepare(self, key: str, ballot: Ballot) -> Vote:
         promised, accepted, value = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
         refusal = self._refusal(key, ballot, promised)
+        is_far = not refusal and self._is_far(ballot.counter)
+        if is_far:
+            refusal = "not-voting"
         if not refusal and ballot > promised:
             promised = ballot
             self._vote(key, promised, accepted, value)
-        return self._reply(key, ballot, False, refusal, promised, accepted, value)
+        reply = self._reply(key, ballot, False, refusal, promised, accepted, value)
+        return msgspec.structs.replace(reply, unfit=True) if is_far else reply
 
     def _accept(self, key: str, ballot: Ballot, value: Value, promise: Ballot) -> Vote:
         promised, accepted, before = self._slots.get(key, (NO_BALLOT, NO_BALLOT, NOTHING))
@@ -242,7 +253,10 @@ class Acceptor:
         if len(value.content) > self._limits.value_bytes_max:
             refusal = "full"
         # It sticks to what it has voted for: that may be chosen.
-        is_unfit = not refusal and value != before and not self._rules.allow(key, value)
+        is_unfit = not refusal and (
+            self._is_far(max(ballot.counter, promise.counter, value.version))
+            or (value != before and not self._rules.allow(key, value))
+        )
         if is_unfit:
             refusal = "not-voting"
         if not refusal and ballot > accepted:
@@ -262,6 +276,16 @@ class Acceptor:
         assert self.term is not None, "only a voter votes"
         self._put(key, promised, accepted, value)
         self._begin(self.term._replace(votes=self.term.votes + 1))
+
+    def _is_far(self, count: int) -> bool:
+        """Whether a ballot or a version is beyond what is believed. What another says for long is believed in the end."""
+        is_far = count > believed(count, self._reach)
+        if is_far:
+            self._reach = believed(count, self._reach)
+        return is_far
+
+    def _reach_slots(self) -> None:
+        self._reach = max((max(slot[0].counter, slot[2].version) for slot in self._slots.values()), default=0)
 
     def _reply(
         self, key: str, ballot: Ballot, accepting: bool, refusal: Refusal, promised: Ballot, accepted: Ballot, value: Value
@@ -283,6 +307,7 @@ class Acceptor:
         if grants:
             self.hear({source: asked})
             self.is_due = True
+            grants = self.terms[source] == asked  # It may be too late a term to be believed yet.
         return self._told(asked, grants=grants)
 
     def _told(self, asked: Term, *, grants: bool) -> Answer:
@@ -339,6 +364,7 @@ class Acceptor:
 
     def _put(self, key: str, promised: Ballot, accepted: Ballot, value: Value) -> None:
         self._slots[key] = promised, accepted, value
+        self._reach = max(self._reach, promised.counter, value.version)
         self._changed[_SLOT + key.encode()] = msgspec.msgpack.encode(self._slots[key])
 
     def _write_own(self, term: Term) -> None:

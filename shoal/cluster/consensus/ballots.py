@@ -8,6 +8,8 @@ Laws:
 - A term is a period in which one directory votes for a member without forgetting. The terms that a node
   knows form a crash vector (Michael, Ports, Sharma, Szekeres: "Recovering Shared Objects Without Stable Storage",
   DISC 2017): a vote counts only if no vote counted with it names a later term of its sender.
+- No member counts far beyond what it knows because another says so: numbers above `COUNTS_FREE`, which no cluster reaches, are
+  believed in steps of `COUNTS_STEP`. So a lie cannot use up the numbers of a key or of a member.
 
 The messages of the quorum register, byte for byte. `shoal.cluster.messages` decodes them with all others.
 
@@ -36,6 +38,15 @@ RECENT_MAX = 16
 ID_BYTES = 16  # Of proposers, changes and terms.
 
 
+COUNTS_FREE = 1 << 53  # As far as every client can count, so that all that is counted here stays below.
+COUNTS_STEP = 1 << 32  # A thousand million steps are left above. Members that were lied to differently find together in steps.
+
+
+def believed(count: int, known: int) -> int:
+    """The part of another's count that is believed by a member that has counted to `known`."""
+    return min(count, max(known, COUNTS_FREE) + COUNTS_STEP)
+
+
 class Ballot(NamedTuple):
     """Orders proposals for one key."""
 
@@ -61,7 +72,7 @@ class Ballots:
     def saw(self, ballot: Ballot, *, ahead: int = 0) -> None:
         """Another proposer uses this ballot, and maybe so many after it."""
         if ballot.proposer != self.proposer:
-            self._counter = max(self._counter, ballot.counter + ahead)
+            self._counter = max(self._counter, believed(ballot.counter + ahead, self._counter))
 
 
 class Value(NamedTuple):

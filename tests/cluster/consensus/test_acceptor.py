@@ -9,6 +9,8 @@ import pytest
 from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import (
     ANYTHING,
+    COUNTS_FREE,
+    COUNTS_STEP,
     NO_BALLOT,
     NOTHING,
     Accept,
@@ -311,3 +313,32 @@ def test_a_value_that_is_not_allowed_is_not_learnt(rules: Rules) -> None:
         assert isinstance(question, Ask)
         lost.receive(name, answer(others[name], "a", question))
     assert (lost.state, lost.value_of("k"), lost.promised("k")) == ("voting", NOTHING, ONE)
+
+
+FAR = (1 << 62) - 2
+
+
+def test_a_ballot_that_no_member_reaches_gets_no_vote() -> None:
+    voting = voter()
+    for motion in (Prepare("k", Ballot(FAR, b"z"), {}), Accept("k", Ballot(FAR, b"z"), VALUE, {})):
+        told = vote(voting, motion)
+        assert (told.refusal, told.unfit) == ("not-voting", True)
+    assert vote(voting, Accept("k", ONE, Value(FAR, b"one", ()), {})).unfit
+    assert vote(voting, Accept("k", ONE, VALUE, {}, Ballot(FAR, b"z"))).unfit
+    assert vote(voting, Prepare("k", ONE, {})).refusal == ""
+    assert vote(voting, Accept("k", Ballot(COUNTS_FREE, b"p"), VALUE, {})).refusal == ""
+
+
+def test_a_far_ballot_that_is_repeated_is_believed_in_steps() -> None:
+    voting = voter()
+    ballot = Ballot(COUNTS_FREE + 3 * COUNTS_STEP + 1, b"p")
+    assert [vote(voting, Prepare("k", ballot, {})).refusal for _ in range(4)] == [*["not-voting"] * 3, ""]
+    assert vote(restarted(voting), Prepare("k", ballot._replace(counter=ballot.counter + 1), {})).refusal == ""
+
+
+def test_a_far_term_leaves_later_terms_to_its_member() -> None:
+    voting = voter()
+    voting.receive("c", Known({"a": Term(FAR, b"z", FAR), "b": Term(FAR, b"z", FAR)}))
+    assert voting.term is None  # It may have forgotten.
+    assert max(term.number for term in voting.terms.values()) <= COUNTS_FREE + COUNTS_STEP
+    assert not answer(voter("b"), "c", Ask(Term(FAR, b"n", 0), {})).grants

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from shoal.cluster.consensus.ballots import NOTHING, RECENT_MAX, Ballots, Change, Value, Verdict
+from shoal.cluster.consensus.ballots import (
+    COUNTS_FREE,
+    COUNTS_STEP,
+    NOTHING,
+    RECENT_MAX,
+    Ballot,
+    Ballots,
+    Change,
+    Value,
+    Verdict,
+)
 
 
 def grown(versions: int) -> Value:
@@ -52,3 +62,9 @@ def test_a_ballot_is_above_all_that_were_used_or_seen() -> None:
     assert first < second
     ballots.saw(second)
     assert second < ballots.next()
+
+
+def test_a_far_ballot_of_another_uses_up_no_numbers() -> None:
+    ballots = Ballots(b"p")
+    ballots.saw(Ballot((1 << 62) - 1, b"z"), ahead=16)
+    assert ballots.next().counter == COUNTS_FREE + COUNTS_STEP + 1

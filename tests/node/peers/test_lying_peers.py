@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from shoal.cluster import messages, operation
-from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Accept, Answer, Ask, Ballot, Known, Term, Value, Vote
+from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, Accept, Answer, Ask, Ballot, Known, Prepare, Term, Value, Vote
 from shoal.cluster.consensus.recovery import Foundation
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Change, Record
@@ -390,6 +390,22 @@ async def test_answers_to_recovering_nodes_change_no_list() -> None:
         await asyncio.sleep(1)
         assert (epoch(fleet, "a"), epoch(fleet, "b")) == (0, 0)
         assert (await fleet["a"].replicator.register.read(epochs.KEY)).version == 0
+
+
+async def test_numbers_of_a_liar_leave_a_key_usable() -> None:
+    async with Fleet("abc", **REGISTER) as fleet:
+        await founded(fleet)
+        ballot, far = Ballot((1 << 62) - 2, b"z" * 16), Term((1 << 62) - 2, b"z" * 16, 0)
+        for name in "ab":
+            await say(
+                fleet, "c", name, Prepare("k", ballot, {}), Accept("k", ballot, Value((1 << 62) - 2, b"", ()), {}, ballot)
+            )
+        await say(fleet, "c", "a", Known({"a:1": far}, False))
+        await asyncio.sleep(1)
+        register = fleet["a"].replicator.register
+        await fleet.until(lambda: all(fleet[each].replicator.register.is_voting for each in "abc"))
+        assert await register.change("k", 0, b"one") == (1, b"one")
+        assert await fleet["b"].replicator.register.change("k", 1, b"two") == (2, b"two")
 
 
 async def test_one_member_founds_nothing_while_there_is_a_quorum() -> None:
