@@ -293,7 +293,7 @@ async def demo(trial: Trial) -> None:
     trial.say(f"$ {command}")
     running = await trial.engine.begin("sh", "-c", command, cwd=trial.shop, log=log)
     ends_at = time.monotonic() + DEMO_S_MAX
-    while running.returncode is None and not re.search(r"^[1-9]\d* modules surveyed", log.read_text(), re.MULTILINE):
+    while running.returncode is None and not re.search(r"^[1-9]\d* of \d+ modules", log.read_text(), re.MULTILINE):
         expect(time.monotonic() < ends_at, f"the demo surveys nothing: {log.read_text()[-1000:]}")
         await asyncio.sleep(_POLL_S)
     await trial.as_written("docker compose kill n2")

@@ -1,1 +1,1 @@
-"""Nine agents survey the standard library on one store, survive two `kill -9`, and are checked by a recount."""
+"""Nine agents survey the standard library on one store, survive a `kill -9`, and are checked by a recount."""

@@ -1,27 +1,14 @@
 """One agent: it surveys its share of the modules, and saves a checkpoint of its thread after each.
 
-The law of the replay: a crash of the agent or of its node may come between any
-two writes of a module, and the agent then repeats that module from its last
-checkpoint. So each write is idempotent, and the checkpoint comes last:
-
-- the journal's event and the counters' adds carry the module as their
-  idempotency key;
-- the document's map has one entry per module, which is the same each time;
-- the checkpoint that says "done" is saved after all of these are acknowledged,
-  under a key of its own; its parent and its state are the same each time.
-
-The six adds are one batch, since the tag `{totals}` puts the counters into one
-partition: they count together or not at all. A thread named `{totals}/agent-1`
-could put its event and its checkpoint into that batch too, and no replay would
-be visible. The document cannot be part of a batch: each agent edits its own live
-mirror of it, and its edits merge.
+A crash of the agent or of its node may come between any two writes of a module, and the agent then repeats that module from its
+last checkpoint. So each write is idempotent: the event and the adds carry the module as their key, and the document's map has
+one entry per module. The checkpoint that says "done" comes last, when the others are acknowledged, under a key of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
 from shoal.client.store import Space
 from shoal.demo.survey import Figures
@@ -31,6 +18,7 @@ from shoal.kinds.document.handle.document import Document
 SPACE = "survey"
 DOCUMENT = "library"
 ROOT = "modules"
+OPERATIONS_PER_MODULE = 4  # The event, the document's update, the batch of adds, the checkpoint.
 
 
 class Rewound(Exception):
@@ -43,7 +31,7 @@ def thread_name(agent: int) -> str:
 
 
 def counter_name(figure: str) -> str:
-    """The counter of one figure; the tag puts all of them into one partition."""
+    """The counter of one figure; the tag puts all of them into one partition, so that they can be added to in one batch."""
     return f"{{totals}}/{figure}"
 
 
@@ -77,7 +65,11 @@ class Agent:
             Rewound: that checkpoint is older than the last one that was acknowledged to this agent.
             ShoalError: the store could not be read.
         """
-        done, figures, checkpoint = await self._last()
+        try:
+            found = await self._thread.load()
+            done, figures, checkpoint = list(found.state["done"]), Figures(**found.state["figures"]), found.id
+        except NotFound:
+            done, figures, checkpoint = [], Figures(), ""
         if len(done) < len(self._done):
             raise Rewound(
                 f"{thread_name(self.number)} had {len(self._done)} modules acknowledged, "
@@ -97,18 +89,9 @@ class Agent:
             if isinstance(outcome, BaseException):
                 raise outcome
         done, total = [*self._done, module], self._figures.plus(figures)
-        saved = await self._thread.save(
-            _state(done, total), metadata={"module": module}, key=f"{thread_name(self.number)}/{module}"
-        )
+        state = {"done": done, "position": len(done), "last": module, "figures": total._asdict()}
+        saved = await self._thread.save(state, metadata={"module": module}, key=f"{thread_name(self.number)}/{module}")
         self._done, self._figures, self.checkpoint = done, total, saved.id
-
-    async def _last(self) -> tuple[list[str], Figures, str]:
-        try:
-            found = await self._thread.load()
-        except NotFound:
-            return [], Figures(), ""
-        state = found.state
-        return list(state["done"]), Figures(**state["figures"]), found.id
 
     async def _write_event(self, module: str, figures: Figures) -> None:
         await self._thread.journal.append({"module": module, "figures": figures._asdict()}, key=module)
@@ -121,11 +104,3 @@ class Agent:
         async with self._space.batch() as batch:
             for name, amount in figures._asdict().items():
                 batch.counter(counter_name(name)).add(amount, key=module)
-
-
-def _state(done: list[str], figures: Figures) -> dict[str, Any]:
-    return {"done": done, "position": len(done), "last": done[-1], "figures": figures._asdict()}
-
-
-# The event, the document's update, the batch of adds, the checkpoint.
-OPERATIONS_PER_MODULE = 4

@@ -1,8 +1,7 @@
-"""The state of a run on three nodes, from the crews' messages and the nodes' views of the cluster.
+"""The plans and messages of a run's processes, and the state of the run that follows from them. Nothing here does I/O.
 
-A module is in the air from its `Writing` to its `Saved`. An agent of the killed
-node is back at work with its first `Saved` from another node. A write that its
-client repeated there counts; a write that the dead node had acknowledged does not.
+A module is in the air from "writing" to "saved"; a kill in between leaves it partly written. An agent that the kill interrupted
+is back at work when it is first "saved" after it "resumed".
 """
 
 from __future__ import annotations
@@ -11,77 +10,102 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from shoal.demo.lookout import View
-from shoal.demo.messages import Message, Resumed, Saved, Writing
-from shoal.demo.progress import AgentProgress
+from msgspec import Struct
+
+from shoal.protocol.requests import ClusterView
+
+
+class Plan(Struct, frozen=True):
+    """The work of one crew, agents that share a process: one line of JSON, the first of the crew's input."""
+
+    directory: str  # Of the embedded store; empty: the agents work at nodes.
+    urls: list[str]  # Of all nodes, the crew's own first.
+    temporary: bool  # Whether the crew removes its directory if the supervisor disappears.
+    limit: int | None  # Of the modules of all agents; None: all.
+    agents: int  # The number of agents in all crews.
+    members: list[int]  # The agents of this crew.
+    # How many modules the crew may begin before a second line comes, so that a kill comes before its end; None: all.
+    gate: int | None = None
+
+
+class Message(Struct, frozen=True):
+    """The news of an agent: one line of JSON on the crew's output.
+
+    "writing": it has counted a module, and begins to write. "saved": all writes are acknowledged, the checkpoint last.
+    "resumed": it loaded its last checkpoint, at its start, at another node, or after an error.
+    """
+
+    what: Literal["resumed", "writing", "saved"]
+    agent: int
+    position: int  # How many of its modules are done.
+    checkpoint: str  # Empty: there is none.
+    node: str  # The id of the node that answered last.
+    module: str = ""  # That it writes.
+    reason: str = ""  # Of resuming: "start", the type of the error, or empty if the client changed to another node by itself.
+
+
+@dataclass(slots=True)
+class AgentProgress:
+    """The state of one agent, as far as the supervisor knows."""
+
+    total: int
+    done: int = 0
+    module: str = ""
+    checkpoint: str = ""
+    node: str = ""
+    resumed_at: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class NodeProgress:
     """The state of one node, as far as the supervisor knows."""
 
-    name: str  # "host:port", as its peers call it.
-    state: Literal["up", "killed", "starting", "catching up"] = "up"
-    view: View | None = None  # Its own last view.
+    url: str
+    state: Literal["up", "no answer", "killed", "starting", "catching up"] = "up"
+    id: str = ""  # Empty until the node answered.
+    operations: int = 0  # How many it held when it answered last.
     behind: int = 0  # Operations of others that it is not known to hold.
-    behind_ms: int = 0
-    bytes_on_disk: int = 0
-
-    @property
-    def id(self) -> str:
-        """The node's id; empty before its first view."""
-        return "" if self.view is None else self.view.own.node
-
-    @property
-    def operations(self) -> int:
-        """How many operations it held at its last view."""
-        return 0 if self.view is None else self.view.own.operations or 0
+    digest: str = ""  # Over all that it holds; empty: it did not answer.
 
 
 @dataclass(slots=True)
 class Outage:
-    """The `kill -9` of a node: its time, the interrupted writes, and the times until all had recovered."""
+    """The `kill -9`: the interrupted writes, and the times until all had recovered."""
 
-    node: int
-    id: str  # The node's id.
+    crew: int  # The agents that lost their process, or the node with the same number.
     done: int  # Modules done at that time, as far as the supervisor knew.
-    in_the_air: int  # Modules that agents of this node were writing.
+    in_the_air: int  # Modules that these agents were writing.
     at_s: float
-    back_s: dict[int, float] = field(default_factory=dict)  # Agent → from the kill to its first save elsewhere.
-    missed: int = 0  # Operations that it lacked when it was started again.
+    resumed: set[int] = field(default_factory=set)  # Agents that have loaded their checkpoints since.
+    back_s: dict[int, float] = field(default_factory=dict)  # Agent → from the kill to its first save afterwards.
+    missed: int = 0  # Operations that the node lacked when it was started again.
     down_s: float | None = None  # From the kill to its ready line.
-    caught_up_s: float | None = None  # From its ready line until it held what the others had held then.
-
-    @property
-    def failed_over_s(self) -> float | None:
-        """The time until the last of its agents was back at work."""
-        return max(self.back_s.values(), default=None)
+    caught_up_s: float | None = None  # From its ready line until it held as many operations as the others had held then.
 
 
 class Course:
-    """The state of one run. `now_s` arguments are monotonic seconds. Agent n begins at node n modulo the number of nodes."""
+    """The state of one run. `now_s` arguments are monotonic seconds. Without `nodes`, one crew has an embedded store.
 
-    def __init__(self, totals: Sequence[int], *, nodes: Sequence[str]) -> None:
+    Agent n is in crew n modulo the number of nodes, and begins at the node with its crew's number.
+    """
+
+    def __init__(self, totals: Sequence[int], *, nodes: Sequence[str] = ()) -> None:
         self.agents = [AgentProgress(total) for total in totals]
-        self.nodes = [NodeProgress(name) for name in nodes]
-        self.at: dict[int, str] = {}  # Agent → the id of the node that answered it last.
-        self.in_the_air: dict[int, str] = {}
+        self.nodes = [NodeProgress(url) for url in nodes]
+        self.crews = [range(crew, len(totals), len(nodes) or 1) for crew in range(len(nodes) or 1)]
+        self.in_the_air: set[int] = set()  # Agents that are writing.
         self.outage: Outage | None = None
-        self.operations = 0
+        self.saved = 0  # Modules in this run.
+        self.total = sum(totals)
 
     @property
     def done(self) -> int:
-        """Modules done by all agents."""
+        """Modules done by all agents, in earlier runs too."""
         return sum(agent.done for agent in self.agents)
 
-    @property
-    def total(self) -> int:
-        """Modules of all agents."""
-        return sum(agent.total for agent in self.agents)
-
-    def crew(self, node: int) -> range:
-        """The agents that begin at a node."""
-        return range(node, len(self.agents), len(self.nodes))
+    def of_crew(self, crew: int) -> list[AgentProgress]:
+        """The agents of a crew."""
+        return [self.agents[agent] for agent in self.crews[crew]]
 
     def node_of(self, id: str) -> int | None:
         """The number of the node with that id; None if no node is known to have it."""
@@ -89,41 +113,41 @@ class Course:
 
     def note(self, message: Message, *, now_s: float) -> None:
         """Follow a message of a crew."""
-        match message:
-            case Writing(agent=number, module=module):
-                self.in_the_air[number] = module
-                self.agents[number].module = module
-            case Saved():
-                self._save(message, now_s=now_s)
-            case Resumed(agent=number, position=position, checkpoint=checkpoint, node=node):
-                self.at[number] = node
-                self.agents[number].checkpoint = checkpoint
-                self.agents[number].resumed_at.append(position)
+        number, agent, outage = message.agent, self.agents[message.agent], self.outage
+        # Every message tells the position, since the message about a checkpoint may be lost in a kill.
+        agent.done, agent.checkpoint, agent.node = message.position, message.checkpoint, message.node
+        match message.what:
+            case "writing":
+                self.in_the_air.add(number)
+                agent.module = message.module
+            case "resumed":
+                self.in_the_air.discard(number)
+                agent.resumed_at += [message.position] if message.checkpoint else []
+                if outage is not None and number in self.crews[outage.crew]:
+                    outage.resumed.add(number)
+            case "saved":
+                self.in_the_air.discard(number)
+                self.saved += 1
+                # Messages of a killed crew may be read after the kill; they are no return to work.
+                if outage is not None and number in outage.resumed:
+                    outage.back_s.setdefault(number, now_s - outage.at_s)
 
-    def note_kill(self, node: int, *, now_s: float) -> Outage:
-        """Begin an outage: the node is killed now."""
-        interrupted = len(self.in_the_air.keys() & set(self.crew(node)))
-        self.outage = Outage(node, self.nodes[node].id, done=self.done, in_the_air=interrupted, at_s=now_s)
-        self.nodes[node].state = "killed"
+    def note_kill(self, crew: int, *, now_s: float) -> Outage:
+        """Begin the outage: the crew's node, or its own process, is killed now."""
+        self.outage = Outage(crew, self.done, len(self.in_the_air & set(self.crews[crew])), now_s)
+        if self.nodes:
+            self.nodes[crew].state = "killed"
         return self.outage
 
-    def note_views(self, views: Sequence[View | None]) -> None:
+    def note_views(self, views: Sequence[ClusterView | None]) -> None:
         """Follow the nodes' views, one per node; None for a node that did not answer."""
         for node, view in zip(self.nodes, views, strict=True):
-            node.view = view or node.view
-        for number, node in enumerate(self.nodes):
-            others = [view for other, view in enumerate(views) if other != number and view is not None]
-            seen = [member for view in others if (member := view.of(node.name)) is not None]
+            node.digest = "" if view is None else view.digest
+            if view is not None:
+                node.id, node.operations = view.members[0].node, view.members[0].operations
+            if node.state in ("up", "no answer"):
+                node.state = "no answer" if view is None else "up"
+        others = [member for view in views if view is not None for member in view.members[1:] if member.told]
+        for node in self.nodes:
             # Ask the best informed peer: one that was just started does not know what the others hold.
-            node.behind = min((member.lacks for member in seen if member.lacks is not None), default=0)
-            node.behind_ms = min((member.lag_ms for member in seen if member.lag_ms is not None), default=0)
-
-    def _save(self, message: Saved, *, now_s: float) -> None:
-        self.in_the_air.pop(message.agent, None)
-        self.at[message.agent] = message.node
-        agent = self.agents[message.agent]
-        agent.done, agent.checkpoint = message.position, message.checkpoint
-        self.operations += message.operations
-        outage = self.outage
-        if outage is not None and message.agent in self.crew(outage.node) and message.node != outage.id:
-            outage.back_s.setdefault(message.agent, now_s - outage.at_s)
+            node.behind = min((member.lacks for member in others if member.node == node.id), default=0)

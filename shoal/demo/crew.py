@@ -1,13 +1,10 @@
-"""The agents at one node: a process of its own, with a connection for each agent.
+"""The process of a crew: agents on one embedded store, or at one node of a cluster with a connection each.
 
-It reads a `CrewPlan` from its standard input, then messages about open gates,
-and reports its work on its standard output. When its input ends, the supervisor
-has ended, and so does the crew, which holds nothing that the nodes do not.
+When its input ends, the supervisor has ended, and so does the crew. It holds nothing that the store does not: after a `kill -9`
+the next process continues from the agents' checkpoints.
 
-An agent's node may die at any moment. The client then continues with another
-node by itself. The agent notices the other node, loads its thread's last
-checkpoint there, and continues from it. If a call raises because the client gave
-up, the agent does the same and records the current module again.
+If a node dies, the client continues with another one by itself. The agent notices the other node, and continues from its
+thread's last checkpoint there. If a call raises because the client gave up, it does the same and records the module again.
 """
 
 from __future__ import annotations
@@ -15,18 +12,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from pathlib import Path
+from typing import Literal
 
+import msgspec
 import uvloop
 
 import shoal
 from shoal.client.store import Store
-from shoal.demo.agent import DOCUMENT, OPERATIONS_PER_MODULE, SPACE, Agent, Rewound
-from shoal.demo.messages import CrewPlan, Failed, Finished, Message, Ready, Resumed, Saved, Writing, read_order, to_line
-from shoal.demo.survey import Figures, figures_of, share
+from shoal.demo.agent import DOCUMENT, SPACE, Agent, Rewound
+from shoal.demo.course import Message, Plan
+from shoal.demo.nodes import become_removal
+from shoal.demo.survey import Figures, figures_of, library, list_modules, share
 from shoal.errors import Retryable, ShoalError
 
 ATTEMPTS_MAX = 20
@@ -34,153 +32,132 @@ ATTEMPT_DELAY_S = 0.25
 
 
 def main() -> None:
-    """Return when the work is done or the supervisor has ended."""
-    uvloop.run(_main())
+    """Return when the work is done or the supervisor has ended; an agent that cannot continue is exit code 1."""
+    # Unbuffered, because a buffer would take what follows the plan, which `_hear` waits for.
+    with open(0, "rb", buffering=0, closefd=False) as orders:
+        line = orders.readline()
+    if line:
+        uvloop.run(_main(msgspec.json.decode(line, type=Plan)))
 
 
-async def _main() -> None:
-    orders = _orders()
-    plan = await anext(orders, None)
-    if not isinstance(plan, CrewPlan):
-        return
+async def _main(plan: Plan) -> None:
     crew = Crew(plan)
-    listening = asyncio.create_task(_listen(orders, crew))
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), _hear, crew)
     try:
         await crew.run()
-    except (ShoalError, Rewound) as error:
-        _say(Failed(f"{type(error).__name__}: {error}"))
-    except ExceptionGroup:
-        return  # It was reported already.
-    finally:
-        listening.cancel()
+    except ShoalError as error:
+        _give_up([error])
 
 
-async def _orders() -> AsyncIterator[object]:
-    reader = asyncio.StreamReader(limit=1 << 20)
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
-    while line := await reader.readline():
-        yield read_order(line)
+def _hear(crew: Crew) -> None:
+    if os.read(sys.stdin.fileno(), 1):
+        crew.gate.set()
+    elif crew.plan.temporary:
+        become_removal(crew.plan.directory)
+    else:
+        os._exit(1)
 
 
-async def _listen(orders: AsyncIterator[object], crew: Crew) -> None:
-    async for _ in orders:
-        crew.open_gate()
-    # Exit at once: the nodes are ending too, and closing a document would wait for one.
-    os._exit(1)
+def _give_up(errors: Sequence[BaseException]) -> None:
+    sys.stderr.write("; ".join(f"{type(error).__name__}: {error}" for error in errors) + "\n")
+    sys.stderr.flush()
+    os._exit(1)  # At once: closing the documents may wait for a node for as long as a client does.
 
 
 def _say(message: Message) -> None:
     # A broken pipe means that the supervisor has ended, which the end of our input says too.
     with suppress(BrokenPipeError):
-        sys.stdout.buffer.write(to_line(message))
+        sys.stdout.buffer.write(msgspec.json.encode(message) + b"\n")
         sys.stdout.buffer.flush()
 
 
 class Crew:
-    """The agents of one plan. Await `run()`; call `open_gate` when the supervisor opens one."""
+    """The agents of one plan: await `run()`, and set `gate` to let them begin more modules than `plan.gate`."""
 
-    def __init__(self, plan: CrewPlan) -> None:
-        self._plan = plan
-        self._gates = [asyncio.Event() for _ in plan.gates]
-        # One thread, since the interpreter lock lets no two of them parse.
-        self._parser = ThreadPoolExecutor(max_workers=1, thread_name_prefix="parser")
-
-    def open_gate(self) -> None:
-        """Open the next gate."""
-        next(gate for gate in self._gates if not gate.is_set()).set()
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.gate = asyncio.Event()
+        self._begun = 0
+        self._modules = list_modules(library(), limit=plan.limit)
 
     async def run(self) -> None:
-        """Connect all agents, let them work, and report the end.
+        """Open the store or connect all agents, and let them work to their end. If one cannot continue, the process ends.
 
         Raises:
-            ShoalError, Rewound, ExceptionGroup: an agent cannot continue.
+            ShoalError: the store could not be opened.
         """
-        with self._parser:
-            async with AsyncExitStack() as open_stores:
-                members = [await self._arrive(number, open_stores) for number in self._plan.members]
-                _say(Ready([member.agent.position for member in members]))
-                await self._work_together(members)
-        _say(Finished())
+        async with AsyncExitStack() as stores:
+            here = [await stores.enter_async_context(shoal.open(self.plan.directory))] if self.plan.directory else []
+            members = [await self._arrive(number, here, stores) for number in self.plan.members]
+            self._begun = sum(member.agent.position for member in members)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for member in members:
+                        tasks.create_task(self._work(member))
+            except* (ShoalError, Rewound) as group:
+                _give_up(group.exceptions)
 
-    async def _arrive(self, number: int, open_stores: AsyncExitStack) -> Member:
-        store = await open_stores.enter_async_context(
-            shoal.connect(self._plan.urls, durability="quorum", in_order=True, wait=30)
-        )
+    async def _arrive(self, number: int, here: Sequence[Store], stores: AsyncExitStack) -> Member:
+        # An agent at a node has a connection of its own, as agents on several machines have.
+        opening = shoal.connect(self.plan.urls, durability="quorum", in_order=True, wait=30)
+        store = here[0] if here else await stores.enter_async_context(opening)
         space = store.space(SPACE)
-        document = await open_stores.enter_async_context(await space.document(DOCUMENT))
-        modules = share(self._plan.modules, number, agents=self._plan.agents)
-        agent = Agent(number, space=space, document=document, modules=modules)
-        await agent.resume()
-        return Member(agent, store, (await store.status()).node)
+        document = await stores.enter_async_context(await space.document(DOCUMENT))
+        modules = share(self._modules, number, agents=self.plan.agents)
+        member = Member(Agent(number, space=space, document=document, modules=modules), store)
+        await member.resume(reason="start")
+        return member
 
-    async def _work_together(self, members: list[Member]) -> None:
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                for nth, member in enumerate(members):
-                    tasks.create_task(self._work(member, nth))
-        except ExceptionGroup as group:
-            # Report it here: closing the documents may wait for a node for as long as a client does.
-            _say(Failed("; ".join(f"{type(error).__name__}: {error}" for error in group.exceptions)))
-            raise
-
-    async def _work(self, member: Member, nth: int) -> None:
-        agent = member.agent
-        loop = asyncio.get_running_loop()
-        while agent.remaining:
-            for gate, positions in zip(self._gates, self._plan.gates, strict=True):
-                if agent.position >= positions[nth]:
-                    await gate.wait()
-            module = agent.remaining[0]
-            figures = await loop.run_in_executor(self._parser, _count, Path(self._plan.root, module))
-            _say(Writing(agent.number, module))
-            await member.record(module, figures)
+    async def _work(self, member: Member) -> None:
+        while member.agent.remaining:
+            self._begun += 1
+            if self.plan.gate is not None and self._begun > self.plan.gate:
+                await self.gate.wait()
+            module = member.agent.remaining[0]
+            # Parsing takes up to 0.2 s. On a thread it delays the loop by the interpreter's switch interval instead.
+            await member.record(module, await asyncio.to_thread(figures_of, library() / module))
 
 
 class Member:
     """An agent and its connection."""
 
-    def __init__(self, agent: Agent, store: Store, node: str) -> None:
+    def __init__(self, agent: Agent, store: Store) -> None:
         self.agent = agent
         self._store = store
-        self._node = node  # The id of the node that answered last.
+        self._node = ""  # The id of the node that answered last.
 
     async def record(self, module: str, figures: Figures) -> None:
-        """Record one module, with retries after failures.
+        """Record one module, with retries after failures. If another node answered, resume there.
 
         Raises:
             ShoalError: it failed ATTEMPTS_MAX times, or with an error that is not retryable.
             Rewound: another node showed an older checkpoint than the agent had seen.
         """
+        self._say("writing", module=module)
         position = self.agent.position
         for _ in range(ATTEMPTS_MAX):
             try:
                 if self.agent.position == position:
                     await self.agent.record(module, figures)
-                await self._close(module)
+                if (await self._store.status()).node != self._node:
+                    await self.resume(reason="")
+                self._say("saved")
                 return
             except Retryable as error:
                 failure = error
             await asyncio.sleep(ATTEMPT_DELAY_S)
             with suppress(Retryable):
-                await self._resume(reason=type(failure).__name__)
+                await self.resume(reason=type(failure).__name__)
         raise failure
 
-    async def _close(self, module: str) -> None:
-        """Report a recorded module. If another node answered, resume there first."""
-        agent, node = self.agent, (await self._store.status()).node
-        if node != self._node:
-            await self._resume(reason="")
-        _say(Saved(agent.number, module, agent.position, agent.checkpoint, OPERATIONS_PER_MODULE, node))
-
-    async def _resume(self, *, reason: str) -> None:
+    async def resume(self, *, reason: str) -> None:
+        """Load the agent's last checkpoint, and say so; raises as `Agent.resume` does."""
         await self.agent.resume()
         self._node = (await self._store.status()).node
-        _say(Resumed(self.agent.number, self.agent.position, self.agent.checkpoint, self._node, reason))
+        self._say("resumed", reason=reason)
 
-
-def _count(source: Path) -> Figures:
-    return figures_of(source.read_bytes())
+    def _say(self, what: Literal["resumed", "writing", "saved"], **more: str) -> None:
+        _say(Message(what, self.agent.number, self.agent.position, self.agent.checkpoint, self._node, **more))
 
 
 if __name__ == "__main__":

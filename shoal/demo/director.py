@@ -1,224 +1,202 @@
-"""Start a crew at each node, kill one node while its agents write, start it again, and wait until it has caught up.
+"""Run the crews, kill a node or the embedded store's process while agents write, and wait until all nodes hold the same.
 
-The kill is SIGKILL, after two fifths of the victim's work, as soon as one of its agents
-reports a write; the node returns after seven tenths of all work. Gates make sure that work is left
-for both: a fast crew waits at them. When the director ends, for any reason, the
-crews end too; the caller ends the nodes.
+The kill is SIGKILL, after two fifths of the crew's work, as soon as one of its agents says that it writes. A gate makes sure
+that work is left: a fast crew waits there for the kill. A killed process starts again at once; a killed node returns after
+seven tenths of all work. Nodes that ran before are left alone. When `direct` ends, for any reason, so have the crews.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from asyncio.subprocess import Process
-from collections.abc import Callable, Sequence
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
-from typing import Protocol
 
-import aiohttp
+import msgspec
 
-from shoal.demo.course import Course, Outage
-from shoal.demo.lookout import View, joined, look
-from shoal.demo.messages import CrewPlan, Failed, Finished, Message, OpenGate
-from shoal.demo.nodes import Node, NodeFailed, node_name
-from shoal.demo.workers import WorkerFailed, early_end, messages, tell, worker
+import shoal
+from shoal.client.store import Store
+from shoal.demo.course import Course, Message, Plan
+from shoal.demo.nodes import DemoFailed, Node, node_name
+from shoal.demo.screen import Screen
+from shoal.errors import ShoalError
+from shoal.protocol.requests import ClusterView
 from shoal.records import NamedTuple
 
-KILL_AT = 0.4
-RETURN_AT = 0.7
-LOOK_INTERVAL_S = 0.25
-CATCH_UP_INTERVAL_S = 0.02
-CATCH_UP_S_MAX = 60.0
-
-
-class Audience(Protocol):
-    """The display of a run. Its methods are called on the director's loop and must not block."""
-
-    def saw(self, message: Message) -> None:
-        """A message of a crew arrived; the course has it already."""
-
-    def saw_kill(self, outage: Outage) -> None:
-        """A node was killed."""
-
-    def saw_return(self, outage: Outage) -> None:
-        """The killed node answers again."""
-
-    def saw_caught_up(self, outage: Outage) -> None:
-        """The killed node holds all that the others held when it came back."""
+CREW = (sys.executable, "-m", "shoal.demo.crew")
+KILL_AT, RETURN_AT = 0.4, 0.7
+MODULES_MIN = 2  # One to die on, and one for afterwards.
+LOOK_INTERVAL_S, LOOK_S_MAX, CATCH_UP_S_MAX = 0.1, 2.0, 60.0
+_STDERR_LINES = 20
 
 
 class Script(NamedTuple):
-    """The node that is killed, and the times of the kill and the return."""
+    """The kill, and the return of a node."""
 
-    victim: int
-    kill_after: int  # Kill it after the victim's crew has done so many modules.
-    return_after: int  # Start it again after all crews have done so many modules.
-    gates: list[list[int]]  # Per gate and agent: how many modules it has done when it waits there.
+    victim: int | None = None  # The crew that loses its node or its process; None: nothing is killed.
+    kill_after: int = 0  # Once that crew has done so many modules, while one of its agents writes.
+    gate: int = 0  # How many modules it may begin before.
+    return_after: int = 0  # Once all crews have done so many.
 
 
 def write_script(course: Course, *, random: Random) -> Script:
-    """Draw a script in which each event comes during work: the last module before a gate begins only once the event is due."""
-    totals = [agent.total for agent in course.agents]
-    victim = random.choice([node for node in range(len(course.nodes)) if any(totals[n] for n in course.crew(node))])
-    first = [min(total, math.ceil(total * KILL_AT) + 1) for total in totals]
-    second = [min(total, math.ceil(total * RETURN_AT) + 2) for total in totals]
-    crew = course.crew(victim)
-    at_once = sum(totals[agent] > 0 for agent in crew)
-    kill_after = min(round(KILL_AT * sum(totals[n] for n in crew)), sum(first[n] for n in crew) - at_once)
-    # Only the victim's crew waits for the kill.
-    gates = [[first[n] if n in crew else totals[n] for n in range(len(totals))], second]
-    return Script(victim, max(0, kill_after), int(RETURN_AT * sum(totals)), gates)
+    """Draw the victim of a run of at least MODULES_MIN modules. Then 0 <= kill_after < gate, so that the kill always comes."""
+    totals = [sum(agent.total for agent in course.of_crew(crew)) for crew in range(len(course.crews))]
+    victim = random.choice([crew for crew, total in enumerate(totals) if total])
+    near = int(totals[victim] * KILL_AT)
+    gate = max(1, min(near + 2 * len(course.crews[victim]), totals[victim] - 1))
+    return Script(victim, min(near, gate - 1), gate, int(course.total * RETURN_AT))
 
 
-async def direct(
-    nodes: Sequence[Node],
-    plans: Sequence[CrewPlan],
-    script: Script,
-    *,
-    course: Course,
-    audience: Audience,
-    now_s: Callable[[], float],
-    command: Sequence[str],
-) -> None:
-    """Run the survey to its end, including the kill and the return; `plans` are the crews' plans, by node.
+class Director:
+    """One run of the survey: await `direct`, once. `nodes` are those that may be killed; `now_s` is monotonic."""
 
-    Raises:
-        WorkerFailed: a crew ended early.
-        NodeFailed: a node ended by itself, did not come back, or did not catch up.
-    """
-    director = _Director(nodes, script, course, audience, now_s)
-    try:
-        async with aiohttp.ClientSession() as http, asyncio.TaskGroup() as tasks:
-            looking = tasks.create_task(director.look(http))
-            crews = [tasks.create_task(director.follow(plan, command)) for plan in plans]
-            guards = [tasks.create_task(node.watch()) for node in nodes]
-            await director.play(http)
-            await asyncio.gather(*crews)
-            await director.settle(http)
-            for task in (looking, *guards):
-                task.cancel()
-    except BaseExceptionGroup as group:
-        # The first error ended the other tasks.
-        raise group.exceptions[0] from None
-
-
-class _Director:
     def __init__(
-        self,
-        nodes: Sequence[Node],
-        script: Script,
-        course: Course,
-        audience: Audience,
-        now_s: Callable[[], float],
+        self, script: Script, *, nodes: Sequence[Node], course: Course, screen: Screen, now_s: Callable[[], float]
     ) -> None:
-        self._nodes = nodes
         self._script = script
+        self._nodes = nodes
         self._course = course
-        self._audience = audience
+        self._screen = screen
         self._now_s = now_s
-        self._crews: list[Process] = []
-        self._gates_open = 0
-        self._killed = asyncio.Event()
         self._return_due = asyncio.Event()
 
-    # ── the crews ─────────────────────────────────────────────────────────────
+    async def direct(self, plans: Sequence[Plan], *, command: Sequence[str] = CREW) -> None:
+        """Run the survey to its end, including the script; `plans` are the crews' plans.
 
-    async def follow(self, plan: CrewPlan, command: Sequence[str]) -> None:
-        """Run one crew, from its start to its end."""
-        async with worker(command, plan) as (process, said):
-            self._crews.append(process)
-            for _ in range(self._gates_open):
-                await tell(process, OpenGate())
-            finished = False
-            async for message in messages(process):
-                self._course.note(message, now_s=self._now_s())
-                self._audience.saw(message)
-                if isinstance(message, Failed):
-                    raise WorkerFailed(message.reason)
-                finished = finished or isinstance(message, Finished)
-                self._see_what_is_due()
-            self._crews.remove(process)
-        if not finished:
-            raise early_end(process, said)
+        Raises:
+            DemoFailed: a crew or a node ended by itself, or a node did not come back, or did not catch up.
+        """
+        try:
+            async with AsyncExitStack() as stores:
+                # One address each, so that no other node answers.
+                looks = [await stores.enter_async_context(shoal.connect(node.url)) for node in self._course.nodes]
+                async with asyncio.TaskGroup() as tasks:
+                    looking = tasks.create_task(self._look(looks))
+                    crews = [
+                        tasks.create_task(self._follow(crew, self._gated(crew, plan), command))
+                        for crew, plan in enumerate(plans)
+                    ]
+                    returning = tasks.create_task(self._bring_back())
+                    await asyncio.gather(*crews)
+                    self._return_due.set()
+                    await returning
+                    looking.cancel()
+                await self._settle(looks)
+        except BaseExceptionGroup as group:
+            # The first error ended the other tasks.
+            raise group.exceptions[0] from None
 
-    def _see_what_is_due(self) -> None:
-        course, script = self._course, self._script
-        crew = course.crew(script.victim)
-        writing = course.in_the_air.keys() & set(crew)
-        if course.outage is None and writing and sum(course.agents[n].done for n in crew) >= script.kill_after:
-            # Kill it here: another task would run only after the writes are made.
-            self._nodes[script.victim].kill()
-            self._audience.saw_kill(course.note_kill(script.victim, now_s=self._now_s()))
-            self._killed.set()
-        if course.outage is not None and course.done >= script.return_after:
-            self._return_due.set()
+    def _gated(self, crew: int, plan: Plan) -> Plan:
+        return msgspec.structs.replace(plan, gate=self._script.gate) if crew == self._script.victim else plan
 
-    async def _open_gate(self) -> None:
-        self._gates_open += 1
-        for crew in list(self._crews):
-            await tell(crew, OpenGate())
+    async def _follow(self, crew: int, plan: Plan, command: Sequence[str]) -> None:
+        """Run one crew, from its start to its end; if its process was killed, start it again without a gate."""
+        course, killed = self._course, False
+        async with _process(command, plan) as (process, said):
+            assert process.stdout is not None
+            async for line in process.stdout:
+                if not line.endswith(b"\n"):
+                    break  # A kill cut it off.
+                message = msgspec.json.decode(line, type=Message)
+                course.note(message, now_s=self._now_s())
+                self._screen.saw(message)
+                if crew == self._script.victim and self._is_kill_due(crew):
+                    # Kill it here: another task would run only after the writes are made.
+                    (self._nodes[crew] if self._nodes else process).kill()
+                    killed = not self._nodes
+                    self._screen.saw_kill(course.note_kill(crew, now_s=self._now_s()))
+                    await _tell(process, b"\n")
+                if course.outage is not None and course.done >= self._script.return_after:
+                    self._return_due.set()
+        if killed:
+            await self._follow(crew, msgspec.structs.replace(plan, gate=None), command)
+        elif code := process.returncode:
+            manner = f"signal {-code}" if code < 0 else f"exit code {code}"
+            raise DemoFailed(f"the crew ended by itself ({manner}). It said last: {' / '.join(said) or 'nothing'}")
 
-    # ── the victim ────────────────────────────────────────────────────────────
+    def _is_kill_due(self, crew: int) -> bool:
+        done = sum(agent.done for agent in self._course.of_crew(crew))
+        is_writing = bool(self._course.in_the_air & set(self._course.crews[crew]))
+        return self._course.outage is None and is_writing and done >= self._script.kill_after
 
-    async def play(self, http: aiohttp.ClientSession) -> None:
-        """Wait for the kill, then start the victim again when it is due."""
-        await self._killed.wait()
-        await self._open_gate()
+    async def _bring_back(self) -> None:
+        """Start the killed node again when it is due, and return once it has caught up."""
         await self._return_due.wait()
-        await self._open_gate()
-        assert self._course.outage is not None
-        await self._bring_back(self._nodes[self._script.victim], self._course.outage, http)
-
-    async def _bring_back(self, victim: Node, outage: Outage, http: aiohttp.ClientSession) -> None:
-        state = self._course.nodes[victim.number]
+        outage = self._course.outage
+        if outage is None or not self._nodes:
+            return
+        state, name = self._course.nodes[outage.crew], node_name(outage.crew)
         state.state = "starting"
-        held = max(
-            (member.operations or 0 for view in await self._others(victim, http) if (member := view.of(state.name))), default=0
-        )
-        await victim.start()
-        ready_s = self._now_s()
-        target = joined(await self._others(victim, http))
-        outage.down_s, outage.missed = ready_s - outage.at_s, sum(target.values()) - held
+        await self._nodes[outage.crew].start()
+        ready_s, target = self._now_s(), max(node.operations for node in self._course.nodes)
+        outage.down_s, outage.missed = ready_s - outage.at_s, target - state.operations
         state.state = "catching up"
-        self._audience.saw_return(outage)
-        await self._caught_up(victim, http, target, by_s=ready_s + CATCH_UP_S_MAX)
+        self._screen.say(f"[yellow]started again[/] {name}, which missed {outage.missed:,} operations")
+        while state.operations < target:
+            if self._now_s() > ready_s + CATCH_UP_S_MAX:
+                raise DemoFailed(f"{name} was back but did not catch up within {CATCH_UP_S_MAX:.0f} s")
+            await asyncio.sleep(LOOK_INTERVAL_S / 2)
         outage.caught_up_s = self._now_s() - ready_s
         state.state = "up"
-        self._audience.saw_caught_up(outage)
+        self._screen.say(f"[green]caught up[/] {name}, {outage.caught_up_s:.2f} s after it was back")
 
-    async def _caught_up(self, victim: Node, http: aiohttp.ClientSession, target: dict[str, int], *, by_s: float) -> None:
-        while True:
-            view = await look(http, victim.url)
-            if view is not None and view.covers(target):
-                return
-            if self._now_s() > by_s:
-                raise NodeFailed(f"{node_name(victim.number)} was back but did not catch up within {CATCH_UP_S_MAX:.0f} s")
-            await asyncio.sleep(CATCH_UP_INTERVAL_S)
-
-    # ── the nodes ─────────────────────────────────────────────────────────────
-
-    async def look(self, http: aiohttp.ClientSession) -> None:
-        """Keep the course's views of all nodes fresh, until cancelled."""
-        while True:
-            self._course.note_views(await self._views(http))
+    async def _look(self, looks: Sequence[Store]) -> None:
+        """Keep the course's views of all nodes fresh, until cancelled. Raises DemoFailed if one ended by itself."""
+        while looks:
+            killed = {node.number for node in self._nodes if node.is_killed}
+            asked = (_view_of(store) if number not in killed else asyncio.sleep(0, None) for number, store in enumerate(looks))
+            self._course.note_views(await asyncio.gather(*asked))
             await asyncio.sleep(LOOK_INTERVAL_S)
 
-    async def settle(self, http: aiohttp.ClientSession) -> None:
+    async def _settle(self, looks: Sequence[Store]) -> None:
         """Return once all nodes report equal digests, or after a while; the verdict then shows the differences."""
         by_s = self._now_s() + CATCH_UP_S_MAX
-        while self._now_s() < by_s:
-            views = await self._views(http)
-            if None not in views and len({view.digest for view in views if view is not None}) == 1:
-                self._course.note_views(views)
+        while looks and self._now_s() < by_s:
+            self._course.note_views(await asyncio.gather(*map(_view_of, looks)))
+            if "" not in (digests := {node.digest for node in self._course.nodes}) and len(digests) == 1:
                 return
-            await asyncio.sleep(CATCH_UP_INTERVAL_S)
+            await asyncio.sleep(LOOK_INTERVAL_S)
 
-    async def _others(self, victim: Node, http: aiohttp.ClientSession) -> list[View]:
-        views = await self._views(http)
-        return [view for view, node in zip(views, self._nodes, strict=True) if view is not None and node is not victim]
 
-    async def _views(self, http: aiohttp.ClientSession) -> list[View | None]:
-        async def view_of(node: Node) -> View | None:
-            return await look(http, node.url) if node.is_running else None
+async def _view_of(store: Store) -> ClusterView | None:
+    """The node's view; None if it does not answer in time, from which nothing is concluded."""
+    with suppress(TimeoutError, ShoalError):
+        async with asyncio.timeout(LOOK_S_MAX):
+            return await store.cluster()
+    return None
 
-        return await asyncio.gather(*(view_of(node) for node in self._nodes))
+
+@asynccontextmanager
+async def _process(command: Sequence[str], plan: Plan) -> AsyncIterator[tuple[Process, deque[str]]]:
+    """The process of a crew, and the last lines of its standard error. It has ended when the context is left."""
+    # The session is its own, so that Ctrl-C in the terminal reaches only the supervisor, which then ends the crew.
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE, start_new_session=True)
+    said: deque[str] = deque(maxlen=_STDERR_LINES)
+    listening = asyncio.create_task(_listen(process, said))
+    try:
+        await _tell(process, msgspec.json.encode(plan) + b"\n")
+        yield process, said
+        await process.wait()
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        await listening
+
+
+async def _tell(process: Process, line: bytes) -> None:
+    """Send it a line. If it has died, the end of its messages reports that, not this call."""
+    assert process.stdin is not None
+    with suppress(BrokenPipeError, ConnectionResetError, RuntimeError):  # The last is uvloop's, of a closed pipe.
+        process.stdin.write(line)
+        await process.stdin.drain()
+
+
+async def _listen(process: Process, said: deque[str]) -> None:
+    assert process.stderr is not None
+    async for line in process.stderr:
+        said.append(line.decode(errors="replace").rstrip())

@@ -1,34 +1,36 @@
-"""The nodes of the demo: real `shoal serve` processes, each with a directory and a port of its own.
+"""The nodes of the demo: real `shoal serve` processes, each with a directory and a port of its own, on a tether.
 
-A node is started, killed and started again on the same directory and port. All
-are tethered to this process; `release` lets them continue without it. When the
-context of `cluster` ends, for any reason, all nodes that were not released end.
+The tether is a node's standard input: when that ends, for any reason, the node stops, and removes the demo's directory if that
+is temporary. After the line `release` the node continues without the supervisor. The node's side:
+
+    python -m shoal.demo.nodes DIRECTORY serve --data …    # "-": nothing is removed
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import runpy
+import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, TimeoutExpired
+from threading import Thread
 from typing import NoReturn
 
-from shoal.demo.tethered import KEEP, RELEASE
-
 HOST = "127.0.0.1"
+RELEASE = b"release\n"
+KEEP = "-"
 STOP_S_MAX = 10  # After this time it is killed.
-_TETHERED = (sys.executable, "-m", "shoal.demo.tethered")
 _LOG_LINES_SHOWN = 5
-_POLL_S = 0.02
-_WATCH_S = 0.2
+_REMOVE = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
 
 
-class NodeFailed(Exception):
-    """A node did not start, or ended by itself."""
+class DemoFailed(Exception):
+    """A process of the demo did not start, ended by itself, or did not do its work in time."""
 
 
 def node_name(node: int) -> str:
@@ -39,121 +41,98 @@ def node_name(node: int) -> str:
 class Node:
     """One node: await `start()`; it can be killed and started again."""
 
+    process: Popen[bytes] | None = None
+
     def __init__(self, number: int, *, addresses: Sequence[str], cluster: str, root: Path, temporary: bool) -> None:
         self.number = number
         self.url = f"http://{addresses[number]}"
         self.data = root / node_name(number)
         self._log = root / f"{node_name(number)}.log"
-        self._cluster = cluster
+        others = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
+        self._environment = {**others, "SHOAL_CLUSTER": cluster}
         self._command = (
-            *(*_TETHERED, str(root) if temporary else KEEP, "serve", "--data", str(self.data)),
+            *(sys.executable, "-m", "shoal.demo.nodes", str(root) if temporary else KEEP, "serve", "--data", str(self.data)),
             *("--listen", addresses[number], "--join", ",".join(addresses), "--set", f"advertise={addresses[number]}"),
         )
-        self._process: Popen[bytes] | None = None
         self._killed = self._released = False
-
-    @property
-    def pid(self) -> int:
-        """The id of its process; it must have been started."""
-        assert self._process is not None
-        return self._process.pid
 
     @property
     def is_running(self) -> bool:
         """Whether its process runs."""
-        return self._process is not None and self._process.poll() is None
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def is_killed(self) -> bool:
+        """Whether it was killed, and not started again.
+
+        Raises:
+            DemoFailed: it ended by itself; the error has the end of its log.
+        """
+        if not (self._killed or self.is_running):
+            raise self._failure("ended by itself")
+        return self._killed
 
     async def start(self) -> None:
         """Return once it answers at its URL.
 
         Raises:
-            NodeFailed: it ended instead; the error has the end of its log.
+            DemoFailed: it ended instead; the error has the end of its log.
         """
         self._close_pipes()
-        self._spawn()
-        assert self._process is not None
-        assert self._process.stdout is not None
-        if not await asyncio.to_thread(self._process.stdout.readline):  # Its URL.
-            await self._ended()
+        with self._log.open("ab") as log:
+            # Not asyncio's subprocess, which kills its process at the end of the loop. The session is its own, so
+            # that Ctrl-C in the terminal reaches only the supervisor, which then stops the nodes.
+            process = self.process = Popen(  # noqa: ASYNC220 - it returns as soon as the process runs
+                self._command, stdin=PIPE, stdout=PIPE, stderr=log, start_new_session=True, env=self._environment
+            )
+        assert process.stdout is not None
+        if not await asyncio.to_thread(process.stdout.readline):  # Its URL.
+            await asyncio.to_thread(process.wait)
             raise self._failure("did not start")
-
-    async def watch(self) -> NoReturn:
-        """Watch the process and never return. While the node is killed, wait until it is started again.
-
-        Raises:
-            NodeFailed: it ended by itself.
-        """
-        while True:
-            if not (self._killed or self.is_running):
-                raise self._failure("ended by itself")
-            await asyncio.sleep(_WATCH_S)
+        self._killed = False
 
     def kill(self) -> None:
         """Kill it with SIGKILL."""
-        assert self._process is not None
+        assert self.process is not None
         self._killed = True
-        self._process.kill()
+        self.process.kill()
 
     def release(self) -> None:
         """Let it continue after this process ends."""
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(RELEASE)
-        self._process.stdin.flush()
+        assert self.process is not None
+        assert self.process.stdin is not None
+        self.process.stdin.write(RELEASE)
+        self.process.stdin.flush()
         self._released = True
 
     async def end(self) -> None:
         """Stop it, or kill it if it does not stop in time. If it was released or does not run, do nothing."""
-        if self._process is None or self._released:
+        if self.process is None or self._released:
             return
-        self._process.terminate()
+        self.process.terminate()
         try:
-            await asyncio.wait_for(self._ended(), STOP_S_MAX)
-        except TimeoutError:
-            self._process.kill()
-            await self._ended()
+            await asyncio.to_thread(self.process.wait, STOP_S_MAX)
+        except TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self._close_pipes()
 
-    def _spawn(self) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-        with self._log.open("ab") as log:
-            # Not asyncio's subprocess, which kills its process at the end of the loop. The session is its own, so
-            # that Ctrl-C in the terminal reaches only the supervisor, which then stops the nodes.
-            self._process = Popen(
-                self._command,
-                stdin=PIPE,
-                stdout=PIPE,
-                stderr=log,
-                start_new_session=True,
-                env={**environment, "SHOAL_CLUSTER": self._cluster},
-            )
-        self._killed = False
-
     def _close_pipes(self) -> None:
-        if self._process is not None:
-            assert self._process.stdin is not None
-            assert self._process.stdout is not None
-            self._process.stdin.close()
-            self._process.stdout.close()
+        for pipe in () if self.process is None else (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
-    async def _ended(self) -> None:
-        # Not in a waiting thread, which would wait for released nodes too.
-        while True:
-            if not self.is_running:
-                return
-            await asyncio.sleep(_POLL_S)
-
-    def _failure(self, what: str) -> NodeFailed:
+    def _failure(self, what: str) -> DemoFailed:
         lines = self._log.read_text(errors="replace").splitlines()[-_LOG_LINES_SHOWN:]
-        return NodeFailed(f"{node_name(self.number)} {what}. It said last: {' / '.join(lines) or 'nothing'}")
+        return DemoFailed(f"{node_name(self.number)} {what}. It said last: {' / '.join(lines) or 'nothing'}")
 
 
 @asynccontextmanager
 async def cluster(root: Path, *, size: int, name: str, temporary: bool) -> AsyncIterator[list[Node]]:
-    """Run `size` nodes of a cluster called `name`, on free ports, until the context ends.
+    """Run `size` nodes of a cluster called `name`, on free ports; at the end of the context all that are not released end.
 
     Raises:
-        NodeFailed: one did not start.
+        DemoFailed: one did not start.
     """
     addresses = [f"{HOST}:{port}" for port in _free_ports(size)]
     nodes = [Node(number, addresses=addresses, cluster=name, root=root, temporary=temporary) for number in range(size)]
@@ -168,8 +147,34 @@ async def cluster(root: Path, *, size: int, name: str, temporary: bool) -> Async
 
 
 def _free_ports(count: int) -> list[int]:
-    # Bound at the same time, so that they differ. Another program may take one
-    # before the node does; the node then fails to start.
+    # Bound at the same time, so that they differ. If another program takes one before the node does, the node does not start.
     with ExitStack() as held:
         sockets = [held.enter_context(socket.create_server((HOST, 0))) for _ in range(count)]
         return [int(listening.getsockname()[1]) for listening in sockets]
+
+
+def main() -> None:
+    """The node's side: run `shoal` with the arguments after the first, until it ends or the tether is cut."""
+    directory, *arguments = sys.argv[1:]
+    Thread(target=_hold, args=(directory,), name="tether", daemon=True).start()
+    sys.argv = ["shoal", *arguments]
+    runpy.run_module("shoal.cli", run_name="__main__")
+
+
+def _hold(directory: str) -> None:
+    # Unbuffered, because a buffered reader's lock, held by this thread, would block the interpreter at its end.
+    if os.read(sys.stdin.fileno(), len(RELEASE)) == RELEASE:
+        return
+    if directory != KEEP:
+        become_removal(directory)
+    signal.alarm(STOP_S_MAX)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def become_removal(directory: str) -> NoReturn:
+    """End this process as it stands and remove a directory: its threads have ended when the first file goes."""
+    os.execv(sys.executable, (sys.executable, "-c", _REMOVE, directory))
+
+
+if __name__ == "__main__":
+    main()

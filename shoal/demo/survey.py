@@ -1,9 +1,6 @@
 """Find the modules of the standard library and count their definitions, without a store.
 
-The agents use `figures_of`, which visits only statements, because only those
-define or import. The judge uses `recount`, which counts in the slow and obvious
-way by walking every node, so that an error of the first is not repeated in the
-second. Neither keeps any state between two modules.
+Only statements are visited, because nothing else defines or imports.
 """
 
 from __future__ import annotations
@@ -50,57 +47,30 @@ def share(modules: Sequence[str], agent: int, *, agents: int) -> list[str]:
     return list(modules[agent::agents])
 
 
-def figures_of(source: bytes) -> Figures:
-    """Count by visiting statements."""
+def figures_of(file: Path) -> Figures:
+    """The counts of one module, from its file alone."""
+    source = file.read_bytes()
     tree = _parse(source)
     if tree is None:
         return Figures(modules=1, lines=_lines(source))
+    documentable: list[ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef] = [tree]
     functions = classes = imports = 0
-    documented = ast.get_docstring(tree, clean=False) is not None
-    missing = 0 if documented else 1
     for node in _statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions += 1
-            missing += ast.get_docstring(node, clean=False) is None
+            documentable.append(node)
         elif isinstance(node, ast.ClassDef):
             classes += 1
-            missing += ast.get_docstring(node, clean=False) is None
+            documentable.append(node)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             imports += 1
+    missing = sum(ast.get_docstring(node, clean=False) is None for node in documentable)
     return Figures(1, _lines(source), functions, classes, imports, missing)
 
 
 def recount(root: Path, modules: Sequence[str], *, stopped: Callable[[], bool]) -> dict[str, Figures]:
-    """Each module's figures, counted again from its file. If `stopped` becomes true, the rest is left out."""
-    counted: dict[str, Figures] = {}
-    for module in modules:
-        if stopped():
-            break
-        counted[module] = _recount_one((root / module).read_bytes())
-    return counted
-
-
-def _recount_one(source: bytes) -> Figures:
-    tree = _parse(source)
-    if tree is None:
-        return Figures(modules=1, lines=_lines(source))
-    kinds = [type(node) for node in ast.walk(tree)]
-    functions = kinds.count(ast.FunctionDef) + kinds.count(ast.AsyncFunctionDef)
-    imports = kinds.count(ast.Import) + kinds.count(ast.ImportFrom)
-    documentable = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    missing = sum(isinstance(node, documentable) and not _opens_with_text(node) for node in ast.walk(tree))
-    return Figures(1, _lines(source), functions, kinds.count(ast.ClassDef), imports, missing)
-
-
-def _opens_with_text(node: ast.AST) -> bool:
-    match node:
-        case ast.Module(body=[first, *_]) | ast.ClassDef(body=[first, *_]):
-            pass
-        case ast.FunctionDef(body=[first, *_]) | ast.AsyncFunctionDef(body=[first, *_]):
-            pass
-        case _:
-            return False
-    return isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    """Each module's figures. If `stopped` becomes true, the rest is left out."""
+    return {module: figures_of(root / module) for module in modules if not stopped()}
 
 
 def _parse(source: bytes) -> ast.Module | None:

@@ -1,16 +1,13 @@
-"""Compare the store's content with an independent recount.
+"""Compare stores with an independent recount, and with each other.
 
-Four accounts of the same survey must agree with the recount, module by module
-and to the last function: the document's entries, the counters' sums, the
-agents' journals, and the state and number of their checkpoints. Each value that is
-missing, doubled or different is one `Disagreement`. Of several nodes each must
-agree, and all must hold exactly the same.
+Four accounts of the same survey must agree with the recount, module by module and to the last function: the document's entries,
+the counters' sums, the agents' journals, and the state and number of their checkpoints. Each value that is missing, doubled or
+different is one `Disagreement`. Of several nodes each must agree, and all must hold exactly the same.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shoal.client.store import Store
@@ -20,30 +17,24 @@ from shoal.errors import NotFound
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.records import NamedTuple
 
+Accounts = dict[str, Any]  # Where → the value there.
+
 
 class Disagreement(NamedTuple):
-    """One difference between the store and the recount, or between two nodes."""
+    """One difference between a store and the recount, or between two nodes."""
 
     where: str
     expected: object
     found: object
 
 
-class ThreadFound(NamedTuple):
-    """One agent's thread, as the store shows it."""
-
-    state: Mapping[str, Any]  # The state of the last checkpoint; empty if there is none.
-    checkpoints: int
-    heads: Mapping[str, Sequence[str]]
-    events: Sequence[Mapping[str, Any]]
-
-
 class Found(NamedTuple):
-    """The four accounts, as the store shows them."""
+    """What a store holds of the survey."""
 
-    entries: Mapping[str, Any]  # The document's map: module → figures.
-    counters: Mapping[str, int]
-    threads: Sequence[ThreadFound]
+    accounts: Accounts  # That the recount knows, too.
+    exact: Accounts  # That only another node knows: ids, and the order of concurrent events.
+    checkpoints: int
+    bytes_on_disk: int
 
 
 async def read_back(store: Store, *, agents: int) -> Found:
@@ -52,111 +43,69 @@ async def read_back(store: Store, *, agents: int) -> Found:
     Raises:
         ShoalError: the store could not be read.
     """
-    space = store.space(SPACE)
+    space, exact, checkpoints = store.space(SPACE), {}, 0
     async with await space.document(DOCUMENT) as document:
-        entries = document.to_json().get(ROOT, {})
-    counters = {figure: await space.counter(counter_name(figure)).value() for figure in Figures._fields}
-    threads = [await _read_thread(space.thread(thread_name(agent))) for agent in range(agents)]
-    return Found(entries, counters, threads)
+        accounts = {_entry(module): figures for module, figures in document.to_json().get(ROOT, {}).items()}
+    for figure in Figures._fields:
+        accounts[counter_name(figure)] = await space.counter(counter_name(figure)).value()
+    for name in map(thread_name, range(agents)):
+        found, exact[name] = await _read_thread(name, space.thread(name))
+        accounts |= found
+        checkpoints += found.get(f"{name}, checkpoints", 0)
+    return Found(accounts, exact, checkpoints, (await store.status()).bytes_on_disk)
 
 
-async def _read_thread(thread: Thread) -> ThreadFound:
+async def _read_thread(name: str, thread: Thread) -> tuple[Accounts, object]:
     try:
         state = (await thread.load()).state
     except NotFound:
-        return ThreadFound({}, 0, {}, [])
-    checkpoints = [checkpoint.id async for checkpoint in thread.history()]
+        return {}, None
     events = [event.event async for event in thread.journal.read()]
-    return ThreadFound(state, len(checkpoints), await thread.heads(), events)
-
-
-def judge(recounted: Mapping[str, Figures], found: Found) -> list[Disagreement]:
-    """The differences of `found` from the recount, whose order is the survey's; empty if they agree."""
-    agents = len(found.threads)
-    differences = [
-        *_in_document(recounted, found.entries),
-        *_in_counters(_sum(recounted.values()), found.counters),
-    ]
-    for number, thread in enumerate(found.threads):
-        own = {module: recounted[module] for module in share(list(recounted), number, agents=agents)}
-        differences += _in_journal(thread_name(number), own, thread.events)
-        differences += _in_thread(thread_name(number), own, thread)
-    return differences
-
-
-def judge_nodes(recounted: Mapping[str, Figures], found: Mapping[str, Found]) -> list[Disagreement]:
-    """The differences of several nodes, by name, from the recount and from each other."""
-    differences = [
-        difference._replace(where=f"{name}: {difference.where}")
-        for name, held in found.items()
-        for difference in judge(recounted, held)
-    ]
-    (first, model), *others = found.items()
-    for name, held in others:
-        differences += [
-            difference._replace(where=f"{name} and {first}: {difference.where}") for difference in _between(model, held)
-        ]
-    return differences
-
-
-def _between(model: Found, other: Found) -> Iterator[Disagreement]:
-    """The differences between two nodes; the recount does not know ids or the order of concurrent events."""
-    for module in sorted(model.entries.keys() | other.entries.keys()):
-        if other.entries.get(module) != model.entries.get(module):
-            yield Disagreement(f"document {DOCUMENT}, {module}", model.entries.get(module), other.entries.get(module))
-    for figure, value in model.counters.items():
-        if other.counters.get(figure) != value:
-            yield Disagreement(f"counter {counter_name(figure)}", value, other.counters.get(figure))
-    for number, (ours, theirs) in enumerate(zip(model.threads, other.threads, strict=True)):
-        for field in ThreadFound._fields:
-            if getattr(theirs, field) != getattr(ours, field):
-                yield Disagreement(f"thread {thread_name(number)}, {field}", getattr(ours, field), getattr(theirs, field))
-
-
-def _sum(figures: Any) -> Figures:
-    total = Figures()
-    for one in figures:
-        total = total.plus(one)
-    return total
-
-
-def _in_document(recounted: Mapping[str, Figures], entries: Mapping[str, Any]) -> Iterator[Disagreement]:
-    for module in sorted(recounted.keys() | entries.keys()):
-        expected = recounted[module]._asdict() if module in recounted else None
-        if entries.get(module) != expected:
-            yield Disagreement(f"document {DOCUMENT}, {module}", expected, entries.get(module))
-
-
-def _in_counters(totals: Figures, counters: Mapping[str, int]) -> Iterator[Disagreement]:
-    for figure, expected in totals._asdict().items():
-        if counters.get(figure) != expected:
-            yield Disagreement(f"counter {counter_name(figure)}", expected, counters.get(figure))
-
-
-def _in_journal(name: str, own: Mapping[str, Figures], events: Sequence[Mapping[str, Any]]) -> Iterator[Disagreement]:
-    times = Counter(event["module"] for event in events)
-    for module in sorted(own.keys() | times.keys()):
-        expected = int(module in own)
-        if times[module] != expected:
-            yield Disagreement(f"journal of {name}, events for {module}", expected, times[module])
+    heads = await thread.heads()
+    accounts: Accounts = {
+        f"{name}, checkpoints": len([checkpoint async for checkpoint in thread.history()]),
+        f"{name}, heads": {branch: len(ids) for branch, ids in heads.items()},
+        f"{name}, modules done": state["done"],
+        f"{name}, figures": state["figures"],
+    }
     for event in events:
-        counted = own.get(event["module"])
-        if counted is not None and event["figures"] != counted._asdict():
-            yield Disagreement(f"journal of {name}, {event['module']}", counted._asdict(), event["figures"])
+        accounts.setdefault(f"{name}, events for {event['module']}", []).append(event["figures"])
+    return accounts, (heads, state, events)
 
 
-def _in_thread(name: str, own: Mapping[str, Figures], thread: ThreadFound) -> Iterator[Disagreement]:
-    # There must be one checkpoint per module, in one line. If a replay saved a module
-    # twice, or two lives forked the thread, it shows here.
-    claims: list[tuple[str, object, object]] = [
-        ("checkpoints", len(own), thread.checkpoints),
-        ("heads of main", int(bool(own)), len(thread.heads.get("main", ()))),
-    ]
-    if own:
-        claims += [
-            ("modules done", list(own), thread.state.get("done")),
-            ("figures", _sum(own.values())._asdict(), thread.state.get("figures")),
-        ]
-    for what, expected, actual in claims:
-        if actual != expected:
-            yield Disagreement(f"thread {name}, {what}", expected, actual)
+def expected(recounted: Mapping[str, Figures], *, agents: int) -> Accounts:
+    """The accounts that the recount demands; its order is the survey's."""
+    accounts: Accounts = {_entry(module): figures._asdict() for module, figures in recounted.items()}
+    accounts |= {counter_name(figure): value for figure, value in _sum(recounted.values()).items()}
+    for number in range(agents):
+        name, own = thread_name(number), share(list(recounted), number, agents=agents)
+        if own:
+            # One checkpoint per module, in one line: a module that was saved twice, or two lives that forked the thread, show.
+            accounts |= {f"{name}, checkpoints": len(own), f"{name}, heads": {"main": 1}, f"{name}, modules done": own}
+            accounts |= {f"{name}, figures": _sum(recounted[module] for module in own)}
+            accounts |= {f"{name}, events for {module}": [recounted[module]._asdict()] for module in own}
+    return accounts
+
+
+def judge(recounted: Mapping[str, Figures], found: Mapping[str, Found], *, agents: int) -> list[Disagreement]:
+    """The differences of each store, by name, from the recount, and from the first store."""
+    first, model = next(iter(found.items()))
+    differences: list[Disagreement] = []
+    for name, held in found.items():
+        differences += _between(expected(recounted, agents=agents), held.accounts, name)
+        differences += _between(model.exact, held.exact, f"{name} and {first}")
+    return differences
+
+
+def _between(expected: Accounts, found: Accounts, whose: str) -> Iterator[Disagreement]:
+    for where in expected | found:
+        if expected.get(where) != found.get(where):
+            yield Disagreement(f"{whose}: {where}", expected.get(where), found.get(where))
+
+
+def _entry(module: str) -> str:
+    return f"{DOCUMENT}, {module}"
+
+
+def _sum(figures: Iterable[Figures]) -> Mapping[str, int]:
+    return Figures(*map(sum, zip(Figures(), *figures, strict=True)))._asdict()

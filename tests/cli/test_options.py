@@ -34,7 +34,8 @@ ALL = list(options())
 
 # The same name for another thing, and why that is not confusing.
 _OTHERS = {
-    "--data": {"shoal serve", "shoal demo"},  # A directory that is made there, and need not hold a store.
+    "--data": {"shoal serve"},  # A directory that is made there, and need not hold a store.
+    "--url": {"shoal demo"},  # At which it works, rather than a store to look at; SHOAL_URL does not name them.
     "--tls-ca": {"shoal context add"},  # Of the server that is named.
     "--limit": {"shoal demo"},  # Of modules.
     "--json": {"shoal export"},  # Which has no other output.

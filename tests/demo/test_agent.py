@@ -33,7 +33,7 @@ async def test_a_module_that_is_recorded_again_by_another_life_is_there_once(sto
         agent = await agent_at(space)
         for module in MODULES:
             await agent.record(module, COUNTED[module])
-    assert judge(COUNTED, await read_back(store, agents=1)) == []
+    assert judge(COUNTED, {"store": await read_back(store, agents=1)}, agents=1) == []
 
 
 async def test_an_agent_resumes_where_its_last_checkpoint_was_saved(store: Store) -> None:

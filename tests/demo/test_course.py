@@ -1,91 +1,104 @@
-"""What is concluded from the crews' messages, and from what the nodes say of each other."""
+"""The state of a run, as it follows from the crews' messages and from the nodes' views of each other."""
 
 from __future__ import annotations
 
-from shoal.demo.course import Course
-from shoal.demo.lookout import Member, View, joined
-from shoal.demo.messages import Resumed, Saved, Writing
+from typing import Literal
 
-NAMES = ["h:1", "h:2", "h:3"]
-
-
-def member(node: int, *, lacks: int = 0, ahead: int = 0, operations: int = 0, **vector: int) -> Member:
-    return Member(NAMES[node], f"id{node}", "linked", operations, lacks=lacks, ahead=ahead, lag_ms=lacks * 10, vector=vector)
-
-
-def view(*members: Member) -> View:
-    return View(list(members), digest="")
+from shoal.demo.course import Course, Message
+from tests.demo.drawn import NODES, member, view_of
 
 
 def course() -> Course:
     """Five agents, of which the second node has the second and the last."""
-    made = Course([5] * 5, nodes=NAMES)
-    made.note_views([view(member(node, operations=node)) for node in range(3)])
+    made = Course([5] * 5, nodes=NODES)
+    made.note_views([view_of(member(node, operations=node)) for node in range(3)])
     return made
 
 
-def saved(agent: int, position: int, *, node: int) -> Saved:
-    return Saved(agent, f"m{position}.py", position, f"id{position}", 4, f"id{node}")
+def told(what: Literal["resumed", "writing", "saved"], agent: int, position: int = 0, *, node: int = 1) -> Message:
+    return Message(what, agent, position, f"id{position}" if position else "", f"id{node}", "m.py")
+
+
+def killed() -> Course:
+    run = course()
+    run.note(told("writing", 1), now_s=0)
+    run.note_kill(1, now_s=2)
+    return run
 
 
 def test_each_node_has_every_third_agent() -> None:
-    assert [list(course().crew(node)) for node in range(3)] == [[0, 3], [1, 4], [2]]
+    assert [list(crew) for crew in course().crews] == [[0, 3], [1, 4], [2]]
+
+
+def test_an_embedded_store_has_all_agents_in_one_crew() -> None:
+    assert [list(crew) for crew in Course([5] * 3).crews] == [[0, 1, 2]]
 
 
 def test_a_node_is_known_by_its_id() -> None:
     assert [course().node_of(id) for id in ("id1", "", "id9")] == [1, None, None]
 
 
-def test_a_kill_remembers_what_it_interrupted_of_its_own_crew() -> None:
+def test_a_module_is_in_the_air_until_its_checkpoint() -> None:
+    run = course()
+    run.note(told("writing", 1), now_s=0)
+    assert run.in_the_air == {1}
+    run.note(told("saved", 1, 1), now_s=0)
+    assert not run.in_the_air
+
+
+def test_a_kill_counts_the_writes_of_its_own_crew() -> None:
     run = course()
     for agent in (0, 1, 4):
-        run.note(Writing(agent, "a.py"), now_s=0)
-    run.note(saved(4, 1, node=1), now_s=1)
+        run.note(told("writing", agent), now_s=0)
+    run.note(told("saved", 4, 1), now_s=1)
     outage = run.note_kill(1, now_s=2)
-    assert (outage.done, outage.in_the_air, outage.id) == (1, 1, "id1")
+    assert (outage.done, outage.in_the_air) == (1, 1)
 
 
-def test_earlier_acknowledgements_are_no_return_to_work() -> None:
-    run = course()
-    outage = run.note_kill(1, now_s=2)
-    run.note(saved(1, 1, node=1), now_s=3)
-    assert outage.failed_over_s is None
+def test_messages_read_after_a_kill_are_no_return() -> None:
+    run = killed()
+    run.note(told("saved", 1, 1), now_s=3)
+    assert run.done == 1
+    assert run.outage is not None
+    assert run.outage.back_s == {}
 
 
-def test_agents_are_back_with_the_last_of_their_first_saves_elsewhere() -> None:
-    run = course()
-    outage = run.note_kill(1, now_s=2)
+def test_an_agent_is_back_when_it_saves_after_resuming() -> None:
+    run = killed()
     for agent, position, now_s in [(1, 1, 2.5), (4, 1, 3.5), (4, 2, 9), (0, 1, 9)]:
-        run.note(saved(agent, position, node=2), now_s=now_s)
-    assert outage.back_s == {1: 0.5, 4: 1.5}
-    assert outage.failed_over_s == 1.5
+        run.note(told("resumed", agent, position - 1, node=2), now_s=now_s)
+        run.note(told("saved", agent, position, node=2), now_s=now_s)
+    assert run.outage is not None
+    assert run.outage.back_s == {1: 0.5, 4: 1.5}
 
 
-def test_an_agent_that_resumed_is_shown_where_it_is_now() -> None:
+def test_a_resumed_agent_begins_where_its_checkpoint_is() -> None:
+    run = killed()
+    run.note(told("resumed", 1, 3, node=2), now_s=3)  # The message about the third checkpoint was lost.
+    assert (run.agents[1].done, run.agents[1].resumed_at, run.node_of(run.agents[1].node)) == (3, [3], 2)
+    assert not run.in_the_air
+
+
+def test_an_agent_without_a_checkpoint_resumes_nothing() -> None:
     run = course()
-    run.note(Resumed(1, 3, "abc", "id2", ""), now_s=0)
-    assert run.agents[1].resumed_at == [3]
-    assert run.node_of(run.at[1]) == 2
+    run.note(told("resumed", 1), now_s=0)
+    assert run.agents[1].resumed_at == []
 
 
-def test_a_node_is_as_far_behind_as_the_best_informed_of_its_peers_sees_it() -> None:
+def test_the_best_informed_peer_tells_how_far_a_node_is_behind() -> None:
     run = course()
-    run.note_views([view(member(0), member(1, lacks=7), member(2)), view(member(1)), view(member(2), member(1, lacks=9))])
+    views = [view_of(member(0), member(1, lacks=7), member(2)), view_of(member(1)), view_of(member(2), member(1, lacks=9))]
+    run.note_views(views)
     assert [node.behind for node in run.nodes] == [0, 7, 0]
-    assert run.nodes[1].behind_ms == 70
 
 
-def test_a_node_that_says_nothing_keeps_its_last_word() -> None:
+def test_a_silent_node_keeps_its_figures() -> None:
     run = course()
     run.note_views([None, None, None])
-    assert [node.operations for node in run.nodes] == [0, 1, 2]
+    assert [(node.operations, node.state, node.digest) for node in run.nodes] == [(nth, "no answer", "") for nth in range(3)]
 
 
-def test_common_holdings_are_the_maximum_of_each_origin() -> None:
-    assert joined([view(member(0, a=3, b=1)), view(member(1, b=5))]) == {"a": 3, "b": 5}
-
-
-def test_a_node_has_caught_up_once_it_holds_as_many_of_each_origin_and_knows_of_no_more() -> None:
-    assert view(member(1, a=3, b=5, c=1), member(0)).covers({"a": 3, "b": 5})
-    assert not view(member(1, a=3, b=4, c=9), member(0)).covers({"a": 3, "b": 5})
-    assert not view(member(1, a=3, b=5), member(0, ahead=1)).covers({"a": 3, "b": 5})
+def test_a_killed_node_stays_killed_until_it_is_started() -> None:
+    run = killed()
+    run.note_views([None, None, None])
+    assert run.nodes[1].state == "killed"

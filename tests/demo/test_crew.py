@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from shoal.demo import crew
-from shoal.demo.crew import ATTEMPTS_MAX, Member
-from shoal.demo.messages import CrewPlan, Failed, Message, Resumed, Saved
+from shoal.demo.course import Message, Plan
+from shoal.demo.crew import ATTEMPTS_MAX, Crew, Member
 from shoal.demo.survey import Figures
 from shoal.errors import Disconnected, InvalidInput, NoQuorum, OutcomeUnknown, ShoalError
+
+WRITING, SAVED = Message("writing", 4, 0, "id", "a", "m.py"), Message("saved", 4, 1, "id", "a")
 
 
 class Scripted:
@@ -50,20 +53,22 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Message]:
 
 
 async def record(script: Scripted) -> None:
-    await Member(script, script, "a").record("m.py", Figures())  # type: ignore[arg-type]
+    member = Member(script, script)  # type: ignore[arg-type]
+    member._node = "a"
+    await member.record("m.py", Figures())
 
 
 async def test_a_module_that_goes_well_is_saved_and_nothing_else(said: list[Message]) -> None:
     script = Scripted(None)
     await record(script)
-    assert said == [Saved(4, "m.py", 1, "id", 4, "a")]
+    assert said == [WRITING, SAVED]
     assert script.resumed == 0
 
 
 async def test_an_agent_that_was_taken_to_another_node_resumes_there_before_it_goes_on(said: list[Message]) -> None:
     script = Scripted(None, nodes="bb")
     await record(script)
-    assert said == [Resumed(4, 1, "id", "b", ""), Saved(4, "m.py", 1, "id", 4, "b")]
+    assert said == [WRITING, Message("resumed", 4, 1, "id", "b"), Message("saved", 4, 1, "id", "b")]
     assert script.resumed == 1
 
 
@@ -71,14 +76,14 @@ async def test_an_agent_that_was_taken_to_another_node_resumes_there_before_it_g
 async def test_an_agent_whose_call_raised_resumes_and_records_the_module_again(said: list[Message], error: ShoalError) -> None:
     script = Scripted(error, None)
     await record(script)
-    assert said == [Resumed(4, 0, "id", "a", type(error).__name__), Saved(4, "m.py", 1, "id", 4, "a")]
+    assert said == [WRITING, Message("resumed", 4, 0, "id", "a", reason=type(error).__name__), SAVED]
 
 
 async def test_a_module_that_was_done_though_its_answer_was_lost_is_not_recorded_again(said: list[Message]) -> None:
     script = Scripted(OutcomeUnknown("no answer"), InvalidInput("recorded again"))
     script.found = 1
     await record(script)
-    assert said == [Resumed(4, 1, "id", "a", "OutcomeUnknown"), Saved(4, "m.py", 1, "id", 4, "a")]
+    assert said == [WRITING, Message("resumed", 4, 1, "id", "a", reason="OutcomeUnknown"), SAVED]
 
 
 async def test_an_agent_gives_up_after_so_many_attempts(said: list[Message]) -> None:
@@ -94,10 +99,16 @@ async def test_a_refusal_that_no_repetition_cures_is_raised_at_once(said: list[M
     assert script.resumed == 0
 
 
-async def test_a_crew_says_why_it_failed_before_it_closes_anything(said: list[Message]) -> None:
-    plan = CrewPlan(urls="", root="/", modules=["m.py"], agents=1, members=[0], gates=[])
-    member = Member(Scripted(), Scripted(), "a")  # type: ignore[arg-type]
-    member.agent.remaining = ["no such module"]  # type: ignore[misc]
-    with pytest.raises(ExceptionGroup):
-        await crew.Crew(plan)._work_together([member])
-    assert [type(message) for message in said] == [Failed]
+async def test_a_crew_that_fails_says_why_and_exits(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    codes: list[int] = []
+    monkeypatch.setattr("os._exit", codes.append)
+
+    async def fail(_: Crew, member: Member) -> None:
+        raise Disconnected(f"no node for {member.agent.number}")
+
+    monkeypatch.setattr(Crew, "_work", fail)
+    await Crew(Plan(str(tmp_path), [], False, 3, 2, [0, 1])).run()
+    assert codes == [1]
+    assert capsys.readouterr().err == "Disconnected: no node for 0; Disconnected: no node for 1\n"

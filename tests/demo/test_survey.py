@@ -1,7 +1,8 @@
-"""The survey: listing, sharing and counting, and its independent recount."""
+"""The survey: listing, sharing and counting."""
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -42,32 +43,40 @@ def library_of(root: Path, *names: str) -> Path:
     return root
 
 
-def test_figures_reach_every_statement_that_can_hold_another() -> None:
-    assert figures_of(SOURCE) == COUNTED
+def written(source: bytes, tmp_path: Path) -> Path:
+    (tmp_path / "module.py").write_bytes(source)
+    return tmp_path / "module.py"
 
 
-def test_recount_reaches_the_same_by_walking_every_node(tmp_path: Path) -> None:
-    assert recount(library_of(tmp_path, "a.py"), ["a.py"], stopped=lambda: False) == {"a.py": COUNTED}
+def walked(file: Path) -> list[int]:
+    """Functions, classes and imports, counted in the slow and obvious way: by walking every node."""
+    kinds = [type(node) for node in ast.walk(ast.parse(file.read_bytes()))]
+    return [
+        kinds.count(ast.FunctionDef) + kinds.count(ast.AsyncFunctionDef),
+        kinds.count(ast.ClassDef),
+        kinds.count(ast.Import) + kinds.count(ast.ImportFrom),
+    ]
 
 
-@pytest.mark.parametrize("source", [b"def (", b"\xff", b"\x00", b"x = '\\d'\ndef f(): lambda: 0"])
-def test_both_counts_agree_on_odd_sources(source: bytes, tmp_path: Path) -> None:
-    (tmp_path / "odd.py").write_bytes(source)
-    assert recount(tmp_path, ["odd.py"], stopped=lambda: False) == {"odd.py": figures_of(source)}
+def test_figures_reach_every_statement_that_can_hold_another(tmp_path: Path) -> None:
+    assert figures_of(written(SOURCE, tmp_path)) == COUNTED
 
 
-def test_a_module_that_does_not_parse_has_lines_only() -> None:
-    assert figures_of(b"def (\n\n") == Figures(modules=1, lines=2)
+@pytest.mark.parametrize("source", [b"def (\n\n", b"\xff\n\n", b"\x00\n\n"])
+def test_a_module_that_does_not_parse_has_lines_only(source: bytes, tmp_path: Path) -> None:
+    assert figures_of(written(source, tmp_path)) == Figures(modules=1, lines=2)
 
 
 @pytest.mark.parametrize(("source", "lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\nb", 2)])
-def test_a_last_line_without_newline_counts(source: bytes, lines: int) -> None:
-    assert figures_of(source).lines == lines
+def test_a_last_line_without_newline_counts(source: bytes, lines: int, tmp_path: Path) -> None:
+    assert figures_of(written(source, tmp_path)).lines == lines
 
 
-def test_both_counts_agree_on_a_part_of_the_real_library() -> None:
-    root, modules = library(), list_modules(library(), limit=25)
-    assert recount(root, modules, stopped=lambda: False) == {name: figures_of((root / name).read_bytes()) for name in modules}
+def test_a_walk_of_every_node_counts_the_same() -> None:
+    files = [library() / name for name in list_modules(library(), limit=25)]
+    parsed = [file for file in files if figures_of(file).imports]
+    assert len(parsed) > 10
+    assert [list(figures_of(file)[2:5]) for file in parsed] == [walked(file) for file in parsed]
 
 
 def test_modules_are_sorted_and_exclude_what_was_installed(tmp_path: Path) -> None:

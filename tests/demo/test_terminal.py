@@ -10,7 +10,7 @@ import pytest
 from tests.demo.processes import DEMO, assert_nothing_is_left
 from tests.terminal import SIZES, Shown, shoal_in_terminal
 
-SCREENS = ("board", "display")
+SCREENS = ("nodes", "embedded")
 
 
 @cache

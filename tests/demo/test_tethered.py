@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from shoal.demo.tethered import RELEASE
+from shoal.demo.nodes import RELEASE
 from tests.demo.processes import PATIENCE_S, environment
 
 
 @contextmanager
 def tethered(root: Path, directory: str) -> Iterator[subprocess.Popen[bytes]]:
     """A node that serves, in `root`/node."""
-    command = [sys.executable, "-m", "shoal.demo.tethered", directory, "serve", "--data", str(root / "node")]
+    command = [sys.executable, "-m", "shoal.demo.nodes", directory, "serve", "--data", str(root / "node")]
     with subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0"],
         stdin=subprocess.PIPE,

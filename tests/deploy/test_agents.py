@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -9,21 +10,19 @@ from pathlib import Path
 
 from shoal.demo.agent import SPACE, counter_name
 from tests.cli.conftest import PATIENCE_S, clean_environment
-from tests.deploy.conftest import NODES, ROOT, SERVICES, Image, asked, running
+from tests.deploy.conftest import NODES, SERVICES, Image, asked, running
 from tests.deploy.test_compose import started, token_in
 
 DEMO = SERVICES["demo"]
 
 
 def agents(urls: list[str], directory: Path, *, at: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """The service's entry and command, with each container's address and file mapped to this machine's, and nodes to go to."""
-    mounted, certificates = DEMO["volumes"]
-    assert certificates == "client:/tls:ro"  # The certificate of the CA and a token, and no key.
-    outside, inside, mode = mounted.split(":")
-    assert mode == "ro"
-    mapped = {"python": sys.executable, inside: str(ROOT / outside)}
-    mapped |= {f"https://{NODES[name]['environment']['SHOAL_ADVERTISE']}": url for name, url in zip(NODES, urls, strict=True)}
-    command = [mapped[word] for word in [*DEMO["entrypoint"], *DEMO["command"]] if mapped[word] not in {*urls} - {*at}]
+    """The service's entry and command, with each container's address mapped to this machine's, and nodes to go to."""
+    assert DEMO["volumes"] == ["client:/tls:ro"]  # The certificate of the CA and a token, and no key.
+    *words, inside = DEMO["command"]
+    mapped = {f"https://{NODES[name]['environment']['SHOAL_ADVERTISE']}": url for name, url in zip(NODES, urls, strict=True)}
+    there = [mapped[address] for address in inside.split(",") if mapped[address] in at]
+    command = [sys.executable, "-m", "shoal.cli", *words, ",".join(there)]
     environment = {name: file.replace("/tls/", f"{directory}/tls/") for name, file in DEMO["environment"].items()}
     return subprocess.run(
         [*command, "--limit", "18"],
@@ -39,7 +38,8 @@ def test_the_agents_agree_with_the_recount_and_resume_and_a_lie_in_one_counter_i
     with running(started(image, tmp_path, {}), tmp_path) as urls:
         first = agents(urls, tmp_path, at=urls)
         assert (first.returncode, first.stderr) == (0, "")
-        assert "18 modules in this run" in first.stdout
+        assert re.search(r"operations acknowledged to the agents +│ +72 ", first.stdout)
+        assert "kill -9" not in first.stdout
         asked(
             f"{urls[1]}/v1/spaces/{SPACE}/counters/{counter_name('lines').replace('/', '%2F')}",
             {"add": 1},
@@ -47,7 +47,8 @@ def test_the_agents_agree_with_the_recount_and_resume_and_a_lie_in_one_counter_i
         )
         again = agents(urls, tmp_path, at=urls[:1])  # One node is enough to resume at, and to find it.
         assert again.returncode == 1
-        assert "0 modules in this run" in again.stdout
+        assert again.stdout.count("\nresumed agent-") == 9
+        assert re.search(r"operations acknowledged to the agents +│ +0 ", again.stdout)
         assert "differences from the recount" in again.stdout
 
 

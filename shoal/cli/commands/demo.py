@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from random import SystemRandom
 from typing import Annotated
 
@@ -11,11 +10,10 @@ import typer
 from rich.console import Console
 
 from shoal.cli.execution import FAILED, execute, failure, interruptible
-from shoal.demo.supervisor import MODULES_MIN
-from shoal.demo.workers import WorkerFailed
 
 PANEL = "Run"
 AGENTS_MAX = 64
+MODULES_MIN = 3  # One at each node.
 
 
 def register(app: typer.Typer) -> None:
@@ -32,18 +30,18 @@ def demo(
         typer.Option("--limit", min=MODULES_MIN, metavar="N", help="Survey so many modules, spread evenly; by default all."),
     ] = None,
     embedded: Annotated[
-        bool, typer.Option("--embedded", help="Use one embedded store without nodes; all agents are killed twice.")
+        bool, typer.Option("--embedded", help="Use one embedded store without nodes; it is killed with all agents.")
     ] = False,
+    url: Annotated[
+        str,
+        typer.Option("--url", metavar="URLS", help="Use these running nodes, separated by commas, and kill none of them."),
+    ] = "",
     keep: Annotated[
         bool,
         typer.Option(
             "--keep", help="Leave the nodes running (or keep the embedded store), and print commands to inspect them."
         ),
     ] = False,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", metavar="DIR", help="A directory for the stores, which are kept. It must be empty or new."),
-    ] = None,
 ) -> None:
     """Kill one of three nodes under nine working agents, and check that nothing was lost.
 
@@ -52,22 +50,22 @@ def demo(
     kill -9: its agents fail over to the others and resume. Later it is started again, and catches up. At the end all
     nodes must hold the same, and an independent recount must agree with every figure.
 
+    With --url it works at your own nodes: kill one yourself. A second run resumes there, and has nothing left to do.
+
     Example: shoal demo --limit 300 --keep
     """
     # Imported here, because no other command needs them, and all would start more slowly.
-    from shoal.demo.cluster import run_cluster
-    from shoal.demo.embedded import run_embedded
-    from shoal.demo.nodes import NodeFailed
-    from shoal.demo.stage import Options
+    from shoal.demo.nodes import DemoFailed
+    from shoal.demo.run import Options, run_demo
 
-    options = Options(agents=agents, limit=limit, keep=keep, data=data)
-    form = run_embedded if embedded else run_cluster
-    work = form(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)
+    urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
+    if urls and (embedded or keep):
+        raise typer.BadParameter("--url names nodes that run already: leave out --embedded and --keep. Nothing was written.")
+    options = Options(agents=agents, limit=limit, embedded=embedded, urls=urls, keep=keep)
+    work = run_demo(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)
     try:
         agreed = execute(interruptible(work))
-    except WorkerFailed as error:
-        raise failure(f"the demo's worker failed: {error}") from None
-    except NodeFailed as error:
-        raise failure(f"a node of the demo failed: {error}") from None
+    except DemoFailed as error:
+        raise failure(f"the demo failed: {error}") from None
     if not agreed:
         raise typer.Exit(FAILED)
