@@ -29,7 +29,7 @@ class Disagreement(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a store holds of the survey."""
+    """The survey, as a store holds it."""
 
     accounts: Accounts  # That the recount knows, too.
     exact: Accounts  # That only another node knows: ids, and the order of concurrent events.
