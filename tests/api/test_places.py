@@ -10,13 +10,16 @@ import pytest
 
 from shoal.api.http.accepting import FEW, TOLD_MAX, Places, address_of
 from shoal.config import Config
+from simulation.bounds import altered, parted
 from tests.api.test_refusals import connected
 
 Serve = Callable[..., Awaitable[Any]]
 
 
 def full(**settings: int) -> Places:
-    return Places(Config(**settings))  # type: ignore[arg-type]
+    mine, bounds = parted(settings)
+    with altered(**bounds):
+        return Places(Config(**mine))
 
 
 def test_one_address_has_a_share() -> None:

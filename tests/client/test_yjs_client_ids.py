@@ -18,6 +18,7 @@ from shoal.node.node import Node
 from shoal.protocol.requests import Update
 from shoal.protocol.session import Wrapper
 from shoal.storage.memory import MemoryStorage
+from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 
 PLACE = Place("crew", "doc", "")
@@ -33,9 +34,9 @@ class Reconnecting(Wrapper):
 
 
 class Bench:
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self) -> None:
         self._simulated = SimulatedEnvironment(1)
-        self._config = Config(**settings)
+        self._config = Config()
         self.node = Node(MemoryStorage(), config=self._config, environment=self._simulated.environment)
         self.session = Reconnecting(self.node.session())
         self.space = self.another()
@@ -193,13 +194,14 @@ async def test_unwritten_edits_are_sent_from_the_last_end(bench: Bench, monkeypa
     assert await shown(bench) == "x" * 10_000 + "y"
 
 
-async def test_so_many_ids_are_kept_as_the_configuration_says() -> None:
-    bench = Bench(document_client_ids_max=2)
-    first = [await bench.edited(name=f"d{number}") for number in range(3)]
-    assert await bench.edited(name="d2") == first[2]
-    assert await bench.edited(name="d1") == first[1]
-    assert await bench.edited(name="d0") != first[0]
-    await bench.node.stop()
+async def test_a_bounded_number_of_ids_is_kept() -> None:
+    with altered(document_client_ids_max=2):
+        bench = Bench()
+        first = [await bench.edited(name=f"d{number}") for number in range(3)]
+        assert await bench.edited(name="d2") == first[2]
+        assert await bench.edited(name="d1") == first[1]
+        assert await bench.edited(name="d0") != first[0]
+        await bench.node.stop()
 
 
 async def test_the_place_at_which_none_was_left_for_longest_loses_its_ids() -> None:

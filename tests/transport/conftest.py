@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 
 import msgspec
 import pytest
@@ -126,13 +126,18 @@ async def other_peer() -> AsyncIterator[Peer]:
 async def dial(peer: Peer) -> AsyncIterator[Dial]:
     links: list[Link] = []
 
+    stack = ExitStack()
+
     async def to_peer(**settings: object) -> Link:
-        links.append(await Link.dial(peer.url, config=msgspec.structs.replace(CONFIG, **settings)))
+        mine, bounds = parted(settings)
+        stack.enter_context(altered(**bounds))
+        links.append(await Link.dial(peer.url, config=msgspec.structs.replace(CONFIG, **mine)))
         return links[-1]
 
     yield to_peer
     for link in links:
         await link.close()
+    stack.close()
 
 
 @pytest.fixture

@@ -152,7 +152,7 @@ async def test_of_one_document_a_bounded_number_is_restored(open_bench: Opener) 
     bench = open_bench(document_beginnings_max=2)
     for n in range(2):
         await bench.node.session().call(request(genesis.begin({"r": f"x{n}"}, 0)))
-    with pytest.raises(TooLarge, match="document_beginnings_max"):
+    with pytest.raises(TooLarge, match="at most 2 initial contents"):
         await bench.node.session().call(request(genesis.begin({"r": "y"}, 0)))
     assert await bench.node.session().call(request(genesis.begin({"r": "x1"}, 0))) == Begun(created=False)
 

@@ -22,6 +22,7 @@ from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.values.filtering import Filter
+from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
@@ -247,8 +248,7 @@ def expected(found: list[Any], filter: Mapping[str, Any]) -> list[tuple[Any, ...
 @given(deeds=DEEDS, filters=st.lists(FILTERS, min_size=1, max_size=4), small=st.booleans())
 def test_an_index_changes_no_answer_whatever_happened(deeds: list[Any], filters: list[dict[str, Any]], small: bool) -> None:
     async def run() -> None:
-        bounds = {"index_build_rows_max": 2, "item_probe_rows_max": 2, "item_scan_rows_max": 3} if small else {}
-        bench = Bench(MemoryStorage(), SimulatedEnvironment(1), Config(item_expiry_grace_s=0.001, **bounds))  # type: ignore[arg-type]
+        bench = Bench(MemoryStorage(), SimulatedEnvironment(1), Config(item_expiry_grace_s=0.001))
         for deed in deeds:
             bench = await act(bench, deed)
             assert problems(bench) == []
@@ -261,7 +261,9 @@ def test_an_index_changes_no_answer_whatever_happened(deeds: list[Any], filters:
                 assert [(item.namespace, item.key) for item in found] == expected(everything, filter)
         await bench.node.stop()
 
-    asyncio.run(run())
+    bounds = {"index_build_rows_max": 2, "item_probe_rows_max": 2, "item_scan_rows_max": 3} if small else {}
+    with altered(**bounds):
+        asyncio.run(run())
 
 
 # ── building ──────────────────────────────────────────────────────────────────
