@@ -17,7 +17,7 @@ from chaos.trials.trial import Tally
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.environment import system_environment
-from shoal.transport.session import RemoteSession
+from shoal.transport.session import RemoteSession, SessionContext
 from simulation.judging.checkers import InvariantViolated
 
 _STORE_CRASHES = 10  # Of one store, before another is begun.
@@ -103,7 +103,7 @@ async def _kill_servers(directory: Path, rounds: int, random: Random) -> Tally:
 
     def connect(url: str) -> RemoteSession:
         config = Config(reconnect_delay_s_max=0.1)
-        return RemoteSession(url, config=config, now_ms=environment.now_ms, entropy=environment.entropy, wait_s=30.0)
+        return RemoteSession(url, config=config, context=SessionContext(environment.now_ms, environment.entropy), wait_s=30.0)
 
     try:
         return await kill_servers(directory, rounds=rounds, random=random, connect=connect)

@@ -26,7 +26,7 @@ from shoal.config import Config
 from shoal.node.environment import Environment
 from shoal.opening import Opening
 from shoal.protocol.requests import Durability
-from shoal.transport.session import RemoteSession
+from shoal.transport.session import RemoteSession, SessionContext
 
 START_S_MAX = 30.0
 STOP_S_MAX = 20.0
@@ -184,7 +184,9 @@ class Cluster:
     def session(self, url: str, environment: Environment) -> RemoteSession:
         """The session of a client that knows only this address."""
         config = Config() if self._tls_ca is None else replace(Config(), tls_ca=str(self._tls_ca))
-        return RemoteSession(url, config=config, now_ms=environment.now_ms, entropy=environment.entropy, token=self._token)
+        return RemoteSession(
+            url, config=config, context=SessionContext(environment.now_ms, environment.entropy), token=self._token
+        )
 
     async def start(self, node: Node) -> None:
         """Start a node, and return once it takes reads and writes.

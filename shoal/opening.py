@@ -213,7 +213,7 @@ async def _connect(
     wait_s: float,
 ) -> Store:
     from shoal.transport.credentials import from_environment
-    from shoal.transport.session import RemoteSession
+    from shoal.transport.session import RemoteSession, SessionContext
 
     settings = _settings(config, durability)
     if tls_ca is not None:
@@ -223,8 +223,7 @@ async def _connect(
     remote = RemoteSession(
         urls,
         config=settings,
-        now_ms=_now_ms,
-        entropy=os.urandom,
+        context=SessionContext(_now_ms, os.urandom),
         token=from_environment(os.environ) if token is None else token,
         in_order=in_order,
         wait_s=wait_s,

@@ -276,8 +276,7 @@ def _handler(
             with sessions.request_under_way(), bodies.under_way() as body:
                 exchange = Exchange(
                     request,
-                    session=Noting(session),
-                    bookmark=bookmark,
+                    session=Noting(session, bookmark),
                     body=body,
                     config=config,
                     template=route.path,

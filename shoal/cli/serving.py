@@ -37,7 +37,7 @@ from shoal.node.peers.replicator import Replicator
 from shoal.node.service import Credentials
 from shoal.protocol.requests import Status
 from shoal.transport.keyring import ClusterKey
-from shoal.transport.peer_link import PEER_PATH
+from shoal.transport.peer_link import PEER_PATH, LinkContext, Warnings
 from shoal.transport.peers import Peers
 from shoal.transport.seeds import Resolve, resolved
 
@@ -217,18 +217,21 @@ def peers_of(
     held = key or ClusterKey(config)
     log = structlog.get_logger("shoal")
 
-    peers = Peers(
+    context = LinkContext(
         replicator,
-        addresses=replicator.memberships.addresses,
-        config=config,
-        entropy=environment.entropy,
+        config,
+        environment.entropy,
         report=log.info,
-        warn=log.warning,
+        warn=Warnings(log.warning),
+        keys=lambda: held.ring,
+        tls=lambda: None if tls is None else tls.dialling,
+    )
+    peers = Peers(
+        context,
+        addresses=replicator.memberships.addresses,
         seeding=replicator.memberships.seeding,
         seeds=seeds_of(config),
         resolve=resolve,
-        tls=lambda: None if tls is None else tls.dialling,
-        keys=lambda: held.ring,
     )
     replicator.memberships.link_by(peers.dial, peers.reasons)
     return peers

@@ -188,10 +188,16 @@ class Driving:
         if declared is None or self.is_leaving:
             return
         stage = self._stage
-        seat = await Seat.taken(stage.connection, stage.space, self.name, machine=stage.machine, ttl_s=declared.ttl)
+        seat = await Seat.taken(
+            stage.connection,
+            stage.space,
+            self.name,
+            machine=stage.machine,
+            ttl_s=declared.ttl,
+            settled=stage.record.settled,
+        )
         if seat is None:
             return
-        seat.settled = stage.record.settled
         try:
             while (wanted := await self._wanted(seat)) is not None:
                 if not await self._once(seat, wanted):
@@ -232,11 +238,11 @@ class Driving:
         uptime = self._stage.connection.uptime
         began_s = uptime()
         task = asyncio.get_running_loop().create_task(self._called(context, seat))
-        seat.on_write = lambda request: self._handed_over(request, task, seat)
+        seat.report_to(written=lambda request: self._handed_over(request, task, seat), back=context._look)
         try:
             await self._supervise(task, seat, context)
         finally:
-            seat.on_write = seat.on_back = None
+            seat.report_to(written=None, back=None)
         if self._is_over(seat) or self._is_stuck:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 _log.warning("agent %s raised while it was given up: %s: %s", self.name, type(error).__qualname__, error)
@@ -256,7 +262,6 @@ class Driving:
         return resumption
 
     async def _called(self, context: CrewContext, seat: Seat) -> None:
-        seat.on_back = context._look
         attend(seat)
         await self._function(context)
 

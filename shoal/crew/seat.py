@@ -44,15 +44,23 @@ class Seat:
     """The hold of one agent. `lease` is the lease of its thread, the same object before and after a wait."""
 
     def __init__(
-        self, connection: StoreConnection, space: Space, name: str, lease: Lease, *, machine: str, ttl_s: float
+        self,
+        connection: StoreConnection,
+        space: Space,
+        name: str,
+        lease: Lease,
+        *,
+        machine: str,
+        ttl_s: float,
+        settled: Callable[[], Awaitable[CrewRecord]] | None,
     ) -> None:
         self.name = name
         self.lease = lease
         self.ended = asyncio.Event()
         """Set once this machine must not drive the agent any more."""
-        self.on_write: Callable[[Request[Any]], None] | None = None  # Told each write that was acknowledged under it.
-        self.on_back: Callable[[], Awaitable[None]] | None = None  # Called at the end of a wait in which the thread was free.
-        self.settled: Callable[[], Awaitable[CrewRecord]] | None = None  # Reads the record behind a quorum.
+        self._on_write: Callable[[Request[Any]], None] | None = None
+        self._on_back: Callable[[], Awaitable[None]] | None = None
+        self._settled = settled
         self._connection = connection
         self._space = space
         self._machine = machine
@@ -67,8 +75,19 @@ class Seat:
         self._count(lease)
 
     @classmethod
-    async def taken(cls, connection: StoreConnection, space: Space, name: str, *, machine: str, ttl_s: float) -> Seat | None:
+    async def taken(
+        cls,
+        connection: StoreConnection,
+        space: Space,
+        name: str,
+        *,
+        machine: str,
+        ttl_s: float,
+        settled: Callable[[], Awaitable[CrewRecord]] | None = None,
+    ) -> Seat | None:
         """The hold of an agent; None if another machine drives it, also if it waits there.
+
+        `settled` reads the crew's record behind a quorum.
 
         Raises:
             ShoalError: that cannot be known, or no lease be acquired.
@@ -77,13 +96,20 @@ class Seat:
             lease = await space.thread(name).lease(ttl=ttl_s, holder=machine).acquire()
         except LeaseHeld:
             return None
-        seat, is_free = cls(connection, space, name, lease, machine=machine, ttl_s=ttl_s), False
+        seat, is_free = cls(connection, space, name, lease, machine=machine, ttl_s=ttl_s, settled=settled), False
         try:
             is_free = not (await seat._waits().state()).held
         finally:
             if not is_free:
                 await seat.release()
         return seat if is_free else None
+
+    def report_to(self, *, written: Callable[[Request[Any]], None] | None, back: Callable[[], Awaitable[None]] | None) -> None:
+        """From now on `written` is called with each write that was acknowledged under it; None: nobody is told.
+
+        `back` is called at the end of a wait in which the thread was free.
+        """
+        self._on_write, self._on_back = written, back
 
     def waited(self) -> AbstractAsyncContextManager[None]:
         """A context around one wait of the agent's function."""
@@ -239,11 +265,11 @@ class Seat:
         """Look at what has happened meanwhile: a program that does not know of waits may have run the agent to its end."""
         while not self.ended.is_set():
             try:
-                if self.settled is not None and (await self.settled()).has_ended(self.name):
+                if self._settled is not None and (await self._settled()).has_ended(self.name):
                     self.ended.set()
                     break
-                if self.on_back is not None:
-                    await self.on_back()
+                if self._on_back is not None:
+                    await self._on_back()
                 return
             except ShoalError as error:
                 _log.warning("agent %s: %s", self.name, error)
@@ -265,8 +291,7 @@ class Seat:
     def _count(self, lease: Lease) -> None:
         """From now on the seat is lost with this lease."""
         tenure = self._counted = tenure_of(lease)
-        tenure.on_lost = partial(self._lost, tenure)
-        tenure.on_write = self._written
+        tenure.report_to(lost=partial(self._lost, tenure), written=self._written)
         if tenure.is_lost:
             self.ended.set()
 
@@ -275,8 +300,8 @@ class Seat:
             self.ended.set()
 
     def _written(self, request: Request[Any]) -> None:
-        if self.on_write is not None:
-            self.on_write(request)
+        if self._on_write is not None:
+            self._on_write(request)
 
     async def _let_go(self, lease: Lease) -> None:
         try:

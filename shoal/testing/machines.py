@@ -251,9 +251,9 @@ class TooLong(RuntimeError):
 class _Nothing(selectors.BaseSelector):
     """A selector that returns at once without events, and advances the loop's time instead."""
 
-    def __init__(self, steps_max: int) -> None:
+    def __init__(self, steps_max: int, next_timer: Callable[[], float]) -> None:
         self.now = 0.0
-        self.next_timer: Callable[[], float] = lambda: self.now  # When it is due.
+        self._next_timer = next_timer  # When it is due.
         self._registered: dict[int, selectors.SelectorKey] = {}  # The loop's own pipe, to which nothing writes.
         self.steps = 0
         self._steps_max = steps_max
@@ -275,7 +275,7 @@ class _Nothing(selectors.BaseSelector):
             raise Stalled(f"everything waits, {self.now:.3f} virtual seconds from the beginning, and nothing will come")
         if timeout > 0:
             self.now += timeout
-        elif 0 < (due := self.next_timer()) - self.now < _RESOLUTION_S:
+        elif 0 < (due := self._next_timer()) - self.now < _RESOLUTION_S:
             self.now = due  # It fires in this turn. Before its time, whoever waits for that time would wait again without end.
         return []
 
@@ -287,10 +287,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     """The event loop; `time()` begins at 0, in virtual seconds."""
 
     def __init__(self, *, steps_max: int = STEPS_MAX) -> None:
-        self._nothing = _Nothing(steps_max)
+        self._nothing = _Nothing(steps_max, self._next_timer)
         super().__init__(self._nothing)
         self._clock_resolution = _RESOLUTION_S
-        self._nothing.next_timer = self._next_timer
 
     def time(self) -> float:
         """The virtual time, in seconds since the loop was made."""

@@ -28,7 +28,7 @@ import aiohttp
 from aiohttp import WSCloseCode
 
 from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX, NONCE_BYTES, Dialling, Side, refusal
-from shoal.cluster.peering import Identity, Peer
+from shoal.cluster.peering import Identity
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, PeerRefused, ShoalError, Unavailable, Unsupported
 from shoal.transport.dialling import DialledSocket, why
@@ -36,13 +36,9 @@ from shoal.transport.peer_link import (
     BROKEN,
     CLOSE_S,
     PEER_PATH,
-    Keys,
+    LinkContext,
     PeerLink,
-    Report,
-    Tls,
-    Warnings,
     accepts,
-    plain,
     side_of,
     why_closed,
 )
@@ -203,26 +199,15 @@ _SLOWEST = 16  # Failures in a row, after which the delay is at its bound.
 class PeerDialler:
     """The links that this node dials. `start` and `stop` belong to a running event loop; stopping twice is allowed."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        *,
-        addresses: Sequence[str],
-        config: Config,
-        entropy: Callable[[int], bytes],
-        report: Report,
-        warn: Warnings,
-        keys: Keys,
-        tls: Tls = plain,
-    ) -> None:
-        self._peer = peer
+    def __init__(self, context: LinkContext, addresses: Sequence[str]) -> None:
+        self._peer = context.peer
         self._addresses = addresses
-        self._config = config
-        self._entropy = entropy
-        self._report = report
-        self._warn = warn
-        self._tls = tls
-        self._keys = keys
+        self._config = context.config
+        self._entropy = context.entropy
+        self._report = context.report
+        self._warn = context.warn
+        self._tls = context.tls
+        self._keys = context.keys
         self._held: set[PeerLink] = set()
         self._reasons: dict[str, str] = {}
         self._linked: dict[bytes, tuple[str, bytes]] = {}  # Node → the address by which it is linked, and its opening.

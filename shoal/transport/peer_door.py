@@ -27,8 +27,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.http_websocket import WebSocketReader
 
 from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, NAME_CHARS_MAX, NONCE_BYTES, Accepting, refusal
-from shoal.cluster.peering import Identity, Peer
-from shoal.config import Config
+from shoal.cluster.peering import Identity
 from shoal.errors import Disconnected, InvalidValue, Overloaded, PeerRefused, ShoalError, ShuttingDown
 from shoal.tls.contexts import key_of, names_host
 from shoal.transport.peer_dialler import REKEYED
@@ -36,9 +35,7 @@ from shoal.transport.peer_link import (
     BROKEN,
     CLOSE_S,
     STALLED_BEATS,
-    Keys,
-    Report,
-    Warnings,
+    LinkContext,
     accepts,
     close_code,
     reason_of,
@@ -112,24 +109,14 @@ class _Accepted:
 class PeerDoor:
     """The accepted links. `serve` is the handler of `PEER_PATH`; `accepted` is called with the name of each peer that is."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        *,
-        config: Config,
-        entropy: Callable[[int], bytes],
-        report: Report,
-        warn: Warnings,
-        accepted: Callable[[str], None],
-        keys: Keys,
-    ) -> None:
-        self._peer = peer
+    def __init__(self, context: LinkContext, *, accepted: Callable[[str], None]) -> None:
+        self._peer = context.peer
         self._accepted = accepted
-        self._keys = keys
-        self._config = config
-        self._entropy = entropy
-        self._report = report
-        self._warn = warn
+        self._keys = context.keys
+        self._config = context.config
+        self._entropy = context.entropy
+        self._report = context.report
+        self._warn = context.warn
         self._links: set[_Accepted] = set()
         self._newest: dict[bytes, _Accepted] = {}  # By node.
         self._shaking: dict[_Accepted, None] = {}  # The links that still shake hands, the oldest first.

@@ -20,6 +20,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from ssl import SSLContext
 from typing import Protocol
@@ -99,6 +100,19 @@ class Warnings:
             detail["left_out"], self._left_out = self._left_out, 0
         reason = error.message if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
         self._warn(event, reason=reason, **detail)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkContext:
+    """The things that all links of a node share, and that are constant in its life."""
+
+    peer: Peer  # The node.
+    config: Config
+    entropy: Callable[[int], bytes]
+    report: Report  # Called with the events of links,
+    warn: Warnings  # and with peers that are refused, or refuse this node.
+    keys: Keys  # Asked at each handshake.
+    tls: Tls = plain  # Asked for each link that is dialled.
 
 
 def side_of(peer: Peer, *, config: Config, ring: Keyring) -> Side:

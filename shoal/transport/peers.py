@@ -2,65 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from aiohttp import web
 
-from shoal.cluster.peering import Peer
-from shoal.config import Config
-from shoal.transport.keyring import Keyring
 from shoal.transport.peer_dialler import PeerDialler
 from shoal.transport.peer_door import PeerDoor
-from shoal.transport.peer_link import Keys, Report, Tls, Warnings, plain
+from shoal.transport.peer_link import LinkContext
 from shoal.transport.seeds import Resolve, Seeding, Seeds, resolved
 
 
 class Peers:
     """The links to all peers. `serve` handles `PEER_PATH`; call `start` once the listener listens, `stop` before it stops.
 
-    `addresses` ("host:port") are dialled. `report` is called with the events of links; `warn` with peers that
-    are refused, or refuse this node. `tls` is asked for each link that is dialled. `seeding` learns who is at the
-    `seeds`, until it is over. `keys` is asked at each handshake; without it the key is the configured one.
+    `addresses` ("host:port") are dialled. `seeding` learns who is at the `seeds`, until it is over.
     """
 
     def __init__(
         self,
-        peer: Peer,
+        context: LinkContext,
         *,
         addresses: Sequence[str],
-        config: Config,
-        entropy: Callable[[int], bytes],
-        report: Report,
-        warn: Report,
         seeding: Seeding | None = None,
         seeds: Sequence[str] = (),
         resolve: Resolve = resolved,
-        tls: Tls = plain,
-        keys: Keys | None = None,
     ) -> None:
-        warnings = Warnings(warn)
-        held = keys or (lambda: Keyring(config.cluster_key))
-        self._dialler = PeerDialler(
-            peer, addresses=addresses, config=config, entropy=entropy, report=report, warn=warnings, tls=tls, keys=held
-        )
-        self._seeds = (
-            None
-            if seeding is None
-            else Seeds(
-                peer,
-                seeding,
-                addresses=seeds,
-                config=config,
-                entropy=entropy,
-                report=report,
-                resolve=resolve,
-                tls=tls,
-                keys=held,
-            )
-        )
-        self._door = PeerDoor(
-            peer, config=config, entropy=entropy, report=report, warn=warnings, accepted=self._dialler.hurry, keys=held
-        )
+        self._dialler = PeerDialler(context, addresses)
+        self._seeds = None if seeding is None else Seeds(context, seeding, addresses=seeds, resolve=resolve)
+        self._door = PeerDoor(context, accepted=self._dialler.hurry)
 
     @property
     def reasons(self) -> Mapping[str, str]:

@@ -15,11 +15,10 @@ from typing import Protocol
 
 from shoal.cluster.handshake import NONCE_BYTES
 from shoal.cluster.membership.notices import FOUND_MAX
-from shoal.cluster.peering import Identity, Peer
-from shoal.config import Config
+from shoal.cluster.peering import Identity
 from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
 from shoal.transport.peer_dialler import dial
-from shoal.transport.peer_link import Keys, Report, Tls, plain, side_of
+from shoal.transport.peer_link import LinkContext, side_of
 
 PAUSE_S_FIRST = 0.05
 ASKED = "asked"
@@ -58,27 +57,17 @@ class Seeds:
     """`addresses` are the configured ones. `seeding` gets what is found."""
 
     def __init__(
-        self,
-        peer: Peer,
-        seeding: Seeding,
-        *,
-        addresses: Sequence[str],
-        config: Config,
-        entropy: Callable[[int], bytes],
-        report: Report,
-        keys: Keys,
-        resolve: Resolve = resolved,
-        tls: Tls = plain,
+        self, context: LinkContext, seeding: Seeding, *, addresses: Sequence[str], resolve: Resolve = resolved
     ) -> None:
-        self._peer = peer
+        self._peer = context.peer
         self._seeding = seeding
         self._addresses = addresses
-        self._config = config
-        self._entropy = entropy
-        self._report = report
+        self._config = context.config
+        self._entropy = context.entropy
+        self._report = context.report
         self._resolve = resolve
-        self._tls = tls
-        self._keys = keys
+        self._tls = context.tls
+        self._keys = context.keys
         self._reported: dict[str, str] = {}  # By seed or address: why it led nowhere.
         self._task: asyncio.Task[None] | None = None
 

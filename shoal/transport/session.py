@@ -34,6 +34,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, TypeVar
 
@@ -88,6 +89,17 @@ _SHARE_S_MIN = 0.05  # To reach one address.
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
 
 
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """The clock, the randomness and the network of a client, which are constant in its life."""
+
+    now_ms: Callable[[], int]
+    entropy: Callable[[int], bytes]
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    dial: Dial = Link.dial
+    software: str = "shoal"
+
+
 class RemoteSession:
     """A session over nodes that connects at the first request. `urls`: "http://n1:7400,http://n2:7400".
 
@@ -100,26 +112,22 @@ class RemoteSession:
         urls: str | Sequence[str],
         *,
         config: Config,
-        now_ms: Callable[[], int],
-        entropy: Callable[[int], bytes],
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        context: SessionContext,
         token: Credential | None = None,
-        software: str = "shoal",
         bookmark: Bookmark | None = None,
         in_order: bool = False,
         wait_s: float = 0.0,
-        dial: Dial = Link.dial,
     ) -> None:
         self.bookmark = Bookmark(lambda: asyncio.get_running_loop().time()) if bookmark is None else bookmark
         self.connections = 0  # See `Session.connections`.
-        self._urls = split_urls(urls) if in_order else shuffled(split_urls(urls), entropy)
+        self._urls = split_urls(urls) if in_order else shuffled(split_urls(urls), context.entropy)
         self._config = config
-        self._now_ms = now_ms
-        self._entropy = entropy
-        self._sleep = sleep
+        self._now_ms = context.now_ms
+        self._entropy = context.entropy
+        self._sleep = context.sleep
         self._credentials = Credentials(token)
-        self._software = software
-        self._dial_link = dial
+        self._software = context.software
+        self._dial_link = context.dial
         self._link: Link | None = None
         self._dialling = asyncio.Lock()
         self._wait_s = wait_s  # How long to wait for a first node.

@@ -10,6 +10,7 @@ from shoal import values
 from shoal.api.http.bodies import Noting
 from shoal.errors import InvalidValue, StorageFull
 from shoal.protocol import requests
+from shoal.protocol.bookmark import SharedBookmark
 from tests.api.conftest import FakeSession, Served
 
 OF_A_CLASS = msgspec.msgpack.encode(msgspec.msgpack.Ext(1, values.encode(["my.module.Plan", {}])))
@@ -29,7 +30,7 @@ async def test_a_write_whose_answer_cannot_be_shown_is_said_to_be_applied(
 
 
 async def test_only_an_error_that_denies_an_answered_write_is_changed() -> None:
-    session = Noting(FakeSession())
+    session = Noting(FakeSession(), SharedBookmark())
     denial, unknown = InvalidValue("it is too deep. Nothing was written."), StorageFull("the disk is full.")
     await session.call(requests.ReadCounter("crew", "c"))
     assert session.checked(denial) is denial

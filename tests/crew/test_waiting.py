@@ -590,9 +590,8 @@ def test_a_wait_of_an_agent_that_has_ended_meanwhile_ends_the_seat() -> None:
         async def settled() -> CrewRecord:
             return ended
 
-        seat = await Seat.taken(store.connection, space, "clerk-1", machine="one", ttl_s=TTL_S)
+        seat = await Seat.taken(store.connection, space, "clerk-1", machine="one", ttl_s=TTL_S, settled=settled)
         assert seat is not None
-        seat.settled = settled
         with pytest.raises(LeaseLost, match="was ended"):
             async with seat.waited():
                 seat.lasts()

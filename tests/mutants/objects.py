@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.handle.document import Document
+from shoal.kinds.document.handle.mirror import MirrorContext
 from shoal.kinds.document.serving.documents import Documents
 from shoal.kinds.document.state import editing
 from shoal.kinds.journal.state import journal
@@ -26,6 +28,7 @@ from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.handler import Made, WriteContext
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
+from shoal.protocol.session import Session
 from shoal.storage import keys
 from tests.mutants.mutant import Mutant, patch_applier
 
@@ -112,8 +115,8 @@ def a_live_document_misses_what_peers_bring(patch: pytest.MonkeyPatch) -> None:
 def two_mirrors_share_a_client_id(patch: pytest.MonkeyPatch) -> None:
     sound = Document.__init__
 
-    def init(self: Document, *args: Any, client_id: int, **options: Any) -> None:
-        sound(self, *args, client_id=7, **options)
+    def init(self: Document, session: Session, space: str, name: str, context: MirrorContext) -> None:
+        sound(self, session, space, name, replace(context, client_id=7))
 
     patch.setattr(Document, "__init__", init)
 

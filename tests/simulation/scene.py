@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Add, CounterValue, ReadCounter
 from shoal.testing.machines import run
-from shoal.transport.session import RemoteSession
+from shoal.transport.session import RemoteSession, SessionContext
 from simulation.plan import Fault, Plan
 from simulation.world.cluster import SimulatedCluster
 from simulation.world.environment import START_MS
@@ -32,9 +32,11 @@ class Scene:
         session = RemoteSession(
             ",".join(self.cluster.urls[node] for node in nodes or self.cluster.urls),
             config=self.cluster.config,
-            now_ms=lambda: START_MS + int(self.loop.time() * 1000),
-            entropy=self._plan.random_for(f"client {len(self._sessions)}").randbytes,
-            dial=self.cluster.dial,
+            context=SessionContext(
+                lambda: START_MS + int(self.loop.time() * 1000),
+                self._plan.random_for(f"client {len(self._sessions)}").randbytes,
+                dial=self.cluster.dial,
+            ),
             bookmark=bookmark,
         )
         self._sessions.append(session)

@@ -22,7 +22,7 @@ from shoal.protocol.frames import (
     messages,
 )
 from shoal.transport.link import Link
-from shoal.transport.session import RemoteSession
+from shoal.transport.session import RemoteSession, SessionContext
 from simulation.bounds import altered, parted
 from tests.transport import dummy_node
 from tests.transport.calls import CONFIG
@@ -150,9 +150,8 @@ async def connect() -> AsyncIterator[Connect]:
             RemoteSession(
                 urls,
                 bookmark=bookmark,
+                context=SessionContext(lambda: 1_700_000_000_000, lambda size: next(drawn).to_bytes(size, "big")),
                 config=msgspec.structs.replace(CONFIG, **settings),
-                now_ms=lambda: 1_700_000_000_000,
-                entropy=lambda size: next(drawn).to_bytes(size, "big"),
             )
         )
         return sessions[-1]

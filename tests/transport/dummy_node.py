@@ -18,7 +18,7 @@ from shoal.config import Config
 from shoal.errors import PeerRefused, ShoalError
 from shoal.transport.keyring import Keyring
 from shoal.transport.peer_dialler import dial
-from shoal.transport.peer_link import PEER_PATH, PeerLink
+from shoal.transport.peer_link import PEER_PATH, LinkContext, PeerLink, Warnings
 from shoal.transport.peers import Peers
 
 CONFIG = Config(
@@ -116,15 +116,9 @@ class DummyNode:
         self.port = self._runner.addresses[0][1]
 
     def start(self, *addresses: str) -> None:
-        self.peers = Peers(
-            self,
-            addresses=addresses,
-            config=self.config,
-            entropy=os.urandom,
-            report=self._note,
-            warn=self._warned,
-            keys=lambda: self.ring,
-        )
+        warn = Warnings(self._warned)
+        context = LinkContext(self, self.config, os.urandom, report=self._note, warn=warn, keys=lambda: self.ring)
+        self.peers = Peers(context, addresses=addresses)
         self.peers.start()
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:

@@ -22,7 +22,7 @@ from shoal.transport import peer_dialler
 from shoal.transport.dialling import DialledSocket
 from shoal.transport.keyring import Keyring
 from shoal.transport.peer_dialler import PeerDialler, dial
-from shoal.transport.peer_link import PEER_PATH
+from shoal.transport.peer_link import PEER_PATH, LinkContext
 from tests.transport.dummy_node import CONFIG, Make, dialled, raw, side, soon, until
 
 # ── what works ────────────────────────────────────────────────────────────────
@@ -98,15 +98,10 @@ def test_a_peer_whose_links_do_not_last_is_not_dialled_at_once_again_and_again(m
     async def kept_apart() -> None:
         silent = cast(Any, lambda *_, **__: None)
         config = Config(reconnect_delay_s_max=1.0)
-        dialler = PeerDialler(
-            silent,
-            addresses=["b:1"],
-            config=config,
-            entropy=lambda count: b"\xff" * count,
-            report=silent,
-            warn=silent,
-            keys=lambda: Keyring(""),
+        context = LinkContext(
+            silent, config, entropy=lambda count: b"\xff" * count, report=silent, warn=silent, keys=lambda: Keyring("")
         )
+        dialler = PeerDialler(context, ["b:1"])
         dialler.start()
         await asyncio.sleep(100)
         await dialler.stop()
@@ -372,15 +367,9 @@ async def test_addresses_change_while_it_runs(make: Make) -> None:
 
 def test_delays_between_attempts_double_up_to_their_bound() -> None:
     silent = cast(Any, lambda *_, **__: None)
-    dialler = PeerDialler(
-        silent,
-        addresses=[],
-        config=Config(reconnect_delay_s_max=2.0),
-        entropy=lambda count: b"\xff" * count,
-        report=silent,
-        warn=silent,
-        keys=silent,
-    )
+    config = Config(reconnect_delay_s_max=2.0)
+    context = LinkContext(silent, config, entropy=lambda count: b"\xff" * count, report=silent, warn=silent, keys=silent)
+    dialler = PeerDialler(context, [])
     first = peer_dialler.DELAY_S_FIRST
     assert [dialler._delay_s(failures) for failures in (1, 2, 3, 40)] == [first, 2 * first, 4 * first, 2.0]
     dialler._entropy = bytes

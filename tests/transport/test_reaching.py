@@ -27,7 +27,7 @@ from shoal.errors import (
 )
 from shoal.protocol.frames import Fault, Refused, encode_error, encode_hello, encode_reply
 from shoal.protocol.requests import Added, CounterValue
-from shoal.transport.session import RemoteSession
+from shoal.transport.session import RemoteSession, SessionContext
 from tests.transport.calls import CONFIG, READ, WRITE, added, counted, pass_time
 from tests.transport.conftest import Connect, Peer
 
@@ -148,7 +148,7 @@ async def test_a_server_that_says_nothing_is_given_up_in_time(listen: Listen) ->
 
 async def test_many_first_requests_share_the_time(listen: Listen) -> None:
     address = "http://" + await listen(says_nothing)
-    session = RemoteSession(address, config=HASTY, now_ms=lambda: 0, entropy=lambda size: b"\x01" * size)
+    session = RemoteSession(address, config=HASTY, context=SessionContext(lambda: 0, lambda size: b"\x01" * size))
     dialled = 0
     dial = session._dial_link
 
@@ -242,7 +242,7 @@ async def test_a_node_that_is_about_to_come_is_waited_for_if_asked(listen: Liste
             await coming.start(port)
 
     session = RemoteSession(
-        peer.url, config=PATIENT, now_ms=lambda: 0, entropy=lambda size: b"\x01" * size, sleep=sleep, wait_s=1000.0
+        peer.url, config=PATIENT, context=SessionContext(lambda: 0, lambda size: b"\x01" * size, sleep=sleep), wait_s=1000.0
     )
     coming.answer = counted
     assert await session.call(READ) == CounterValue(7)
@@ -258,9 +258,7 @@ async def test_the_wait_has_an_end(listen: Listen) -> None:
     session = RemoteSession(
         f"http://{await closed_port(listen)}",
         config=PATIENT,
-        now_ms=lambda: 0,
-        entropy=lambda size: b"\x01" * size,
-        sleep=sleep,
+        context=SessionContext(lambda: 0, lambda size: b"\x01" * size, sleep=sleep),
         wait_s=30.0,
     )
     with pytest.raises(Unreachable):
@@ -279,7 +277,9 @@ async def test_a_node_that_was_reached_once_is_waited_for(peer: Peer) -> None:
         if len(pauses) == 3:
             await again.start(port)
 
-    session = RemoteSession(peer.url, config=PATIENT, now_ms=lambda: 0, entropy=lambda size: b"\x01" * size, sleep=sleep)
+    session = RemoteSession(
+        peer.url, config=PATIENT, context=SessionContext(lambda: 0, lambda size: b"\x01" * size, sleep=sleep)
+    )
     await session.call(READ)
     await peer.stop()
     assert await session.call(READ) == CounterValue(7)
@@ -303,7 +303,9 @@ async def test_when_all_nodes_refuse_the_error_says_what_each_said(peer: Peer, o
         pass_time(CONFIG.request_timeout_s)
 
     session = RemoteSession(
-        f"{peer.url},{other_peer.url}", config=CONFIG, now_ms=lambda: 0, entropy=lambda size: b"\x01" * size, sleep=sleep
+        f"{peer.url},{other_peer.url}",
+        config=CONFIG,
+        context=SessionContext(lambda: 0, lambda size: b"\x01" * size, sleep=sleep),
     )
     with pytest.raises(shoal.errors.Unavailable, match="no node takes this session") as caught:
         await session.call(READ)
@@ -316,7 +318,10 @@ async def test_a_node_that_refuses_sessions_is_passed_over(peer: Peer, other_pee
     peer.greeting = refusing(CatchingUp("the node fetches what it lacks. Nothing was written."))
     other_peer.answer = counted
     session = RemoteSession(
-        f"{peer.url},{other_peer.url}", config=PATIENT, now_ms=lambda: 0, entropy=lambda size: b"\x01" * size, in_order=True
+        f"{peer.url},{other_peer.url}",
+        config=PATIENT,
+        context=SessionContext(lambda: 0, lambda size: b"\x01" * size),
+        in_order=True,
     )
     assert await session.call(READ) == CounterValue(7)
     await session.close()
@@ -330,7 +335,10 @@ async def test_a_node_that_cannot_serve_a_request_is_left_for_one_that_can(
     peer.answer = lambda frame: encode_error(frame.id, why("not here. Nothing was written."))
     other_peer.answer = lambda frame: encode_reply(frame.id, Added(1, True))
     session = RemoteSession(
-        f"{peer.url},{other_peer.url}", config=PATIENT, now_ms=lambda: 0, entropy=lambda size: b"\x01" * size, in_order=True
+        f"{peer.url},{other_peer.url}",
+        config=PATIENT,
+        context=SessionContext(lambda: 0, lambda size: b"\x01" * size),
+        in_order=True,
     )
     assert await session.call(WRITE) == Added(1, True)
     first, second = await peer.next_call(), await other_peer.next_call()
@@ -342,7 +350,7 @@ async def test_when_all_nodes_are_behind_each_is_asked_once(peer: Peer, other_pe
     for each in (peer, other_peer):
         each.answer = lambda frame: encode_error(frame.id, SessionBehind("behind"))
     session = RemoteSession(
-        f"{peer.url},{other_peer.url}", config=PATIENT, now_ms=lambda: 0, entropy=lambda size: b"\x01" * size
+        f"{peer.url},{other_peer.url}", config=PATIENT, context=SessionContext(lambda: 0, lambda size: b"\x01" * size)
     )
     with pytest.raises(SessionBehind):
         await session.call(WRITE)

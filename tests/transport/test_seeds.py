@@ -19,6 +19,7 @@ from shoal.errors import CatchingUp
 from shoal.node.environment import system_environment
 from shoal.node.node import Node, open_node
 from shoal.transport import seeds
+from shoal.transport.peer_link import LinkContext
 
 WAIT_S = 30.0
 
@@ -170,16 +171,15 @@ async def seeded(rounds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[flo
         raise OSError("no such name")
 
     monkeypatch.setattr(asyncio, "sleep", slept)
-    made = seeds.Seeds(
+    context = LinkContext(
         cast(Any, None),
-        Waiting(rounds),
-        addresses=["gone:1"],
-        config=Config(reconnect_delay_s_max=2.0),
+        Config(reconnect_delay_s_max=2.0),
         entropy=lambda count: b"\xff" * count,
         report=cast(Any, lambda text, **_: reported.append(text)),
+        warn=cast(Any, None),
         keys=cast(Any, None),
-        resolve=nowhere,
     )
+    made = seeds.Seeds(context, Waiting(rounds), addresses=["gone:1"], resolve=nowhere)
     await made._run()
     return pauses, reported
 

@@ -35,7 +35,7 @@ from shoal.protocol.requests import Added, Change, CounterValue, Prune, Watch
 from shoal.transport.credentials import Credentials
 from shoal.transport.dialling import split_urls
 from shoal.transport.link import Link
-from shoal.transport.session import RemoteSession
+from shoal.transport.session import RemoteSession, SessionContext
 from tests.transport.calls import CONFIG, READ, WRITE, added, counted, pass_time
 from tests.transport.conftest import Connect, Peer
 
@@ -111,11 +111,8 @@ async def test_each_client_has_its_own_order_of_the_addresses_so_that_they_sprea
         session = RemoteSession(
             "http://n1:1,http://n2:1,http://n3:1",
             config=CONFIG,
-            now_ms=lambda: 0,
-            entropy=Random(seed).randbytes,
-            sleep=pause,
+            context=SessionContext(lambda: 0, Random(seed).randbytes, sleep=pause, dial=unreachable),
             wait_s=1000.0,
-            dial=unreachable,
         )
         with pytest.raises(Unavailable):
             await session.call(READ)
@@ -130,7 +127,7 @@ async def test_each_client_has_its_own_order_of_the_addresses_so_that_they_sprea
 async def test_a_client_that_asks_for_it_keeps_the_order_that_it_was_given(seed: int, peer: Peer, other_peer: Peer) -> None:
     peer.answer = other_peer.answer = counted
     session = RemoteSession(
-        f"{peer.url},{other_peer.url}", config=CONFIG, now_ms=lambda: 0, entropy=Random(seed).randbytes, in_order=True
+        f"{peer.url},{other_peer.url}", config=CONFIG, context=SessionContext(lambda: 0, Random(seed).randbytes), in_order=True
     )
     await session.call(READ)
     assert (len(peer.connections), len(other_peer.connections)) == (1, 0)
@@ -346,7 +343,7 @@ async def test_a_node_without_room_is_tried_again(peer: Peer, connect: Connect) 
 
 @pytest.mark.answers("all-clients-reconnect-at-once")
 async def test_delays_grow_and_stay_within_their_bound(peer: Peer, connect: Connect) -> None:
-    session = RemoteSession(peer.url, config=CONFIG, now_ms=lambda: 0, entropy=lambda size: b"\xff" * size)
+    session = RemoteSession(peer.url, config=CONFIG, context=SessionContext(lambda: 0, lambda size: b"\xff" * size))
     session._config = Config(reconnect_delay_s_max=2.0)
     assert [session._delay_s(attempt) for attempt in (0, 1, 2, 10, 10_000)] == [0.05, 0.1, 0.2, 2.0, 2.0]
     session._entropy = bytes

@@ -10,7 +10,7 @@ import pytest
 from chaos.trials.kill_trial import kill_servers, kill_workers
 from shoal.config import Config
 from shoal.node.environment import system_environment
-from shoal.transport.session import RemoteSession
+from shoal.transport.session import RemoteSession, SessionContext
 
 
 @pytest.mark.answers("acknowledged-writes-survive")
@@ -28,7 +28,7 @@ async def test_a_served_store_survives_kills_and_its_clients_learn_every_outcome
 
     def connect(url: str) -> RemoteSession:
         config = Config(reconnect_delay_s_max=0.1)
-        return RemoteSession(url, config=config, now_ms=environment.now_ms, entropy=environment.entropy, wait_s=30.0)
+        return RemoteSession(url, config=config, context=SessionContext(environment.now_ms, environment.entropy), wait_s=30.0)
 
     tally = await kill_servers(tmp_path, rounds=2, random=Random(2), connect=connect, acknowledgements_max=100)
     environment.close()

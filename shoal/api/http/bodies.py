@@ -35,6 +35,7 @@ from shoal.api.http.problems import RequestTimeout, UnsupportedEncoding
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.outcomes import why
+from shoal.protocol.bookmark import SharedBookmark
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.protocol.session import Session, Wrapper
 
@@ -225,12 +226,13 @@ class Limited(Wrapper):
 
 
 class Noting(Wrapper):
-    """A `Session` that notes whether a write was answered."""
+    """The `Session` of one request. It notes whether a write was answered."""
 
-    __slots__ = ("wrote",)
+    __slots__ = ("shared", "wrote")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, bookmark: SharedBookmark) -> None:
         super().__init__(session)
+        self.shared = bookmark
         self.wrote = False
 
     async def call(

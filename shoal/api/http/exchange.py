@@ -37,7 +37,6 @@ from shoal.errors import InvalidInput, InvalidName, InvalidValue, ShoalError, To
 from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
 from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.names import check_key, check_name
-from shoal.protocol.bookmark import SharedBookmark
 from shoal.protocol.conformance import nearest, too_many
 from shoal.protocol.requests import Durability, R, Read, Request
 from shoal.values.stepped import STEP_BYTES, has_more_values, made_at_once, packed_in_steps, text_in_steps
@@ -88,7 +87,6 @@ class Exchange:
         request: web.Request,
         *,
         session: Noting,
-        bookmark: SharedBookmark,
         body: Receiving,
         config: Config,
         template: str,
@@ -97,7 +95,7 @@ class Exchange:
     ) -> None:
         self.request = request
         self.bearer = bearer  # None: the node asks for no token.
-        self._bookmark = bookmark
+        self._bookmark = session.shared
         self._body = body
         self.session = session
         self.config = config

@@ -160,9 +160,7 @@ class StreamDoor:
                 raise absent
             if query is None:
                 return described(head, self._now_ms())
-            reading = Reading(
-                request, session, space, stream, config=self._config, now_s=self._now_s, tails=self._tails, bearer=bearer
-            )
+            reading = Reading(request, session, space, stream, now_s=self._now_s, tails=self._tails, bearer=bearer)
             return await reading.answered(head, query)
         finally:
             await session.close()

@@ -107,7 +107,7 @@ class Tails:
 
     def __init__(self, open_session: Callable[[], Session], config: Config) -> None:
         self._open_session = open_session
-        self._config = config
+        self.config = config
         self._tails: dict[tuple[str, str], Tail] = {}
         self._readers = 0
         self._is_over = False
@@ -191,7 +191,6 @@ class Reading:
         space: str,
         stream: str,
         *,
-        config: Config,
         now_s: Callable[[], float],
         tails: Tails,
         bearer: Bearer | None,
@@ -200,7 +199,7 @@ class Reading:
         self._session = session
         self._space = space
         self._stream = stream
-        self._config = config
+        self._config = tails.config
         self._now_s = now_s
         self._tails = tails
         self._bearer = bearer

@@ -83,7 +83,6 @@ class Acceptor:
         rows: Mapping[bytes, bytes] | None,
         *,
         electorate: Electorate,
-        is_set_back: bool = False,
         nonce: Callable[[], bytes],
         limits: Limits,
         rules: Rules = ANYTHING,
@@ -114,10 +113,13 @@ class Acceptor:
         if self.term is not None:
             self.terms[member] = self.term
         self.recovery = Recovery(member, directory, empty=not has_voted, nonce=nonce)
-        self.recovery.suspect = is_set_back
         if self.recovery.empty:
             self._voted = None
             self._drop()
+
+    def doubt(self) -> None:
+        """This directory was set back: peers know that it once held more than it does."""
+        self.recovery.suspect = True
 
     def reform(self, electorate: Electorate) -> None:
         """The members have changed, so a halt is over.

@@ -133,11 +133,12 @@ class QuorumRegister:
             context.incarnation.node,
             rows,
             electorate=links.electorate or Electorate((frozenset({self._member}),)),
-            is_set_back=bool(context.incarnation.told_by),
             nonce=lambda: context.environment.entropy(ID_BYTES),
             limits=Limits(QUORUM_REGISTER_KEYS_MAX, context.config.quorum_register_value_bytes_max),
             rules=links.rules,
         )
+        if context.incarnation.told_by:
+            self._acceptor.doubt()
         self._unreadable = rows is None  # The rows are deleted with the next write.
         # One that has voted is in a register that is used.
         self._wanted = self._acceptor.state == "forgotten"

@@ -77,19 +77,9 @@ def readable(decode: Callable[[bytes], T], stored: bytes) -> T:
 
 
 class Roster:
-    """`configured` are the addresses of the configured list, this node's own first. `is_empty`: is the directory?
+    """`configured` are the addresses of the configured list, this node's own first. `is_empty`: is the directory?"""
 
-    `adopted` is called after a new record took the place of the one that it gets.
-    """
-
-    def __init__(
-        self,
-        context: NodeContext,
-        *,
-        configured: Sequence[str],
-        is_empty: Callable[[], bool],
-        adopted: Callable[[Record], None],
-    ) -> None:
+    def __init__(self, context: NodeContext, *, configured: Sequence[str], is_empty: Callable[[], bool]) -> None:
         self._commit = context.commit
         self._incarnation = context.incarnation
         self._is_empty = is_empty
@@ -99,7 +89,7 @@ class Roster:
         self.record = epochs.founded(configured) if stored is None else readable(epochs.decode, stored)
         self.problem = ""
         """Why this node cannot take part in the newest epoch that it has heard of, for people."""
-        self._adopted = adopted
+        self._adopted: Callable[[Record], None] = lambda before: None
         self._heard = self.record.epoch  # The newest epoch that most members, or votes, say there is.
         self._ahead: dict[str, int] = {}  # By address: the newer epoch that a member names.
         self._written: tuple[int, Record] | None = None  # The write of a newer record that is not durable yet.
@@ -114,6 +104,10 @@ class Roster:
             self._refusal = None
         self._entered = asyncio.Event()
         self._bar()
+
+    def report_to(self, adopted: Callable[[Record], None]) -> None:
+        """From now on `adopted` is called after a new record took the place of the one that it gets."""
+        self._adopted = adopted
 
     def introduction(self) -> dict[bytes, bytes | None]:
         """The rows to write before anything else: a copied directory gives up its record, which may be of another cluster.

@@ -60,7 +60,6 @@ class Memberships:
         self._outlets = outlets
         self._config = context.config
         self._now = context.environment.monotonic
-        self._sight = sight
         self._heard: dict[str, bytes] = {}  # Member → the node that was last admitted under this address.
         self._runs: dict[bytes, bytes] = {}  # Node → the start of it that was last admitted.
         self._run = context.environment.entropy(OPENING_BYTES)
@@ -70,6 +69,7 @@ class Memberships:
         self._dial: Callable[[list[str]], None] = lambda addresses: None
         self.changes = Changes(context, roster, register, sight)
         self.rebuilding = Rebuilding(context, roster, register, sight)
+        roster.report_to(self._adopted)  # The next line may already agree on the first members.
         self.seeding = Seeding(roster, size=context.config.cluster_size) if context.config.cluster_size else None
         """Finds the first members, if the configuration has seeds."""
         if roster.record.change is not None and roster.record.change.is_joint:
@@ -241,8 +241,7 @@ class Memberships:
         self._dial = dial
         self._members.reasons = reasons or {}
 
-    def adopted(self, before: Record) -> None:
-        """A new record took the place of this one."""
+    def _adopted(self, before: Record) -> None:
         record, now = self._roster.record, self._now()
         gone = [state.node for state in self._members.reform() if state.node and state.node not in self._members.nodes]
         self._register.reform(record.electorate)

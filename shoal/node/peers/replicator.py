@@ -98,7 +98,6 @@ class Replicator:
             context,
             configured=[config.advertise, *addresses_of(config)],
             is_empty=lambda: not database.partitions.vectors(),
-            adopted=lambda before: self.memberships.adopted(before),
         )
         members = Members(self._roster)
         self._pins = Pins(context.storage, context.commit)

@@ -46,7 +46,7 @@ from shoal.errors import (
 )
 from shoal.kinds.document.handle.changes import Compaction, DocumentChange, DocumentConflict, compact, shown_conflict
 from shoal.kinds.document.handle.content import Undo
-from shoal.kinds.document.handle.mirror import Mirror
+from shoal.kinds.document.handle.mirror import Mirror, MirrorContext
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.editing import Editor, kind_of
 from shoal.kinds.document.state.yjs import parse_state
@@ -67,32 +67,11 @@ from shoal.protocol.session import Session
 class Document:
     """A mirror of a document. Open it with a space's `document`, or with `Document.open`."""
 
-    def __init__(
-        self,
-        session: Session,
-        space: str,
-        name: str,
-        *,
-        client_id: int,
-        config: Config,
-        durability: Durability = "local",
-        key_of: Callable[[], str | None] = lambda: None,
-        author: str = "",
-        undo: int = 0,
-    ) -> None:
+    def __init__(self, session: Session, space: str, name: str, context: MirrorContext) -> None:
         self.space, self.name = space, name
-        self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
-        self._mirror = Mirror(
-            session,
-            space,
-            name,
-            client_id=client_id,
-            config=config,
-            durability=durability,
-            key_of=key_of,
-            author=author,
-            undo=undo,
-        )
+        self._session, self._config = session, context.config
+        self._durability, self._key_of = context.durability, context.key_of
+        self._mirror = Mirror(session, space, name, context)
         self._presence: Presence | None = None
         self._leave: Callable[[Ended], None] = lambda ended: None  # Its client id, for a later mirror.
 
@@ -118,17 +97,8 @@ class Document:
         Raises:
             Disconnected, Unavailable: its state could not be fetched within `config.request_timeout_s`.
         """
-        document = cls(
-            session,
-            space,
-            name,
-            client_id=client_id,
-            config=config,
-            durability=durability,
-            key_of=key_of,
-            author=author,
-            undo=undo,
-        )
+        context = MirrorContext(client_id, config, durability, key_of, author, undo)
+        document = cls(session, space, name, context)
         try:
             await document._mirror.current()
         except BaseException:

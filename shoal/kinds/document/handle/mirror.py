@@ -28,6 +28,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import pycrdt
@@ -62,6 +63,18 @@ EDITS_REFUSED_MAX = 6  # Refusals of a mirror's edits, by nodes that lack nothin
 
 # The difference lists every deletion of the document, so it is only smaller after some edits.
 _MERGED_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorContext:
+    """The things that are constant in the life of one mirror."""
+
+    client_id: int
+    config: Config
+    durability: Durability = "local"  # Of its edits.
+    key_of: Callable[[], str | None] = lambda: None  # Makes an idempotency key for each request.
+    author: str = ""
+    undo: int = 0  # The number of edits that can be undone.
 
 
 class Outbox:
@@ -128,21 +141,16 @@ class Mirror:
         session: Session,
         space: str,
         name: str,
-        *,
-        client_id: int,
-        config: Config,
-        durability: Durability,
-        key_of: Callable[[], str | None],
-        author: str,
-        undo: int,
+        context: MirrorContext,
     ) -> None:
+        config, client_id, author = context.config, context.client_id, context.author
         self.space, self.name = space, name
         self.content = Content(client_id=client_id, edited=self._edited)
         self.home = Home()
         self.feed = Feed(config.subscription_bytes_max, self.home)
-        self.undo = Undo(lambda: self.content.doc, undo) if undo > 0 else None
+        self.undo = Undo(lambda: self.content.doc, context.undo) if context.undo > 0 else None
         self.closed = False
-        self._session, self._config, self._durability, self._key_of = session, config, durability, key_of
+        self._session, self._config, self._durability, self._key_of = session, config, context.durability, context.key_of
         self._beginnings = Beginnings(self.content)
         self._outbox = Outbox(self.content, bytes_max=config.request_bytes_max)
         self._wake = asyncio.Event()

@@ -61,14 +61,18 @@ class Tenure:
         self.is_leaving = False  # A release is under way, or its outcome is unknown: somebody else may hold it by now.
         self.task: asyncio.Task[Any] | None = None
         self.interrupted = False  # Whether the task was cancelled.
-        self.on_write: Callable[[Request[Any]], None] | None = None  # Told each write that was acknowledged under it.
-        self.on_lost: Callable[[], None] | None = None  # Called once it is lost.
+        self._on_write: Callable[[Request[Any]], None] | None = None
+        self._on_lost: Callable[[], None] | None = None
         self._connection = connection
         self._lost: LeaseLost | None = None
         self._until_s = 0.0
         self._held = HeldLease(term, self.check, self.lose, self._written)
         self._timer: asyncio.Task[None] | None = None
         self.renewed(sent_s)
+
+    def report_to(self, *, lost: Callable[[], None], written: Callable[[Request[Any]], None]) -> None:
+        """From now on `lost` is called once it is lost, and `written` with each write that was acknowledged under it."""
+        self._on_lost, self._on_write = lost, written
 
     @property
     def is_lost(self) -> bool:
@@ -131,8 +135,8 @@ class Tenure:
         )
         self.ended.set()
         keeper_of(self._connection).drop(self)
-        if self.on_lost is not None:
-            self.on_lost()
+        if self._on_lost is not None:
+            self._on_lost()
         task = self.task
         if task is not None and not task.done() and task is not asyncio.current_task():
             self.interrupted = True
@@ -203,8 +207,8 @@ class Tenure:
             self._timer.cancel()
 
     def _written(self, request: Request[Any]) -> None:
-        if self.on_write is not None:
-            self.on_write(request)
+        if self._on_write is not None:
+            self._on_write(request)
 
     async def _expire(self) -> None:
         while (left_s := self._until_s - self._connection.uptime()) > 0:  # noqa: ASYNC110
