@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Sequence
 
 from shoal.cluster import messages
@@ -55,7 +56,13 @@ async def issued_by(member: Member, writes: Sequence[Awaitable[object]]) -> list
 async def pushed(member: Member, peer: Identity, operations: Sequence[Shipment]) -> None:
     """Push operations to a node, and return once it has taken them all."""
     await member.replicator.received(peer, messages.encode(Push(operations)))
-    await member.replicator._deliveries.caught_up(peer.node)
+    await taken(member, peer)
+
+
+async def taken(member: Member, peer: Identity = BRINGER) -> None:
+    """Return once a node has taken all that this peer sent."""
+    while member.replicator._deliveries.is_ahead(peer.node):
+        await asyncio.sleep(0)
 
 
 async def take(member: Member, operations: Sequence[Shipment], *, peer: Identity = BRINGER) -> list[Trouble]:

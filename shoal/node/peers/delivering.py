@@ -4,9 +4,11 @@ A save needs about eight turns of the loop, so a node that catches up would dela
 
 Laws:
 - A step is taken in the turn of its space (`shoal.node.spaces.sharing`), and charged to it: the operations of a busy space hold
-  up no other's, whether these are requests here or came later from a peer. Longer turns of others follow it while a request
-  waits for the disk.
+  up no other's, whether these are requests here or came later from a peer. It has a bound of operations and of bytes. Longer
+  turns of others follow it while a request waits for the disk.
 - An operation is taken with those of its partition that the same peer sent before it, so within a partition order is kept.
+- Messages that bring nothing are taken after all those that came before them on their link. Nothing but a bound holds up the
+  link meanwhile: behind them stand acknowledgements, for which other spaces wait.
 - The next message is read while at most `PEER_AHEAD_BYTES_MAX` of those before it wait for their turn, and not while too many
   writes wait for the disk.
 - Until an operation is durable its space counts as one that waits for the disk, for which busier ones pause.
@@ -16,8 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import count
 
 from msgspec import Raw
 
@@ -30,8 +34,12 @@ from shoal.node.peers import incoming as vetting
 from shoal.node.spaces.sharing import Lane
 from shoal.node.turns import Background, document_pace, in_turns
 
-PEER_AHEAD_BYTES_MAX = 8 * 1024 * 1024  # Operations of one peer that wait for a turn; beyond this, its messages are not read.
+PEER_AHEAD_BYTES_MAX = 8 * 1024 * 1024  # Messages of one peer that wait for a turn; beyond this, its next ones are not read.
 PEER_STEP_OPERATIONS_MAX = 16  # Of a peer's message, applied in one write; other work runs between two of them.
+PEER_STEP_BYTES_MAX = 64 * 1024  # The same. One operation may exceed it.
+
+Take = Callable[[], Awaitable[None]]
+"""Takes a message."""
 
 
 class _Waiting:
@@ -44,8 +52,24 @@ class _Waiting:
         self.is_taken = False
 
 
+class _Ahead:
+    """The messages of one peer that are not done."""
+
+    __slots__ = ("bytes", "error", "held", "messages")
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self.messages: dict[int, None] = {}  # Their numbers, as they came.
+        self.held: deque[tuple[int, int, Take]] = deque()  # Those that wait for all before them: number, size, and how.
+        self.error: Exception | None = None  # Of one of them, for the link, at its next message.
+
+    def is_first(self, number: int) -> bool:
+        """Whether all that came before this message is done."""
+        return next(iter(self.messages)) == number
+
+
 class Deliveries:
-    """The operations of peers, in steps; `take(peer, shipments)` applies one step's."""
+    """The messages of peers; `take(peer, shipments)` applies the operations of one step."""
 
     def __init__(self, context: NodeContext, take: Callable[[bytes, Sequence[Shipment]], None]) -> None:
         self._commit = context.commit
@@ -55,9 +79,9 @@ class Deliveries:
         self._config = context.config
         self._pace = document_pace()
         self._waiting: dict[tuple[bytes, int], deque[_Waiting]] = {}  # By peer and partition, as they came.
-        self._bytes: dict[bytes, int] = {}  # Of those, by peer.
+        self._ahead: dict[bytes, _Ahead] = {}  # By peer.
+        self._numbers = count()  # Of messages.
         self._moved = asyncio.Event()  # Some are taken.
-        self._errors: dict[bytes, Exception] = {}  # By the peer whose operations met them.
         self._pushed = Background()
         self._unsynced: deque[tuple[int, Lane]] = deque()  # The numbers of their writes.
 
@@ -66,10 +90,9 @@ class Deliveries:
 
         Raises:
             ReadOnly, StorageFull: storage failed before, or now.
-            ShoalError: so did what the peer pushed before.
+            ShoalError: so did what the peer sent before.
         """
-        if peer in self._errors:
-            raise self._errors.pop(peer)
+        self._raise(peer)
         await self._disk()
         spaces = self._enqueued(peer, operations)
         for lane, mine in list(spaces.items()):
@@ -78,8 +101,8 @@ class Deliveries:
             del spaces[lane]
             self._take_now(peer, lane, mine)
         if spaces:
-            self._pushed.start(self._later(peer, spaces, is_heard))
-            await self._until(lambda: self._bytes.get(peer, 0) <= PEER_AHEAD_BYTES_MAX)
+            self._pushed.start(self._later(peer, self._began(peer), spaces, is_heard))
+            await self._room(peer)
 
     async def supply(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> None:
         """Take the operations of one message, all before this returns.
@@ -89,10 +112,26 @@ class Deliveries:
         """
         await self._in_lanes(peer, self._enqueued(peer, operations), lambda: True)
 
-    async def caught_up(self, peer: bytes) -> None:
-        """Return once all that the peer pushed before is taken."""
-        if peer in self._bytes:
-            await self._until(lambda: peer not in self._bytes)
+    async def in_order(self, peer: bytes, size: int, take: Take, *, is_long: bool = False) -> None:
+        """Take a message of so many bytes once all that the peer sent before is done: now, if it is, and this `is_long` not.
+
+        Raises:
+            ShoalError: this failed now, or what the peer sent before did.
+        """
+        self._raise(peer)
+        if not is_long and not self.is_ahead(peer):
+            await take()
+            return
+        number = self._began(peer, size)
+        ahead = self._ahead[peer]
+        ahead.held.append((number, size, take))
+        if len(ahead.held) == 1:
+            self._pushed.start(self._in_their_order(peer, ahead))
+        await self._room(peer)
+
+    def is_ahead(self, peer: bytes) -> bool:
+        """Whether something that the peer sent before is not done."""
+        return peer in self._ahead and bool(self._ahead[peer].messages)
 
     def durable(self, number: int) -> None:
         """All writes up to this number are."""
@@ -105,11 +144,25 @@ class Deliveries:
 
     # ── in their turns ────────────────────────────────────────────────────────
 
-    async def _later(self, peer: bytes, spaces: dict[Lane, list[_Waiting]], is_heard: Callable[[], bool]) -> None:
+    async def _later(self, peer: bytes, number: int, spaces: dict[Lane, list[_Waiting]], is_heard: Callable[[], bool]) -> None:
         try:
             await self._in_lanes(peer, spaces, is_heard)
-        except Exception as error:  # For the link, at its next message.
-            self._errors[peer] = error
+        except Exception as error:
+            self._ahead[peer].error = error
+        finally:
+            self._ended(peer, number)
+
+    async def _in_their_order(self, peer: bytes, ahead: _Ahead) -> None:
+        while ahead.held:
+            number, size, take = ahead.held[0]
+            await self._until(partial(ahead.is_first, number))
+            try:
+                await take()
+            except Exception as error:
+                ahead.error = error
+            finally:
+                ahead.held.popleft()
+                self._ended(peer, number, size)
 
     async def _in_lanes(self, peer: bytes, spaces: dict[Lane, list[_Waiting]], is_heard: Callable[[], bool]) -> None:
         async def one(lane: Lane, mine: list[_Waiting]) -> None:
@@ -127,29 +180,32 @@ class Deliveries:
                 raise end
 
     async def _in_steps(self, peer: bytes, lane: Lane, mine: Sequence[_Waiting], is_heard: Callable[[], bool]) -> None:
-        step = PEER_STEP_OPERATIONS_MAX
-        for some in messages.slices(mine, step):
+        for some in self._steps(mine):
             for each in some:
                 if not each.is_taken and vetting.is_large(each.shipment, self._pace):
                     await in_turns(vetting.vet(each.shipment, self._pace), self._environment.pause)
             await self._disk()
-            for part in messages.slices(self._due(peer, some), step):
+            for part in self._steps(self._due(peer, some)):
                 if is_heard():
-                    self._apply(peer, lane, part)
+                    self._apply(peer, lane, [each.shipment for each in part])
                 # A request that waits for the disk needs several turns, and the thread that syncs needs them too.
                 await (self._environment.pause() if self._commit.is_awaited else asyncio.sleep(0))
 
     def _is_short(self, mine: Sequence[_Waiting]) -> bool:
         """Whether these are one step."""
         large = (vetting.is_large(each.shipment, self._pace) for each in mine)
-        return len(mine) <= PEER_STEP_OPERATIONS_MAX and not any(large)
+        return len(list(self._steps(mine))) < 2 and not any(large)
+
+    def _steps(self, operations: Sequence[_Waiting]) -> Iterator[Sequence[_Waiting]]:
+        for some in messages.batches(operations, _size, bytes_max=PEER_STEP_BYTES_MAX):
+            yield from messages.slices(some, PEER_STEP_OPERATIONS_MAX)
 
     def _take_now(self, peer: bytes, lane: Lane, mine: Sequence[_Waiting]) -> None:
         """Take these in a turn of their space that is free."""
         began = self._sharing.now()
         self._sharing.entered(lane)
         try:
-            self._apply(peer, lane, self._due(peer, mine))
+            self._apply(peer, lane, [each.shipment for each in self._due(peer, mine)])
         finally:
             self._sharing.charge(lane, began)
             self._sharing.left(lane)
@@ -170,19 +226,19 @@ class Deliveries:
         for shipment in (each for each in operations if isinstance(each, Shipment)):
             waiting = _Waiting(shipment)
             self._waiting.setdefault((peer, shipment.partition), deque()).append(waiting)
-            self._bytes[peer] = self._bytes.get(peer, 0) + _size(shipment)
+            self._ahead.setdefault(peer, _Ahead()).bytes += _size(waiting)
             spaces.setdefault(self._sharing.lane(_space(shipment)), []).append(waiting)
         return spaces
 
-    def _due(self, peer: bytes, some: Iterable[_Waiting]) -> list[Shipment]:
+    def _due(self, peer: bytes, some: Iterable[_Waiting]) -> list[_Waiting]:
         """These, each after those of its partition that wait before it; all of them are taken by that."""
-        found: list[Shipment] = []
+        found: list[_Waiting] = []
         for each in some:
             while not each.is_taken:
                 first = self._waiting[peer, each.shipment.partition].popleft()
                 if not first.is_taken:
                     first.is_taken = True
-                    found.append(first.shipment)
+                    found.append(first)
         return found
 
     def _done(self, peer: bytes, mine: Iterable[_Waiting]) -> None:
@@ -195,10 +251,39 @@ class Deliveries:
                 waiting.popleft()
             if not waiting:
                 self._waiting.pop(place, None)
-            self._bytes[peer] -= _size(each.shipment)
-        if not self._bytes[peer]:
-            del self._bytes[peer]
+            self._ahead[peer].bytes -= _size(each)
+        self._settle(peer)
+
+    # ── messages ──────────────────────────────────────────────────────────────
+
+    def _began(self, peer: bytes, size: int = 0) -> int:
+        """A message waits from now on. Returns its number."""
+        ahead = self._ahead.setdefault(peer, _Ahead())
+        ahead.messages[number := next(self._numbers)] = None
+        ahead.bytes += size
+        return number
+
+    def _ended(self, peer: bytes, number: int, size: int = 0) -> None:
+        del self._ahead[peer].messages[number]
+        self._ahead[peer].bytes -= size
+        self._settle(peer)
+
+    def _settle(self, peer: bytes) -> None:
+        """Something of a peer is done: forget the peer if all is."""
+        ahead = self._ahead[peer]
+        if not ahead.bytes and not ahead.messages and ahead.error is None:
+            del self._ahead[peer]
         self._moved.set()
+
+    def _raise(self, peer: bytes) -> None:
+        ahead = self._ahead.get(peer)
+        if ahead is not None and ahead.error is not None:
+            error, ahead.error = ahead.error, None
+            self._settle(peer)
+            raise error
+
+    async def _room(self, peer: bytes) -> None:
+        await self._until(lambda: peer not in self._ahead or self._ahead[peer].bytes <= PEER_AHEAD_BYTES_MAX)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
@@ -210,8 +295,8 @@ class Deliveries:
             await self._commit.wait_durable(self._commit.written)
 
 
-def _size(shipment: Shipment) -> int:
-    return len(shipment.packed) + len(shipment.attached)
+def _size(waiting: _Waiting) -> int:
+    return len(waiting.shipment.packed) + len(waiting.shipment.attached)
 
 
 def _space(shipment: Shipment) -> str:

@@ -6,7 +6,7 @@ Laws:
 - Each kind of message has one handler, which the part that it belongs to provides (`handlers`).
   What has none is for the protocol.
 - The next message of a link is read once this one is written, or waits for its turn as one of a bounded number
-  (`shoal.node.peers.delivering`). All but acknowledgements and votes wait for the operations that came before them.
+  (`shoal.node.peers.delivering`). All but acknowledgements and votes wait for what came before them.
 - Nothing that a peer sends stops the node: it is rejected, and both sides get the reason.
 """
 
@@ -75,7 +75,7 @@ _log = logging.getLogger("shoal.node")
 
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 _BRING = (Push, Supply, SnapshotPiece)  # Those that bring operations.
-_OVERTAKE = (Push, Have, Motion)  # Those that do not wait for the operations that came before: who waits for them, waits here.
+_OVERTAKE = (Push, Have, Motion)  # Those that do not wait for what came before: writes of other spaces wait for them.
 
 
 class Replicator:
@@ -336,8 +336,17 @@ class Replicator:
         epoch, packed = messages.unstamped(message)
         decoded = messages.decode(packed)
         self._pace.heard(decoded)
-        if not isinstance(decoded, _OVERTAKE):
-            await self._deliveries.caught_up(peer.node)
+        if isinstance(decoded, _OVERTAKE):
+            await self._taken(peer, epoch, decoded)
+            return
+
+        async def take() -> None:
+            if self.memberships.is_running(peer):  # Else its sender has died since, and it may be no longer true.
+                await self._taken(peer, epoch, decoded)
+
+        await self._deliveries.in_order(peer.node, len(message), take, is_long=isinstance(decoded, _BRING))
+
+    async def _taken(self, peer: Identity, epoch: int, decoded: Message) -> None:
         # A clone may have linked before the original did, and a node that was removed may go on talking.
         if self._roster.epoch or isinstance(decoded, _OF_MEMBERS):
             self.quorum.members.check(peer, own=self._config.advertise)
@@ -361,7 +370,7 @@ class Replicator:
         elif isinstance(decoded, Motion):
             if self.memberships.is_current(epoch):
                 self.register.heard(peer.node, decoded)
-        elif self.memberships.is_running(peer):  # Else its sender has died since, and it may be no longer true.
+        elif self.memberships.is_running(peer):
             is_current = self.memberships.is_current(epoch)
             self._protocol.receive(peer.node, decoded, self._environment.monotonic(), is_current=is_current)
             self._carry_out()

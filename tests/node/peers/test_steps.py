@@ -9,14 +9,15 @@ from collections.abc import AsyncIterator, Iterable
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.messages import Digest, Have, Push, Shipment
+from shoal.cluster.messages import Digest, Have, Push, Shipment, Supply
 from shoal.cluster.operation import partition_of
 from shoal.cluster.peering import Identity
 from shoal.crdt.dot import Origin
+from shoal.errors import InvalidValue
 from shoal.node.spaces.sharing import TURN_SLICE_S
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet, Member
-from tests.node.wiretap import BRINGER, admit, issued_by, pushed, take
+from tests.node.wiretap import BRINGER, admit, issued_by, pushed, take, taken
 
 OTHER = Identity(b"o" * 16, "o:1", "test")
 
@@ -105,10 +106,11 @@ async def test_a_quiet_space_overtakes_a_busy_one_on_a_link(fleet: Fleet, monkey
     while len(steps.taken) < 5:
         await asyncio.sleep(0)
     await member.replicator.received(BRINGER, messages.encode(Push(quiet)))
-    await steps.until(asyncio.create_task(member.replicator._deliveries.caught_up(BRINGER.node)))
+    await steps.until(asyncio.create_task(taken(member)))
     [nth] = [nth for nth, (_, _, some) in enumerate(steps.taken) if quiet[0] in some]
     assert nth <= 7
     assert sum(len(some) for _, _, some in steps.taken) == 101
+    await member.node.session().call(requests.ListSpaces())  # Which waits for all that was written.
     assert member.replicator.quorum.view().members[0].operations == 101
 
 
@@ -120,26 +122,81 @@ async def test_a_quiet_spaces_dependencies_overtake_with_it(fleet: Fleet, monkey
     member, steps = fleet["b"], Steps(fleet["b"], monkeypatch)
     admit(BRINGER, member)
     await member.replicator.received(BRINGER, messages.encode(Push([*busy, *quiet])))
-    await steps.until(asyncio.create_task(member.replicator._deliveries.caught_up(BRINGER.node)))
+    await steps.until(asyncio.create_task(taken(member)))
     [nth] = [nth for nth, (_, _, some) in enumerate(steps.taken) if quiet[0] in some]
     assert nth <= 2
     assert busy[-1] in steps.taken[nth][2]
     assert member.replicator.early == 0
 
 
-async def test_an_acknowledgement_overtakes_what_waits_for_a_turn(fleet: Fleet) -> None:
+async def test_an_acknowledgement_overtakes_what_waits_for_a_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = await shipped(fleet, (f"n{number}" for number in range(100)))
+    member, compared = fleet["b"], list[int]()
+
+    def compare(*_: object) -> None:
+        compared.append(member.replicator.quorum.view().members[0].operations)
+
+    monkeypatch.setattr(member.replicator._protocol, "_compare", compare)
+    admit(BRINGER, member)
+    for message in (Push(busy[:50]), Digest(b""), Push(busy[50:]), Have([(1, b"o" * 16, 1)])):
+        await member.replicator.received(BRINGER, messages.encode(message))
+    assert member.replicator._protocol.known(BRINGER.node).vector(1)[Origin(b"o" * 16)] == 1
+    assert compared == [], "a comparison waits for what came before"
+    assert member.replicator.quorum.view().members[0].operations < 50
+    await taken(member)
+    [operations] = compared
+    assert operations >= 50
+    assert member.replicator.quorum.view().members[0].operations == 100
+
+
+async def test_supplied_operations_do_not_hold_up_the_link(fleet: Fleet) -> None:
+    supplied = await shipped(fleet, (f"n{number}" for number in range(100)))
     member = fleet["b"]
     admit(BRINGER, member)
-    await member.replicator.received(BRINGER, messages.encode(Push(busy)))
+    await member.replicator.received(BRINGER, messages.encode(Supply(1, list(map(messages.encode_shipment, supplied)))))
     await member.replicator.received(BRINGER, messages.encode(Have([(1, b"o" * 16, 1)])))
     assert member.replicator._protocol.known(BRINGER.node).vector(1)[Origin(b"o" * 16)] == 1
     assert member.replicator.quorum.view().members[0].operations < 100
-    asking = asyncio.create_task(member.replicator.received(BRINGER, messages.encode(Digest(b""))))
-    await asyncio.sleep(0)
-    assert not asking.done(), "a comparison waits for what came before"
-    await asking
+    await taken(member)
     assert member.replicator.quorum.view().members[0].operations == 100
+
+
+async def test_messages_that_wait_are_taken_in_order(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = await shipped(fleet, (f"n{number}" for number in range(40)))
+    member, compared = fleet["b"], list[bytes]()
+    monkeypatch.setattr(member.replicator._protocol, "_compare", lambda _peer, _state, digest: compared.append(digest))
+    admit(BRINGER, member)
+    for message in (Push(busy), Digest(b"1"), Digest(b"2"), Digest(b"3")):
+        await member.replicator.received(BRINGER, messages.encode(message))
+    await taken(member)
+    assert compared == [b"1", b"2", b"3"]
+
+
+async def test_a_later_failure_is_told_to_the_link(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = await shipped(fleet, (f"n{number}" for number in range(40)))
+    member = fleet["b"]
+
+    def compare(*_: object) -> None:
+        raise InvalidValue("no such thing")
+
+    monkeypatch.setattr(member.replicator._protocol, "_compare", compare)
+    admit(BRINGER, member)
+    for message in (Push(busy), Digest(b"1")):
+        await member.replicator.received(BRINGER, messages.encode(message))
+    await taken(member)
+    with pytest.raises(InvalidValue, match="no such thing"):
+        await member.replicator.received(BRINGER, messages.encode(Push([])))
+    await member.replicator.received(BRINGER, messages.encode(Push([])))
+
+
+async def test_a_step_is_bounded_by_its_bytes() -> None:
+    async with Fleet("ab", peer_step_bytes_max=1000) as fleet:
+        await fleet.isolate("b")
+        shipments = await shipped(fleet, (f"n{number}" for number in range(20)))
+        member, before = fleet["b"], fleet["b"].node._commit.written
+        await received(member, BRINGER, shipments)
+        await taken(member)
+        assert member.node._commit.written - before >= sum(len(each.packed) for each in shipments) // 1000
 
 
 async def test_the_next_message_waits_once_too_much_is_ahead() -> None:
@@ -171,7 +228,7 @@ async def test_pushes_of_a_dead_run_are_dropped(fleet: Fleet) -> None:
     admit(first, member)
     await member.replicator.received(first, messages.encode(Push(shipments)))
     admit(first._replace(opening=b"2" * 16), member)
-    await member.replicator._deliveries.caught_up(first.node)
+    await taken(member, first)
     assert member.replicator.quorum.view().members[0].operations < 100
 
 
