@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import shoal
+from shoal.cli import serving
 from shoal.cli.main import app
+from shoal.config import Config
 from tests.cli.conftest import PATIENCE_S, Running, clean_environment, served
 from tests.support import forked
 
@@ -33,6 +38,20 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals, code:
     events = [json.loads(line) for line in errors.splitlines()]
     assert [event["event"] for event in events] == ["ready", "stopping", "stopped"]
     assert events[0]["url"] == url
+
+
+async def test_neither_python_nor_cycles_hold_up_a_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: asyncio.Future[signal.Signals] = asyncio.get_running_loop().create_future()
+    stopped.set_result(signal.SIGTERM)
+    intervals, thresholds = list[float](), list[tuple[int, ...]]()
+    monkeypatch.setattr(serving, "_signalled", lambda: stopped)
+    monkeypatch.setattr(sys, "setswitchinterval", intervals.append)
+    monkeypatch.setattr(gc, "set_threshold", lambda *each: thresholds.append(each))
+    monkeypatch.setattr(gc, "freeze", lambda: None)
+    await serving.serving(tmp_path / "state", Config(listen_port=0))
+    assert intervals
+    assert max(intervals) <= 0.001  # Of which a sync waits for two.
+    assert min(first for first, *_ in thresholds) >= 5000
 
 
 def test_an_author_in_the_environment_does_not_stop_it(tmp_path: Path) -> None:
