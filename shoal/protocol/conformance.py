@@ -9,6 +9,7 @@ Laws:
   is written or sent.
 - A list or dict that is longer than its annotation allows is refused before its elements are looked at, and so are parts whose
   lists and dicts are longer together.
+- A cursor that is larger than any answer's is refused before it is copied.
 - A request that passes can be encoded, and decodes to an equal one.
 - A subclass of `str`, `int`, `bytes`, `list` or `dict` is converted to its value: `Colour.RED` of a
   `StrEnum` is its text, a NumPy integer its number, a tuple a list. A `bool` is not an integer, nor an integer a `bool`.
@@ -30,7 +31,7 @@ from msgspec import Struct
 
 from shoal.errors import InvalidInput, TooLarge
 from shoal.protocol.base import Durability
-from shoal.protocol.declared import Together
+from shoal.protocol.declared import CURSOR_BYTES_MAX, Shape, Together
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 """The integers that msgpack holds."""
@@ -128,6 +129,22 @@ class _Bytes(_Kind):
         if not isinstance(value, bytes | bytearray | memoryview):
             raise _Mismatch(where, self.words, value)
         return bytes(value)
+
+
+class _Cursor(_Bytes):
+    """Bytes that were in an answer: no answer has more."""
+
+    def test(self, value: str) -> str:
+        return f"type({value}) is bytes and len({value}) <= {CURSOR_BYTES_MAX}"
+
+    def made(self, value: Any, where: str) -> bytes:
+        if isinstance(value, bytes | bytearray | memoryview) and memoryview(value).nbytes > CURSOR_BYTES_MAX:
+            raise InvalidInput(
+                f"{where} has {memoryview(value).nbytes} bytes, and a cursor at most {CURSOR_BYTES_MAX}. Nothing was written. "
+                "Send back what an answer had.",
+                field=where,
+            )
+        return super().made(value, where)
 
 
 class _Flag(_Kind):
@@ -347,6 +364,8 @@ def _kind(annotation: Any, most: int | None = None) -> _Kind:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         bounds = [mark.max_length for mark in arguments[1:] if isinstance(mark, msgspec.Meta)]
+        if Shape.CURSOR in arguments:
+            return _Cursor()
         together = [mark.most for mark in arguments[1:] if isinstance(mark, Together)]
         if together:
             return _ListOf(_kind(get_args(arguments[0])[0]), most=bounds[0], together=together[0])

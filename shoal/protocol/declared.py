@@ -211,6 +211,7 @@ TOGETHER_MAX = 16_384  # Of all parts of a batch or multi-read together: as many
 TERMS_MAX = 256  # Of a filter.
 JOINED_MAX = 256  # Checkpoints in one search for a common ancestor.
 SECRETS_MAX = 256
+CURSOR_BYTES_MAX = 1024 * 1024  # A cursor may have a vector of all openings that wrote: some tens of bytes for each.
 FEW_MAX = 64
 """Labels of a namespace, vectors of an item, indexed fields."""
 

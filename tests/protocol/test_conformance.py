@@ -12,6 +12,7 @@ import pytest
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
 from shoal.protocol.conformance import check_manner, conforming
+from shoal.protocol.declared import CURSOR_BYTES_MAX
 from shoal.protocol.frames import decode_request
 
 WRONG: Any = object()  # And what else a type checker would have refused:
@@ -155,3 +156,10 @@ def test_options_of_a_request_are_checked_too(manner: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         check_manner(*manner)
     check_manner("k", "local", True)
+
+
+def test_a_cursor_that_no_answer_had_is_refused() -> None:
+    conforming(requests.ReadSet("s", "n", after=b"x" * CURSOR_BYTES_MAX))
+    for after in (b"x" * (CURSOR_BYTES_MAX + 1), bytearray(CURSOR_BYTES_MAX + 1)):
+        with pytest.raises(InvalidInput, match="after has 1048577 bytes, and a cursor at most 1048576"):
+            conforming(requests.ReadSet("s", "n", after=after))  # type: ignore[arg-type]
