@@ -5,6 +5,8 @@ Laws:
   before it, as on a peer that had received all of these.
 - Ended generations are not compared, nor rows that prunes, trims, compactions, cuts of notes and erasures of events erased,
   or that expired. A row that is missing for any other reason is a flaw.
+- A checkpoint that was saved again after it was pruned and swept is no flaw, if it is as that save alone made it: it is
+  swept again, or is mended by the scrub once a later checkpoint needs it, since the log has both saves.
 - A damaged operation does not affect others: it is reported, and the rest is folded.
 """
 
@@ -80,7 +82,11 @@ def inhabited(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded) -> 
 def compare(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded, report: Report) -> None:
     """Add each object to the report whose stored rows differ from the folded ones."""
     for place in sorted(stored.keys() | folded.rows.keys()):
-        flawed = differing(place, stored.get(place, {}), folded)
+        here, prefix = stored.get(place, {}), deletion.prefix(folded.current(place))
+        flawed = differing(place, here, folded)
+        if flawed and place.kind is Kind.THREAD:
+            repeated = _with_repeats(folded.rows.get(place, {}), here, prefix)
+            flawed = differing(place, here, folded._replace(rows={place: repeated}))
         if flawed:
             report.problem(f"{text_of(place)}: {len(flawed)} rows differ from what its operations make")
 
@@ -216,6 +222,27 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
 
     kept = {row: value for row, value in folded.items() if row in stored or not is_over(row, value)}
     return kept | dict(found for row, value in folded.items() if (found := remembered(row, value)) is not None)
+
+
+def _with_repeats(folded: dict[bytes, bytes], stored: dict[bytes, bytes], prefix: bytes) -> dict[bytes, bytes]:
+    """Put the save whose record is stored in the place of those that were swept: the log names these, and has no record."""
+    found = dict(folded)
+    for row, value in stored.items():
+        id = row[len(prefix) + 1 :]
+        is_other = row.startswith(prefix + dag.CHECKPOINT) and folded.get(row, value) != value
+        if not is_other or prefix + dag.PRUNED + id not in stored:
+            continue
+        twins = prefix + dag.TWIN + id
+        try:
+            first, here = dag.unpack(id, folded[row]), dag.unpack(id, value)
+        except StoreCorrupt:
+            continue
+        if found.get(twins + here.dot.pack()) != dag.record_of(value):
+            continue  # No operation makes it.
+        found = {each: kept for each, kept in found.items() if not each.startswith(twins) or each in stored}
+        found.pop(prefix + dag.when_row(first.record.branch, first.wall_ms, id), None)
+        found |= {row: value, prefix + dag.when_row(here.record.branch, here.wall_ms, id): b""}
+    return found
 
 
 def _without_cuts(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> dict[bytes, bytes]:

@@ -9,12 +9,14 @@ from random import Random
 
 import pytest
 
+from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound, OutcomeUnknown, Overloaded, Pruned
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.kinds.thread.serving import pruning
 from shoal.kinds.thread.serving.pruning import Marking
 from shoal.node.collection import garbage as garbage_module
 from shoal.node.target import Target
+from shoal.node.verification.verify import verify
 from shoal.node.writes.issuing import Issued, Issuer, Located
 from shoal.protocol.requests import Discard
 from shoal.storage import keys
@@ -546,9 +548,12 @@ async def test_a_repeated_save_brings_no_pruned_checkpoint_back(fleet: Fleet) ->
     await fleet.set_back("c", before)
     there = fleet["c"].store().space("crew").thread("agent")
     await there.load()
+    fleet["c"].simulated.now_ms += 1000
     assert (await there.save({"n": "again"}, key="k")).id == again.id
     fleet.link_all("c")
     await fleet.converged()
+    for name in "abc":
+        check_sound(fleet[name].storage)  # Before it is swept again, too.
     await swept(*(member.storage for member in fleet.members.values()))
     for name in "abc":
         assert (await fleet[name].store().space("crew").thread("agent").load()).id == last[-1]
@@ -556,6 +561,28 @@ async def test_a_repeated_save_brings_no_pruned_checkpoint_back(fleet: Fleet) ->
         check_sound(fleet[name].storage)
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
     assert not any(key.endswith(b"C" + bytes.fromhex(again.id)) for key, _ in fleet["a"].storage.scan(keys.OBJECT, b"P"))
+
+
+async def test_an_altered_repetition_is_a_flaw(fleet: Fleet) -> None:
+    thread = fleet["a"].store().space("crew").thread("agent")
+    await saved(thread, 1)
+    await fleet.converged()
+    before = fleet["c"].storage.left_by_crash(None)
+    again = await thread.save({"n": "again"}, key="k")
+    await saved(thread, 3)
+    await thread.prune(keep_last=1)
+    await fleet.converged()
+    await swept(*(member.storage for member in fleet.members.values()))
+    await fleet.set_back("c", before)
+    there = fleet["c"].store().space("crew").thread("agent")
+    await there.load()
+    await there.save({"n": "again"}, key="k")
+    fleet.link_all("c")
+    await fleet.converged()
+    left = fleet["a"].storage.left_by_crash(None)
+    [(key, value)] = [row for row in left.scan(keys.OBJECT, b"P") if row[0].endswith(b"C" + bytes.fromhex(again.id))]
+    left.write({key: value[:23] + b"\x09" + value[24:]})  # No such operation saved it.
+    assert not verify(left, config=Config()).sound
 
 
 async def test_the_outcome_of_a_repeated_save_is_shown(fleet: Fleet) -> None:
