@@ -23,6 +23,7 @@ import shoal
 from benchmarks.figures import Effort, Figure, Target
 from shoal.client.store import Space
 from shoal.config import Config, KiB, MiB
+from simulation.bounds import altered
 
 _MANY, _LIVE = 10_000, 100
 _TEXT = "what an agent has found out so far, and where it has it from; " * 64  # 4 KB.
@@ -36,7 +37,7 @@ METHOD = (
     "1 MiB of documents is kept live. *Resident* counts what RocksDB caches and the allocator keeps, which follows the bytes "
     f"written: so the same are written into {_LIVE} documents, too. *In use* is what is allocated and not freed, the "
     "interpreter's objects and the engines' bytes alike (`mallinfo2`, under `PYTHONMALLOC=malloc`), with 1 MiB for RocksDB's "
-    f"memtable, as much for its cache, and {_KNOWN:,} names for `objects_known_max`; of {_LOOKS} looks the least of the third "
+    f"memtable, as much for its cache, and {_KNOWN:,} names for `OBJECTS_KNOWN_MAX`; of {_LOOKS} looks the least of the third "
     "quarter and of the last one are compared: by then all that is bounded is as large as it becomes."
 )
 
@@ -96,10 +97,11 @@ def _measured(load: _Load) -> _Marks:
 async def _carried_out(load: _Load) -> _Marks:
     config = Config(document_cache_bytes=MiB)
     if load.exact:
-        config = Config(document_cache_bytes=MiB, memtable_bytes=MiB, block_cache_bytes=MiB, objects_known_max=_KNOWN)
+        config = Config(document_cache_bytes=MiB, memtable_bytes=MiB, block_cache_bytes=MiB)
     measure = _in_use if load.exact else _resident
     looks: list[int] = []
-    with tempfile.TemporaryDirectory() as directory:
+    known = {"objects_known_max": _KNOWN} if load.exact else {}
+    with altered(**known), tempfile.TemporaryDirectory() as directory:
         async with shoal.open(Path(directory) / "state", config=config, durability="memory") as store:
             space = store.space("s")
             empty = measure()
