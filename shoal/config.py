@@ -85,7 +85,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # [peers] How operations and rows come from peers, and are compared with theirs.
     peer_message_bytes_max: int = 40 * MiB  # From a peer; one operation may hold a whole request.
-    peer_claims_max: int = 512 * KiB  # Logs that a peer may name of which this node has nothing; refused from half as many on.
+    peer_logs_max: int = 512 * KiB  # Logs that a peer may name of which this node has nothing; refused from half as many on.
     peer_send_bytes_max: int = 8 * MiB  # Queued for one peer; beyond this, pushes are dropped and later fetched by sync.
     peer_heartbeat_s: float = 5.0  # A silent link is pinged after this, closed half as long after; a stalled one after twice.
     peer_connect_timeout_s: float = 2.0  # For one attempt to connect to a peer; at most connect_timeout_s.

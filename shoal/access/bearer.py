@@ -54,7 +54,7 @@ class _Held(NamedTuple):
     secret: str
 
 
-class Holding:
+class AuthorSecrets:
     """The secrets of one author. `entropy` draws random bytes."""
 
     def __init__(self, author: str, *, entropy: Callable[[int], bytes]) -> None:
@@ -127,7 +127,7 @@ class Bearer:
         is_cut_off: Callable[[], bool] = lambda: False,
     ) -> None:
         self.token = token
-        self._holding = Holding(token.author, entropy=entropy)
+        self._holding = AuthorSecrets(token.author, entropy=entropy)
         self._is_cut_off = is_cut_off
         self._ends_s = token.ends_s
         self._now_s = now_s

@@ -51,8 +51,8 @@ class LogName(NamedTuple):
         return f"partition {self.partition}, origin {self.origin.hex()}"
 
 
-class Claim(NamedTuple):
-    """The claim that one statement makes about one log."""
+class StatedHead(NamedTuple):
+    """The head that one statement names of one log."""
 
     head: LogHead
     node: bytes  # Whose statement it is; empty: no statement's, but the beginning of the node's own log.
@@ -66,18 +66,18 @@ class Claim(NamedTuple):
 
 
 class Walk:
-    """Reads one log, page by page, and compares it with the claims on it."""
+    """Reads one log, page by page, and compares it with the heads that statements name."""
 
-    def __init__(self, name: LogName, claims: Iterable[Claim], *, skew_ms: int) -> None:
+    def __init__(self, name: LogName, stated: Iterable[StatedHead], *, skew_ms: int) -> None:
         """`skew_ms`: by how much a node's clock may have been set back between a statement and an operation."""
         self.findings: list[Finding] = []
         self.proved = 0  # Claims.
-        self.gone: list[Claim] = []  # Claims on what has left the log.
+        self.gone: list[StatedHead] = []  # Heads of what has left the log.
         self.operations = 0  # Read and proved.
         self._name = name
         self._skew_ms = skew_ms
-        self._claims = sorted(claims, key=lambda claim: claim.head.sequence)
-        self._left: list[Claim] | None = None  # Of those, the ones that are not decided yet; None: nothing was read.
+        self._stated = sorted(stated, key=lambda named: named.head.sequence)
+        self._left: list[StatedHead] | None = None  # Of those, the ones that are not decided yet; None: nothing was read.
         self._sequence, self._chain, self._hlc = 0, operation.CHAIN_START, 0
         self._written_ms = 0  # The greatest time of a statement that this log's own node has made by now.
 
@@ -91,7 +91,7 @@ class Walk:
     def take(self, page: LogPage) -> None:
         """Read the next page."""
         if self._left is None:
-            self._left = list(self._claims)
+            self._left = list(self._stated)
         if page.base > self._sequence:
             self._begin(page)
         for entry in page.operations:
@@ -146,17 +146,17 @@ class Walk:
         """The log has this chain hash there."""
         assert self._left is not None
         while self._left and self._left[0].head.sequence == sequence:
-            claim = self._left.pop(0)
-            if claim.head.chain == chain:
-                self.proved += bool(claim.node)
+            named = self._left.pop(0)
+            if named.head.chain == chain:
+                self.proved += bool(named.node)
             else:
-                self._find(Kind.ALTERED, f"{claim} names another chain hash: an operation up to it was altered")
-            if claim.is_own:
-                self._written_ms = max(self._written_ms, claim.time_ms)
+                self._find(Kind.ALTERED, f"{named} names another chain hash: an operation up to it was altered")
+            if named.is_own:
+                self._written_ms = max(self._written_ms, named.time_ms)
 
     def _removed(self, page: LogPage) -> None:
         assert self._left is not None
-        if not page.tip and all(claim.head.hlc <= page.forgotten_hlc for claim in self._left):
+        if not page.tip and all(named.head.hlc <= page.forgotten_hlc for named in self._left):
             self.gone += self._left
             self._left = []
             return
@@ -169,8 +169,8 @@ class Walk:
         self.findings.append(Finding(kind, f"{self._name}: {text}"))
 
 
-class RootClaim(NamedTuple):
-    """The claim that one statement makes about the rows of one partition."""
+class StatedRoot(NamedTuple):
+    """The root that one statement names of the rows of one partition."""
 
     root: StateRoot
     heads: list[LogHead]  # The operations that make them.
@@ -194,49 +194,49 @@ class RootClaim(NamedTuple):
         return Finding(Kind.ROWS_DIFFER, f"partition {self.root.partition}: {difference} of {whose} are not those of {self}")
 
 
-def roots_of(statements: Iterable[Statement]) -> dict[int, list[RootClaim]]:
-    """The claims of statements about rows, by partition, the newest first."""
-    found: dict[int, list[RootClaim]] = {}
+def roots_of(statements: Iterable[Statement]) -> dict[int, list[StatedRoot]]:
+    """The roots that statements name, by partition, the newest first."""
+    found: dict[int, list[StatedRoot]] = {}
     for statement in sorted(statements, key=lambda each: each.time_ms, reverse=True):
         heads: dict[int, list[LogHead]] = {}
         for head in statement.heads:
             heads.setdefault(head.partition, []).append(head)
         for root in statement.roots or ():
-            claim = RootClaim(root, heads.get(root.partition, []), statement.node, statement.time_ms)
-            found.setdefault(root.partition, []).append(claim)
+            named = StatedRoot(root, heads.get(root.partition, []), statement.node, statement.time_ms)
+            found.setdefault(root.partition, []).append(named)
     return found
 
 
-def disagreements(roots: dict[int, list[RootClaim]]) -> list[Finding]:
+def disagreements(roots: dict[int, list[StatedRoot]]) -> list[Finding]:
     """Claims on the rows of one vector that name different ones."""
     found = []
-    for claims in roots.values():
-        first: dict[tuple[bytes, tuple[bytes, ...]], RootClaim] = {}
-        for claim in claims:
-            other = first.setdefault((claim.root.vector, tuple(claim.root.left)), claim)
-            if difference := claim.difference(other.root):
-                found.append(claim.finding(difference, str(other)))
+    for stated in roots.values():
+        first: dict[tuple[bytes, tuple[bytes, ...]], StatedRoot] = {}
+        for named in stated:
+            other = first.setdefault((named.root.vector, tuple(named.root.left)), named)
+            if difference := named.difference(other.root):
+                found.append(named.finding(difference, str(other)))
     return found
 
 
-def claims_of(statements: Iterable[Statement]) -> dict[LogName, list[Claim]]:
-    """The claims of statements, by log."""
-    found: dict[LogName, list[Claim]] = {}
+def heads_of(statements: Iterable[Statement]) -> dict[LogName, list[StatedHead]]:
+    """The heads that statements name, by log."""
+    found: dict[LogName, list[StatedHead]] = {}
     for statement in statements:
         own = set(statement.own)
         for head in statement.heads:
-            claim = Claim(head, statement.node, statement.time_ms, head.origin in own)
-            found.setdefault(LogName(head.partition, head.origin), []).append(claim)
+            named = StatedHead(head, statement.node, statement.time_ms, head.origin in own)
+            found.setdefault(LogName(head.partition, head.origin), []).append(named)
     return found
 
 
-def contradictions(claims: dict[LogName, list[Claim]]) -> list[Finding]:
+def contradictions(stated: dict[LogName, list[StatedHead]]) -> list[Finding]:
     """Claims on the same operation that name different histories: a fork."""
     found = []
-    for name, each in claims.items():
-        first: dict[int, Claim] = {}
-        for claim in each:
-            other = first.setdefault(claim.head.sequence, claim)
-            if other.head.chain != claim.head.chain:
-                found.append(Finding(Kind.FORKED, f"{name}: {other} and that of node {claim.node.hex()} contradict each other"))
+    for name, each in stated.items():
+        first: dict[int, StatedHead] = {}
+        for named in each:
+            other = first.setdefault(named.head.sequence, named)
+            if other.head.chain != named.head.chain:
+                found.append(Finding(Kind.FORKED, f"{name}: {other} and that of node {named.node.hex()} contradict each other"))
     return found

@@ -15,15 +15,15 @@ from itertools import islice, pairwise
 from shoal.audit import statements as signing
 from shoal.audit.archive import Archive, Call
 from shoal.audit.chains import (
-    Claim,
     Finding,
     Kind,
     LogName,
-    RootClaim,
+    StatedHead,
+    StatedRoot,
     Walk,
-    claims_of,
     contradictions,
     disagreements,
+    heads_of,
     roots_of,
 )
 from shoal.cluster.operation import PARTITIONS
@@ -78,7 +78,7 @@ async def verify(
     ]
     held = [each for each in held if signing.is_signed(each)]
     findings += _links(held)
-    claims = claims_of(held)
+    claims = heads_of(held)
     findings += contradictions(claims)
     proved = gone = operations = 0
     for name, each in claims.items():
@@ -100,7 +100,7 @@ class RowsOf:
 
     def __init__(self, held: Sequence[Statement]) -> None:
         self.compared = 0
-        self.agreed: dict[int, RootClaim] = {}  # By partition whose rows are those of a statement: the newest one.
+        self.agreed: dict[int, StatedRoot] = {}  # By partition whose rows are those of a statement: the newest one.
         self._held = held
         self._waiting = roots_of(held)
         self.findings = disagreements(self._waiting)
@@ -132,11 +132,11 @@ class RowsOf:
                 elif claim.root.left == asked[number]:
                     self.decide(claim, root, "the node that was asked")
 
-    def claims(self, number: int) -> list[RootClaim]:
+    def claims(self, number: int) -> list[StatedRoot]:
         """The claims to compare in a partition, the newest first."""
         return list(self._waiting.get(number, ()))
 
-    def decide(self, claim: RootClaim, root: StateRoot, whose: str) -> None:
+    def decide(self, claim: StatedRoot, root: StateRoot, whose: str) -> None:
         """Compare a claim with the root of the rows that are there, made at the same vector."""
         if root.left != claim.root.left:
             self.set_aside(claim, SWEPT)
@@ -148,7 +148,7 @@ class RowsOf:
             self.compared += 1
             self.agreed.setdefault(claim.root.partition, claim)
 
-    def set_aside(self, claim: RootClaim, why: str) -> None:
+    def set_aside(self, claim: StatedRoot, why: str) -> None:
         """It cannot be compared."""
         self._drop(claim)
         self._aside.setdefault((claim.node, claim.time_ms), {}).setdefault(why, []).append(claim.root.partition)
@@ -165,7 +165,7 @@ class RowsOf:
     def _without(self) -> list[Statement]:
         return [each for each in self._held if each.roots is None]
 
-    def _drop(self, claim: RootClaim) -> None:
+    def _drop(self, claim: StatedRoot) -> None:
         claims = self._waiting[claim.root.partition]
         claims.remove(claim)
         if not claims:
@@ -177,11 +177,11 @@ def _name(node: bytes, time_ms: int) -> str:
 
 
 async def _walks(
-    name: LogName, claims: list[Claim], call: Call | None, archives: Sequence[Archive], *, skew_ms: int
+    name: LogName, claims: list[StatedHead], call: Call | None, archives: Sequence[Archive], *, skew_ms: int
 ) -> list[Walk]:
     """Walks over the node's log, and over archives for the claims that the one before left; the last one's `gone` are left."""
     made: list[Walk] = []
-    joint: list[Claim] = []  # Where the part that was walked begins, so that an archive must lead up to it.
+    joint: list[StatedHead] = []  # Where the part that was walked begins, so that an archive must lead up to it.
     if call is not None:
         walk = Walk(name, claims, skew_ms=skew_ms)
         begins: LogPage | None = None
@@ -193,7 +193,7 @@ async def _walks(
         claims = walk.gone
         if begins is not None and begins.base and claims:
             head = LogHead(name.partition, name.origin, begins.base, 0, begins.base_chain)
-            joint = [Claim(head, b"", 0, is_own=False)]
+            joint = [StatedHead(head, b"", 0, is_own=False)]
     for archive in archives:
         page_held = archive.page(name)
         if page_held is None or not claims:

@@ -244,7 +244,7 @@ class Knowledge:
                 raise BadOperation(
                     f"a peer claims operations of more than {self._claims_max // 2:,} logs of which this node has nothing, "
                     f"{origin.hex()} in partition {partition} among them. Nothing was written; the link is closed. If the "
-                    "cluster is that large, raise `peer_claims_max`; if not, this peer makes them up.",
+                    "cluster is that large, raise `peer_logs_max`; if not, this peer makes them up.",
                     reason="claims",
                 )
 

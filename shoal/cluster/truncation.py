@@ -112,7 +112,7 @@ def advanced_cut(cut: Cut, owners: Sequence[Holding]) -> Cut:
     return cut
 
 
-class Step(NamedTuple):
+class SecondStep(NamedTuple):
     """The origins that wait for the second step before they are retired."""
 
     ends: frozenset[Dot] = frozenset()  # The last operation of each.
@@ -130,7 +130,7 @@ def ripe(ends: Collection[Dot], owners: Sequence[Holding]) -> frozenset[Dot]:
     )
 
 
-def advanced_step(step: Step, ends: Collection[Dot], owners: Sequence[Holding]) -> Step:
+def advanced_step(step: SecondStep, ends: Collection[Dot], owners: Sequence[Holding]) -> SecondStep:
     """The step for these origins; a new one if other origins are ripe than before, or the bound was lost with a disk."""
     found = ripe(ends, owners)
     bound = NOTHING_SEEN
@@ -138,15 +138,15 @@ def advanced_step(step: Step, ends: Collection[Dot], owners: Sequence[Holding]) 
         bound = bound.join(owner.whole or NOTHING_SEEN)
     if step.ends and step.ends <= found and bound.dominates(step.bound):
         return step
-    return Step(found, bound)
+    return SecondStep(found, bound)
 
 
-def may_retire(step: Step, owners: Sequence[Holding]) -> bool:
+def may_retire(step: SecondStep, owners: Sequence[Holding]) -> bool:
     """Whether the origins of this step may be retired now."""
     return bool(step.ends) and all(owner.vector.dominates(step.bound) for owner in owners)
 
 
-class Terms(NamedTuple):
+class KeepBounds(NamedTuple):
     """How long operations stay in the log, and whether it is too large."""
 
     keep_ms: int
@@ -170,7 +170,7 @@ def reach(origin: Origin, owners: Sequence[Holding]) -> Reach:
     return Reach(held[-1], min([by_quorum, *linked]), by_quorum)
 
 
-def may_leave(sequence: int, age_ms: int, held: Reach, terms: Terms) -> bool:
+def may_leave(sequence: int, age_ms: int, held: Reach, terms: KeepBounds) -> bool:
     """Whether an operation of this age may leave the log."""
     if terms.is_over and sequence <= held.by_present:
         return True
@@ -179,7 +179,7 @@ def may_leave(sequence: int, age_ms: int, held: Reach, terms: Terms) -> bool:
     return sequence <= held.by_quorum and age_ms > terms.forget_ms
 
 
-def last_leaving(logged: Iterable[tuple[int, int]], held: Reach, terms: Terms) -> int:
+def last_leaving(logged: Iterable[tuple[int, int]], held: Reach, terms: KeepBounds) -> int:
     """The sequence of the last operation that leaves; 0 if none does.
 
     `logged` are an origin's first operations in the log, in their order: sequence and age in milliseconds.

@@ -27,8 +27,8 @@ _KEYS, _CONFLICTS = PREFIX + b"K", PREFIX + b"X"
 _TIME_FROM, _TIME_TO = len(_KEYS) + 2, len(_KEYS) + 14
 
 
-class Claim(NamedTuple):
-    """The claim that counts under a key: its row, when the key was made, and the operation."""
+class KeyUse(NamedTuple):
+    """The use that counts of a key: its row, when the key was made, and the operation."""
 
     row: bytes
     wall_ms: int
@@ -40,15 +40,15 @@ def is_made_before(key: str, wall_ms: int) -> bool:
     return key.startswith(_MARK) and int(key[2:14], 16) < wall_ms
 
 
-def claims(rows: Rows, *, after: bytes | None = None, limit: int) -> list[Claim]:
-    """The claims under keys that expire, the oldest first; `after` is a row."""
+def uses(rows: Rows, *, after: bytes | None = None, limit: int) -> list[KeyUse]:
+    """The uses of keys that expire, the oldest first; `after` is a row."""
     found = rows.scan(_KEYS + MARK, after=after, limit=limit)
-    return [Claim(row, int(row[_TIME_FROM:_TIME_TO], 16), Dot.unpack(claim[:DOT_BYTES])) for row, claim in found]
+    return [KeyUse(row, int(row[_TIME_FROM:_TIME_TO], 16), Dot.unpack(use[:DOT_BYTES])) for row, use in found]
 
 
-def rows_of(rows: Rows, claim: Claim) -> Iterator[bytes]:
-    """The rows of a claim: its own, and those of other amounts under its key."""
-    yield claim.row
-    key = claim.row[len(_KEYS) :]
+def rows_of(rows: Rows, use: KeyUse) -> Iterator[bytes]:
+    """The rows of a use: its own, and those of other amounts under its key."""
+    yield use.row
+    key = use.row[len(_KEYS) :]
     for row, _ in rows.scan(_CONFLICTS + len(key).to_bytes(2, "big") + key):
         yield row

@@ -44,7 +44,7 @@ from shoal.kinds.worklist.serving.queues import Queues, Tries
 from shoal.node.catalog import Catalog
 from shoal.node.collection.answers import changed_by
 from shoal.node.collection.erasure import Erasure
-from shoal.node.collection.expiring import ClaimSweeper
+from shoal.node.collection.expiring import KeySweeper
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations
 from shoal.node.collection.retiring import Orphans, Retiring
@@ -185,7 +185,7 @@ class Database:
         )
         self.indexer = Indexer(context, indexes)
         self.generations = Generations(indexes, known_max=OBJECTS_KNOWN_MAX)
-        self.claims = ClaimSweeper(
+        self.claims = KeySweeper(
             context,
             issue=lambda request: self.issue(request, None).reply,
             is_own=lambda add: self._kinds.maps.is_own(add),

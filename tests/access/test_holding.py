@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 import shoal
-from shoal.access.bearer import Holding
+from shoal.access.bearer import AuthorSecrets
 from shoal.errors import Forbidden, InvalidInput, LeaseHeld, LeaseLost
 from shoal.protocol import requests
 from tests.access.conftest import Mint, Serve, Served
@@ -18,8 +18,8 @@ GRANT = "crew:read,write"
 SECRET = "0123456789abcdef" * 2
 
 
-def holding(author: str) -> Holding:
-    return Holding(author, entropy=os.urandom)
+def holding(author: str) -> AuthorSecrets:
+    return AuthorSecrets(author, entropy=os.urandom)
 
 
 def nobody(*_: str) -> bool:

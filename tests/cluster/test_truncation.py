@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.truncation import Holding, Reach, Terms, last_leaving, may_leave, reach
+from shoal.cluster.truncation import Holding, KeepBounds, Reach, last_leaving, may_leave, reach
 from shoal.crdt.dot import Origin, VersionVector
 
 ORIGIN = Origin(b"o" * 16)
@@ -30,7 +30,7 @@ def holders(owners: list[Holding], sequence: int) -> list[Holding]:
 @pytest.mark.answers("operation-leaves-that-an-owner-still-needs")
 @given(owners, sequences, ages, st.booleans())
 def test_operations_that_leave_are_held_by_a_quorum(owners: list[Holding], sequence: int, age_ms: int, is_over: bool) -> None:
-    if may_leave(sequence, age_ms, reach(ORIGIN, owners), Terms(KEEP_MS, FORGET_MS, is_over)):
+    if may_leave(sequence, age_ms, reach(ORIGIN, owners), KeepBounds(KEEP_MS, FORGET_MS, is_over)):
         assert 2 * len(holders(owners, sequence)) > len(owners)
 
 
@@ -39,7 +39,7 @@ def test_operations_that_leave_are_held_by_a_quorum(owners: list[Holding], seque
 def test_an_owner_that_lacks_it_is_away_or_left_behind(
     owners: list[Holding], sequence: int, age_ms: int, is_over: bool
 ) -> None:
-    if not may_leave(sequence, age_ms, reach(ORIGIN, owners), Terms(KEEP_MS, FORGET_MS, is_over)):
+    if not may_leave(sequence, age_ms, reach(ORIGIN, owners), KeepBounds(KEEP_MS, FORGET_MS, is_over)):
         return
     lacking = [one for one in owners if one not in holders(owners, sequence)]
     assert not lacking or age_ms > FORGET_MS or (is_over and not any(one.is_linked for one in lacking))
@@ -48,15 +48,15 @@ def test_an_owner_that_lacks_it_is_away_or_left_behind(
 @given(owners, sequences, ages)
 def test_operations_that_all_hold_leave_by_age(owners: list[Holding], sequence: int, age_ms: int) -> None:
     held = reach(ORIGIN, [one._replace(vector=owner(9).vector) for one in owners])
-    assert may_leave(sequence, age_ms, held, Terms(KEEP_MS, FORGET_MS)) == (age_ms > KEEP_MS)
-    assert may_leave(sequence, age_ms, held, Terms(KEEP_MS, FORGET_MS, is_over=True))
+    assert may_leave(sequence, age_ms, held, KeepBounds(KEEP_MS, FORGET_MS)) == (age_ms > KEEP_MS)
+    assert may_leave(sequence, age_ms, held, KeepBounds(KEEP_MS, FORGET_MS, is_over=True))
 
 
 @given(owners, sequences, ages, st.booleans(), st.data())
 def test_to_know_more_never_keeps_an_operation(
     owners: list[Holding], sequence: int, age_ms: int, is_over: bool, data: st.DataObject
 ) -> None:
-    terms = Terms(KEEP_MS, FORGET_MS, is_over)
+    terms = KeepBounds(KEEP_MS, FORGET_MS, is_over)
     before = may_leave(sequence, age_ms, reach(ORIGIN, owners), terms)
     at = data.draw(st.integers(0, len(owners) - 1))
     more = owners[at].vector.join(owner(data.draw(sequences)).vector)
@@ -70,7 +70,7 @@ def test_a_lone_node_is_the_only_owner() -> None:
 
 @given(st.lists(ages, max_size=8), st.integers(0, 8))
 def test_operations_leave_in_their_order_without_a_hole(ages: list[int], held: int) -> None:
-    terms = Terms(KEEP_MS, FORGET_MS)
+    terms = KeepBounds(KEEP_MS, FORGET_MS)
     last = last_leaving(enumerate(ages, start=1), Reach(held, held, held), terms)
     assert all(age > KEEP_MS for age in ages[:last])
     assert last == len(ages) or ages[last] <= KEEP_MS or last == held

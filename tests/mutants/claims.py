@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.kinds.lease.state.table import Group, HandedOut, HandOut, Table, Turn
+from shoal.kinds.lease.state.table import Decider, Group, HandedOut, HandOut, Table
 from shoal.kinds.worklist import state as queue
 from shoal.kinds.worklist.serving import queues as tries
 from shoal.kinds.worklist.serving.claims import Claims
@@ -45,7 +45,7 @@ def a_completion_is_acknowledged_without_copies(patch: pytest.MonkeyPatch) -> No
 def an_item_is_handed_out_again_while_it_is_claimed(patch: pytest.MonkeyPatch) -> None:
     sound = Table.hand_out
 
-    def hand_out(self: Table, wanted: HandOut, group_of: Callable[[bytes], Group], turn: Turn) -> HandedOut:
+    def hand_out(self: Table, wanted: HandOut, group_of: Callable[[bytes], Group], turn: Decider) -> HandedOut:
         tokens = {claim.token for claim in wanted.claims}
         for name, grant in list(self.grants.items()):
             if name.name.startswith(wanted.mark) and grant.claim.token not in tokens and grant.via != turn.node:

@@ -11,32 +11,32 @@ import pytest
 
 from shoal.crdt import expiring
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.expiring import Claim
+from shoal.crdt.expiring import KeyUse
 from shoal.crdt.rows import Rows
 from shoal.kinds.counter import state as counter
 from shoal.kinds.map import state as ormap
-from shoal.node.collection.expiring import ClaimSweeper
+from shoal.node.collection.expiring import KeySweeper
 from tests.mutants.mutant import Mutant
 
 
 def claims_are_swept_before_they_are_stable(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ClaimSweeper, "_stable", _held)
+    patch.setattr(KeySweeper, "_stable", _held)
 
 
 def a_learner_sweeps_claims(patch: pytest.MonkeyPatch) -> None:
-    sound = ClaimSweeper._stable
+    sound = KeySweeper._stable
 
-    def stable(self: ClaimSweeper, number: int) -> VersionVector:
+    def stable(self: KeySweeper, number: int) -> VersionVector:
         assert self._replicas is not None
         return _held(self, number) if self._replicas.learning else sound(self, number)
 
-    patch.setattr(ClaimSweeper, "_stable", stable)
+    patch.setattr(KeySweeper, "_stable", stable)
 
 
 def the_sum_goes_with_the_claim(patch: pytest.MonkeyPatch) -> None:
     sound = expiring.rows_of
 
-    def rows_of(rows: Rows, claim: Claim) -> Iterator[bytes]:
+    def rows_of(rows: Rows, claim: KeyUse) -> Iterator[bytes]:
         yield from sound(rows, claim)
         yield counter.VALUE
 
@@ -44,14 +44,14 @@ def the_sum_goes_with_the_claim(patch: pytest.MonkeyPatch) -> None:
 
 
 def adds_to_maps_are_folded_before_they_are_stable(patch: pytest.MonkeyPatch) -> None:
-    def settled(self: ClaimSweeper, partition: int) -> Callable[[ormap.Part], bool]:
+    def settled(self: KeySweeper, partition: int) -> Callable[[ormap.Part], bool]:
         before_ms = self._now_ms() - self._span_ms
         return lambda add: add.request is None or expiring.is_made_before(add.request, before_ms)
 
-    patch.setattr(ClaimSweeper, "settled", settled)
+    patch.setattr(KeySweeper, "settled", settled)
 
 
-def _held(self: ClaimSweeper, number: int) -> VersionVector:
+def _held(self: KeySweeper, number: int) -> VersionVector:
     return self._partitions.load(number).durable
 
 

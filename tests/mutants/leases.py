@@ -13,7 +13,7 @@ import pytest
 from shoal.kinds.lease.handle.tenure import Tenure
 from shoal.kinds.lease.serving import leases
 from shoal.kinds.lease.serving.requests import LeaseRequests
-from shoal.kinds.lease.state.table import Grant, LeaseName, Table, Turn
+from shoal.kinds.lease.state.table import Decider, Grant, LeaseName, Table
 from shoal.node.writes.issuing import Located
 from shoal.protocol.requests import Term
 from tests.mutants.mutant import Mutant
@@ -40,7 +40,7 @@ def a_node_never_forgets_a_term(patch: pytest.MonkeyPatch) -> None:
 def a_renewal_cannot_be_told_from_the_one_before(patch: pytest.MonkeyPatch) -> None:
     sound = Table._renewed
 
-    def renewed(self: Table, name: LeaseName, grant: Grant, turn: Turn) -> Grant:
+    def renewed(self: Table, name: LeaseName, grant: Grant, turn: Decider) -> Grant:
         return sound(self, name, grant, turn._replace(beat=grant.beat))
 
     patch.setattr(Table, "_renewed", renewed)
@@ -60,7 +60,7 @@ def a_holder_counts_on_more_than_its_ttl(patch: pytest.MonkeyPatch) -> None:
 def a_fencing_number_is_used_again(patch: pytest.MonkeyPatch) -> None:
     sound = Table._pass_on
 
-    def pass_on(self: Table, name: LeaseName, grant: Grant, turn: Turn) -> None:
+    def pass_on(self: Table, name: LeaseName, grant: Grant, turn: Decider) -> None:
         sound(self, name, grant, turn)
         if name not in self.grants:
             self.last = max((each.fence for each in self.grants.values()), default=0)

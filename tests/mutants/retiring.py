@@ -9,7 +9,7 @@ import pytest
 from shoal.cluster import knowledge
 from shoal.cluster import truncation as stability
 from shoal.cluster.knowledge import Parts
-from shoal.cluster.truncation import Holding, Step
+from shoal.cluster.truncation import Holding, SecondStep
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.node.appliers import retirement as applier
 from shoal.node.collection.retiring import Retiring
@@ -25,8 +25,8 @@ REOPENED = frozenset({"reopened"})
 
 
 def retires_what_an_owner_lacks(patch: pytest.MonkeyPatch) -> None:
-    def advanced_step(step: Step, ends: Collection[Dot], owners: Sequence[Holding]) -> Step:
-        return Step(frozenset(ends))
+    def advanced_step(step: SecondStep, ends: Collection[Dot], owners: Sequence[Holding]) -> SecondStep:
+        return SecondStep(frozenset(ends))
 
     patch.setattr(stability, "advanced_step", advanced_step)
     patch.setattr(Retiring, "_may_retire", lambda self: True)

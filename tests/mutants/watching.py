@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.dot import NOTHING_SEEN
-from shoal.node.watching.resumable import Merge, ResumableWatch, Told
+from shoal.node.watching.resumable import Merge, ResumableWatch, SeenChange
 from shoal.protocol.requests import Push
 from tests.mutants.mutant import Mutant
 
@@ -20,7 +20,7 @@ def a_resumed_watch_forgets_what_was_written_between(patch: pytest.MonkeyPatch) 
 def a_watch_covers_what_is_still_to_come(patch: pytest.MonkeyPatch) -> None:
     sound = ResumableWatch._pushed
 
-    def pushed(self: ResumableWatch, told: Told) -> Push:
+    def pushed(self: ResumableWatch, told: SeenChange) -> Push:
         here = self._here.get(told.change.partition, NOTHING_SEEN)
         return sound(self, told._replace(seen=told.seen.join(here)))
 

@@ -20,7 +20,7 @@ from multidict import CIMultiDictProxy
 from shoal.api.http import problems
 from shoal.errors import InvalidInput, ShoalError
 from shoal.records import NamedTuple
-from shoal.workflows.streams.decisions import ProducerMark
+from shoal.workflows.streams.decisions import ProducerHeaders
 from shoal.workflows.streams.record import BEGINNING, Offset, State, media_type
 
 _NATURAL = re.compile(r"0|[1-9][0-9]{0,15}")
@@ -108,7 +108,7 @@ def lifetime_of(request: web.Request) -> Lifetime:
     return Lifetime(None if ttl is None else _natural(ttl, "Stream-TTL"), None if at is None else _time_ms(at))
 
 
-def producer_of(request: web.Request) -> ProducerMark | None:
+def producer_of(request: web.Request) -> ProducerHeaders | None:
     """The idempotent producer of an append; None if it has none.
 
     Raises:
@@ -120,7 +120,7 @@ def producer_of(request: web.Request) -> ProducerMark | None:
     id, epoch, sequence = given
     if not id or epoch is None or sequence is None:
         raise InvalidInput(f"{', '.join(_PRODUCER)} come together. Nothing was written.", field="Producer-Id")
-    return ProducerMark(_text(id, "Producer-Id"), _natural(epoch, "Producer-Epoch"), _natural(sequence, "Producer-Seq"))
+    return ProducerHeaders(_text(id, "Producer-Id"), _natural(epoch, "Producer-Epoch"), _natural(sequence, "Producer-Seq"))
 
 
 def sequence_of(request: web.Request) -> str | None:

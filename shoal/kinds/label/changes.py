@@ -72,6 +72,6 @@ APPLIERS: Appliers = {
         _check_cut,
         effects=Effects(sweeps=Sweep(What.NOTES, lambda _stamp, cut: labels.pack_cut(cut)), erases=_erases),
     ),
-    ownership.Claim: bare(Kind.THREAD, ownership.apply),
+    ownership.TakeOwnership: bare(Kind.THREAD, ownership.apply),
     ownership.LeaseMark: bare(Kind.THREAD, ownership.apply_mark, _check_mark, effects=Effects(marks_lease=True)),
 }

@@ -126,6 +126,6 @@ def _unlabel(context: WriteContext, request: Unlabel) -> Unlabelled:
 def _claim(context: WriteContext, request: Claim) -> Claimed:
     # If one request went to two nodes, both claims have the same token and are one claim.
     source = (context.implied_key or "").encode() or context.stamp.pack_position()
-    claim = ownership.Claim(sha256(source).digest()[:16])
+    claim = ownership.TakeOwnership(sha256(source).digest()[:16])
     context.apply(claim)
     return Claimed(claim.token.hex())

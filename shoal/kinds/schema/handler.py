@@ -51,7 +51,7 @@ _RULES_MAX = 1024  # Compiled.
 _SOUND_MAX = 65536  # Contents of channels that are known to conform to a rule.
 
 
-class Claim(NamedTuple):
+class SchemaUse(NamedTuple):
     """A save's space and thread, and the schema that it names; `schema` is empty if it names none."""
 
     space: str
@@ -113,16 +113,16 @@ class Rules(Memory):
         """Whether a space has any schema."""
         return bool(self._of_space(space))
 
-    def enforce(self, claim: Claim, state: Callable[[], State]) -> None:
+    def enforce(self, use: SchemaUse, state: Callable[[], State]) -> None:
         """Check a state before it is saved. `state` is called only if a schema governs the save.
 
         Raises:
             SchemaViolation: the state breaks a schema; nothing may be written.
         """
-        governing = self._governing(claim)
+        governing = self._governing(use)
         for broken in self._breaks(governing, state()) if governing else ():
             raise SchemaViolation(
-                f"the state of thread {claim.thread!r} violates schema {broken.schema!r} version {broken.version} of "
+                f"the state of thread {use.thread!r} violates schema {broken.schema!r} version {broken.version} of "
                 "its space, "
                 f"at {broken.flaw.path or 'the top'}: {broken.flaw.why}. Nothing was written. Correct the state, or "
                 "save it under "
@@ -132,18 +132,18 @@ class Rules(Memory):
                 version=broken.version,
             )
 
-    def breaks(self, claim: Claim, state: Callable[[], State]) -> list[Broken]:
+    def breaks(self, use: SchemaUse, state: Callable[[], State]) -> list[Broken]:
         """For each schema that a stored state breaks, its first flaw."""
-        governing = self._governing(claim)
+        governing = self._governing(use)
         return self._breaks(governing, state()) if governing else []
 
-    def _governing(self, claim: Claim) -> list[tuple[str, int, schema.Version | None]]:
+    def _governing(self, use: SchemaUse) -> list[tuple[str, int, schema.Version | None]]:
         found: list[tuple[str, int, schema.Version | None]] = []
-        for name, versions in self._of_space(claim.space).items():
+        for name, versions in self._of_space(use.space).items():
             newest = max(versions)
-            if name == claim.schema:
-                found.append((name, claim.version, versions.get(claim.version)))
-            elif matches(versions[newest].content.threads, claim.thread):
+            if name == use.schema:
+                found.append((name, use.version, versions.get(use.version)))
+            elif matches(versions[newest].content.threads, use.thread):
                 found.append((name, newest, versions[newest]))
         return found
 
@@ -293,8 +293,8 @@ class Schemas:
 
     def _broken(self, rows: Rows, request: ReadViolations, branch: str, checkpoint: dag.Checkpoint) -> list[Violation]:
         record = checkpoint.record
-        claim = Claim(request.space, request.thread, record.schema, record.schema_version)
-        broken = self._rules.breaks(claim, lambda: stored_state(rows, checkpoint))
+        use = SchemaUse(request.space, request.thread, record.schema, record.schema_version)
+        broken = self._rules.breaks(use, lambda: stored_state(rows, checkpoint))
         return [Violation(checkpoint.id.hex(), branch, name, version, flaw.path, flaw.why) for name, version, flaw in broken]
 
 

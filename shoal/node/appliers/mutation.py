@@ -58,7 +58,7 @@ Change = (
     | labels.Release
     | labels.Annotate
     | labels.Cut
-    | ownership.Claim
+    | ownership.TakeOwnership
     | ownership.LeaseMark
     | journal.Append
     | journal.Erase

@@ -33,7 +33,7 @@ _AHEAD = 1000 << COUNTER_BITS  # The mark covers the deletions of the next secon
 _ROW = keys.meta("erasing")
 
 
-class Mark(msgspec.Struct, array_like=True, frozen=True):
+class ErasureDue(msgspec.Struct, array_like=True, frozen=True):
     """The value of the mark."""
 
     since_ms: int  # When the first deletion was made: the wall clock of this node, in milliseconds since 1970.
@@ -42,7 +42,7 @@ class Mark(msgspec.Struct, array_like=True, frozen=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Mark)
+_decoder = msgspec.msgpack.Decoder(ErasureDue)
 
 
 class Erasure:
@@ -57,7 +57,7 @@ class Erasure:
         self._monotonic = context.environment.monotonic
         self._pause = context.environment.pause
         self._run_blocking = context.environment.run_blocking
-        self._mark: Mark | None = None
+        self._mark: ErasureDue | None = None
         self._notes = 0  # Deletions, in this incarnation.
         self._task: asyncio.Task[None] | None = None
         self._is_running = False
@@ -76,12 +76,12 @@ class Erasure:
             self._mark = self._read(packed)
             self._stir()
 
-    def _read(self, packed: bytes) -> Mark:
+    def _read(self, packed: bytes) -> ErasureDue:
         """The mark in the row; if it cannot be decoded, one that covers all that can have been deleted by now."""
         with suppress(ValueError):
             return _decoder.decode(packed)
         now_ms = self._now_ms()
-        return Mark(now_ms, max(self._clock.last, now_ms << COUNTER_BITS) + _AHEAD)
+        return ErasureDue(now_ms, max(self._clock.last, now_ms << COUNTER_BITS) + _AHEAD)
 
     async def stop(self) -> None:
         """Cancel the task; the next opening begins its pass again. Stopping twice is allowed."""
@@ -95,11 +95,11 @@ class Erasure:
         mark, covered = self._mark, self._clock.last
         if mark is None or mark.passed or mark.until < covered:
             since_ms = self._now_ms() if mark is None or mark.passed else mark.since_ms
-            mark = Mark(since_ms, covered + _AHEAD)
+            mark = ErasureDue(since_ms, covered + _AHEAD)
             transaction.put(_ROW, _encoder.encode(mark))
         transaction.when_written(partial(self._noted, mark))
 
-    def _noted(self, mark: Mark) -> None:
+    def _noted(self, mark: ErasureDue) -> None:
         self._mark = mark
         self._notes += 1
         self._stir()

@@ -7,7 +7,7 @@ Laws:
 - A learner removes and folds nothing: it may have forgotten operations itself.
 - Removing is not replicated, and replicas do it at different times. So these rows are left out of comparisons with peers, and
   a missing one is no flaw.
-- A key that a user chose says nothing of its age, so a counter keeps its claim. An add to a map is old once this opening has
+- A key that a user chose says nothing of its age, so a counter keeps its use. An add to a map is old once this opening has
   held it for as long, or once the last operation of its origin is as old.
 - An add to a key of a map carries its amount, so that a removal removes what it has seen. The adds of this directory are folded
   under the same conditions, by an operation (`shoal.kinds.map.state`): a removal must find the same adds on every replica.
@@ -51,8 +51,8 @@ _PARTS: dict[Kind, tuple[bytes, ...]] = {Kind.COUNTER: (b"",), Kind.BUDGET: (bud
 """Below which prefixes the objects of a kind have a counter's rows."""
 
 
-class ClaimSweeper:
-    """The task that removes expired claims. It runs while there may be any."""
+class KeySweeper:
+    """The task that removes expired uses of keys. It runs while there may be any."""
 
     def __init__(
         self,
@@ -208,14 +208,14 @@ class ClaimSweeper:
                 return 0
             whole = self._generations.current(Transaction(self._storage), target).rows
             rows = Within(whole, part)
-            found = expiring.claims(rows, after=after, limit=SLICE)
-            gone = [claim for claim in found if claim.wall_ms < before_ms and stable.covers(claim.dot)]
+            found = expiring.uses(rows, after=after, limit=SLICE)
+            gone = [use for use in found if use.wall_ms < before_ms and stable.covers(use.dot)]
             if gone:
-                self._commit.write({whole.key(part + row): None for claim in gone for row in expiring.rows_of(rows, claim)})
+                self._commit.write({whole.key(part + row): None for use in gone for row in expiring.rows_of(rows, use)})
                 self.swept += len(gone)
             if oldest is None:
                 left = set(found) - set(gone)
-                oldest = min((claim.wall_ms for claim in left), default=None)
+                oldest = min((use.wall_ms for use in left), default=None)
             if len(found) < SLICE or found[-1].wall_ms >= before_ms:
                 return oldest
             after = found[-1].row

@@ -17,7 +17,7 @@ from itertools import chain, islice
 
 from shoal.cluster import operation, truncation
 from shoal.cluster.operation import PARTITIONS, LogEntry, Tip
-from shoal.cluster.truncation import Holding, Terms
+from shoal.cluster.truncation import Holding, KeepBounds
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import successor
@@ -199,7 +199,7 @@ class Truncator:
         """Truncate the logs of the origins that were retired first. All owners hold these."""
         now_ms, number = self._now_ms(), partition.number
         is_over = self._is_over or partition.retired.summary.remembered > self._retired_max
-        terms = Terms(self._kept_ms(number), self._forget_ms, is_over)
+        terms = KeepBounds(self._kept_ms(number), self._forget_ms, is_over)
         prefix = keys.retired_log(number)
         for key, _ in list(self._storage.scan(prefix + b"\x00", successor(prefix), limit=_YOUNG_MAX)):
             origin = Origin(key[-ORIGIN_BYTES:])
@@ -243,7 +243,7 @@ class Truncator:
 
     def _leaving(self, partition: Partition, owners: list[Holding]) -> tuple[dict[Origin, _Leaving], bool]:
         """The operations that leave now, by origin; and whether more would leave if more could be read."""
-        terms = Terms(self._kept_ms(partition.number), self._forget_ms, self._is_over)
+        terms = KeepBounds(self._kept_ms(partition.number), self._forget_ms, self._is_over)
         now_ms = self._now_ms()
         leaving: dict[Origin, _Leaving] = {}
         room, size = _ROWS_MAX, _BYTES_MAX
@@ -279,7 +279,7 @@ class Truncator:
         partition: Partition,
         origin: Origin,
         held: truncation.Reach,
-        terms: Terms,
+        terms: KeepBounds,
         *,
         now_ms: int,
         room: int,

@@ -86,7 +86,7 @@ def limits_of(config: Config) -> Limits:
         quarantine_max=QUARANTINE_MAX,
         quarantine_s=config.quarantine_s,
         early_s=EARLY_OPERATIONS_S,
-        claims_max=config.peer_claims_max,
+        claims_max=config.peer_logs_max,
         snapshots=SnapshotLimits(
             operations_min=SNAPSHOT_OPERATIONS_MIN,
             open_max=config.snapshots_open_max,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 
-from shoal.audit.chains import RootClaim
+from shoal.audit.chains import StatedRoot
 from shoal.audit.verification import SWEPT, WRITTEN, RowsOf
 from shoal.cluster import operation
 from shoal.cluster.operation import TIP_BYTES, LogEntry, Tip, partition_of
@@ -119,7 +119,7 @@ def check_roots(storage: Storage, partition: int, rows: RowsOf, logged: list[Log
             rows.decide(claim, here[key], "this directory")
 
 
-def _root_of_fold(storage: Storage, claim: RootClaim, logged: list[Logged]) -> StateRoot | None:
+def _root_of_fold(storage: Storage, claim: StatedRoot, logged: list[Logged]) -> StateRoot | None:
     """The root of what the operations of a claim make; None if it cannot be told, as some of that was erased since."""
     number = claim.root.partition
     tips = {Origin(head.origin): Tip(head.sequence, head.hlc, head.chain) for head in claim.heads}

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from shoal import values
 from shoal.audit import statements as signing
-from shoal.audit.chains import RootClaim
+from shoal.audit.chains import StatedRoot
 from shoal.audit.verification import RowsOf
 from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, PARTITIONS, Tip, partition_of
@@ -160,7 +160,7 @@ def _kept(storage: Storage, report: Report) -> Iterator[Statement]:
                 report.problem(f"{text_of(place)}: a statement cannot be read: {reason(error)}")
 
 
-def _name_trusted(storage: Storage, truncated: set[int], agreed: Mapping[int, RootClaim], report: Report) -> None:
+def _name_trusted(storage: Storage, truncated: set[int], agreed: Mapping[int, StatedRoot], report: Report) -> None:
     """Say of the partitions that were not folded from whom their rows came, or which node has signed them."""
     try:
         records = taken(storage)

@@ -49,7 +49,7 @@ _SLICE_MIN = 4  # Reading one operation costs little more than finding where it 
 _CHANGE_BYTES = 500  # The cost of a waiting change with its vectors, beside its names.
 
 
-class Told(NamedTuple):
+class SeenChange(NamedTuple):
     """A change, and what a watcher that takes it has seen of the partition.
 
     `part` names the place within the operation, as `pack_part`; it is empty after the operation's last change.
@@ -72,7 +72,7 @@ class _Run:
     __slots__ = ("ended", "waiting")
 
     def __init__(self) -> None:
-        self.waiting: deque[Told] = deque()
+        self.waiting: deque[SeenChange] = deque()
         self.ended = False
 
 
@@ -98,7 +98,7 @@ class Merge:
             return 1
         return max(_SLICE_MIN, min(SLICE_MAX, WAITING_MAX // max(1, len(self._runs))))
 
-    def feed(self, told: Sequence[Told], *, ends: bool) -> None:
+    def feed(self, told: Sequence[SeenChange], *, ends: bool) -> None:
         """Add the changes that were read of the partition that is `hungry`; `ends` says that there are no more."""
         number = self._hungry[0]
         run = self._runs[number]
@@ -109,7 +109,7 @@ class Merge:
             self._hungry.popleft()
         self._show(number)
 
-    def take(self) -> Told | None:
+    def take(self) -> SeenChange | None:
         """The next change; None if all were taken. No partition may be hungry."""
         assert not self._hungry
         if not self._next:
@@ -130,7 +130,7 @@ class Merge:
         elif not self._hungry or self._hungry[0] != number:
             self._hungry.append(number)
 
-    def left(self) -> Iterator[Told]:
+    def left(self) -> Iterator[SeenChange]:
         """All changes that wait here."""
         for run in self._runs.values():
             yield from run.waiting
@@ -158,7 +158,7 @@ class ResumableWatch(Subscriber):
         self._at = Position() if self._begun is None else self._begun.copy()  # The position after all taken pushes.
         self._merge = Merge((), bytes_max=bytes_max)
         self._reading: dict[int, VersionVector] = {}  # How far each was read.
-        self._live: deque[Told] = deque()
+        self._live: deque[SeenChange] = deque()
         self._lead: deque[Push] = deque()
         scope = changelog.scope(watch)
         numbers = sorted(self._here if scope is None else scope & self._here.keys())
@@ -227,7 +227,7 @@ class ResumableWatch(Subscriber):
             return True
         return self._begun is not None and self._begun.covers(number, dot, nth)
 
-    def _pushed(self, told: Told) -> Push:
+    def _pushed(self, told: SeenChange) -> Push:
         number = told.change.partition
         before = self._at.vector(number)
         self._at.join(number, told.seen)
@@ -250,7 +250,7 @@ class ResumableWatch(Subscriber):
         if found is None:
             self._reset("the log no longer holds all changes that this watch has not seen: start again from the present state")
             return SLICE_MAX
-        told: list[Told] = []
+        told: list[SeenChange] = []
         for logged in found:
             told.extend(self._told_again(number, seen, logged))
             seen = seen.advance(logged.dot)
@@ -258,7 +258,7 @@ class ResumableWatch(Subscriber):
         self._merge.feed(told, ends=len(found) < limit)
         return 1 + len(found)
 
-    def _told_again(self, number: int, seen: VersionVector, logged: Logged) -> Iterator[Told]:
+    def _told_again(self, number: int, seen: VersionVector, logged: Logged) -> Iterator[SeenChange]:
         begun = self._begun
         assert begun is not None
         for nth, change in enumerate(logged.mutations):
@@ -289,6 +289,6 @@ class ResumableWatch(Subscriber):
         self._wake.set()
 
 
-def _told(change: Change, number: int, stamp: Stamp, context: VersionVector, *, ends: bool) -> Told:
+def _told(change: Change, number: int, stamp: Stamp, context: VersionVector, *, ends: bool) -> SeenChange:
     seen = context.advance(stamp.dot) if ends else context
-    return Told(replace(change, partition=number), stamp.dot, seen, b"" if ends else pack_part(stamp.dot, stamp.nth))
+    return SeenChange(replace(change, partition=number), stamp.dot, seen, b"" if ends else pack_part(stamp.dot, stamp.nth))

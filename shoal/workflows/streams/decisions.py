@@ -84,7 +84,7 @@ def absence(state: State | None, now_ms: int, touched_ms: int, stream: str = "")
 
 
 @dataclass(frozen=True)
-class ProducerMark:
+class ProducerHeaders:
     """The headers of an idempotent producer."""
 
     id: str
@@ -172,7 +172,7 @@ class Append:
     body: bytes
     closes: bool = False
     sequence: str | None = None
-    producer: ProducerMark | None = None
+    producer: ProducerHeaders | None = None
     producers_max: int = 256
 
     def decide(self, state: State | None, moment: Moment) -> Outcome:
@@ -226,7 +226,7 @@ class Append:
             return None  # It closes again, as another request did.
         return Outcome(204, {**_told(state), **_accepted_of(mark.epoch, known.sequence)}, data=state.tail.data)
 
-    def _gap(self, state: State, expected: int, mark: ProducerMark) -> Outcome:
+    def _gap(self, state: State, expected: int, mark: ProducerHeaders) -> Outcome:
         if state.closed:
             return self._closed(state)
         return refused(

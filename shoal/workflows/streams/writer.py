@@ -68,7 +68,7 @@ class _Waiting(NamedTuple):
     answer: asyncio.Future[Answer]
 
 
-class _Holding(NamedTuple):
+class _Tenure(NamedTuple):
     """A term of the lease; `is_alone`: this node is the only owner of the data."""
 
     term: Term
@@ -186,7 +186,7 @@ class Writer:
                 return bool(self._queue)
         return True
 
-    async def _acquired(self) -> _Holding:
+    async def _acquired(self) -> _Tenure:
         config = self._config
         ends_s = asyncio.get_running_loop().time() + STREAM_WAIT_S
         token = ""
@@ -215,7 +215,7 @@ class Writer:
             with suppress(ShoalError):
                 await self._session.call(ReleaseLease(self._space, self._lease, term.fence, term.token))
             raise NoQuorum(f"{caught.reason.rstrip('.')}. Nothing was written. Try again, or at another node.")
-        return _Holding(term, caught.size == 1)
+        return _Tenure(term, caught.size == 1)
 
     async def _keep(self, term: Term) -> None:
         """Renew the lease, and see whether others wait for it."""
@@ -233,7 +233,7 @@ class Writer:
                 continue
             await asyncio.sleep(every_ms / 1000)
 
-    async def _begun(self, holding: _Holding) -> Head:
+    async def _begun(self, holding: _Tenure) -> Head:
         """The state of the stream when a term begins."""
         head = await chain.head(self._session, self._space, self._stream)
         left = await chain.candidate(self._session, self._space, self._stream, head)
@@ -243,7 +243,7 @@ class Writer:
 
     # ── groups of commands ────────────────────────────────────────────────────
 
-    async def _group(self, holding: _Holding, head: Head) -> Head | None:
+    async def _group(self, holding: _Tenure, head: Head) -> Head | None:
         """Decide the commands that wait, as one record. Returns the head after it; None if the term has to end."""
         group = self._taken()
         try:
@@ -275,7 +275,7 @@ class Writer:
             group.append(self._queue.popleft())
         return group
 
-    def _decided(self, group: list[_Waiting], holding: _Holding, head: Head) -> tuple[list[Outcome], Record | None]:
+    def _decided(self, group: list[_Waiting], holding: _Tenure, head: Head) -> tuple[list[Outcome], Record | None]:
         moment = Moment(self._now_ms(), head.touched_ms, head.committed, head.last_ms)
         state, entries, first = head.state, list[bytes](), 0
         outcomes = []
@@ -293,7 +293,7 @@ class Writer:
             return outcomes, None
         return outcomes, Record(holding.term.fence, moment.record, first, moment.from_ms, state, entries)
 
-    async def _held(self, holding: _Holding, head: Head) -> Head:
+    async def _held(self, holding: _Tenure, head: Head) -> Head:
         """The head, if the lease has not ended: then it is still what is committed.
 
         Raises:
@@ -303,7 +303,7 @@ class Writer:
         await self._session.call(Fenced([holding.term], nothing_new))
         return head
 
-    async def _committed(self, holding: _Holding, record: Record, head: Head) -> Head:
+    async def _committed(self, holding: _Tenure, record: Record, head: Head) -> Head:
         """Write a record, and note that it is committed."""
         append = Append(self._space, self._thread, packed(record))
         notes: list[ObjectWrite[Any]] = [

@@ -17,6 +17,7 @@ from shoal.kinds.lease.state.table import (
     OVER,
     REBUILT,
     Claim,
+    Decider,
     Grant,
     Group,
     Handed,
@@ -27,7 +28,6 @@ from shoal.kinds.lease.state.table import (
     QueueFull,
     Sightings,
     Table,
-    Turn,
     holds_s,
     is_item,
     item_name,
@@ -44,11 +44,11 @@ def claim(number: int, ttl_ms: int = TTL_MS) -> Claim:
     return Claim(bytes([number]) * 16, f"holder {number}", ttl_ms)
 
 
-def turn(beat: int = 0, *, node: bytes = b"n", dead: bool = False, alone: bool = False, waiters_max: int = 4) -> Turn:
-    return Turn(node, bytes([beat]), lambda name, grant: dead, lambda name, grant: alone, waiters_max, 1 << 14)
+def turn(beat: int = 0, *, node: bytes = b"n", dead: bool = False, alone: bool = False, waiters_max: int = 4) -> Decider:
+    return Decider(node, bytes([beat]), lambda name, grant: dead, lambda name, grant: alone, waiters_max, 1 << 14)
 
 
-def held(table: Table, number: int, at: Turn) -> Grant:
+def held(table: Table, number: int, at: Decider) -> Grant:
     grant = table.acquire(NAME, claim(number), at, waits=False)
     assert grant is not None
     return grant
@@ -304,7 +304,7 @@ class _World:
         table = Table.unpack(self.table)
         seen.see(table, here)
         self.beats += 1
-        at = Turn(
+        at = Decider(
             bytes([node]),
             self.beats.to_bytes(8, "big"),
             lambda name, grant: seen.is_dead(name, grant, here),

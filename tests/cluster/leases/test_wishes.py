@@ -9,13 +9,13 @@ from msgspec.structs import replace
 
 from shoal.cluster import messages
 from shoal.errors import InvalidValue
-from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Group, Handed, HandOut, Table, Turn, item_name, worklist_mark
+from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Decider, Group, Handed, HandOut, Table, item_name, worklist_mark
 from shoal.kinds.lease.state.wishes import CLAIMS_MAX, ITEMS_MAX, Choice, Ended, Granted, Wishes
 
 MARK = worklist_mark("t", "w")
 ITEMS = [bytes([number]) * 32 for number in range(4)]
 CLAIMS = [Claim(bytes([number]) * 16, f"worker {number}", 60_000) for number in range(2)]
-TURN = Turn(b"n", b"beat", lambda name, grant: False, lambda name, grant: False, 4, 1 << 14)
+TURN = Decider(b"n", b"beat", lambda name, grant: False, lambda name, grant: False, 4, 1 << 14)
 
 
 def wishes(*claims: Claim, **other: Any) -> Wishes:

@@ -14,7 +14,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.kinds.journal.state import events as claims
 from shoal.kinds.journal.state import journal
-from shoal.kinds.journal.state.events import EVENT, Claim, Event
+from shoal.kinds.journal.state.events import EVENT, Event, KeyedAppend
 from shoal.kinds.journal.state.journal import Append, Conflict, Cursor
 from tests.support.causal import Choose, Decide, Operation, Replica, check_converges, history, origin
 from tests.support.examples import examples
@@ -83,7 +83,7 @@ def test_replicas_hold_the_same_events_in_any_order_packet_and_repetition(data: 
     check(chooser(data))
 
 
-def first_to_arrive_counts(rows: Rows, key: str, made: list[Claim]) -> None:
+def first_to_arrive_counts(rows: Rows, key: str, made: list[KeyedAppend]) -> None:
     for claim in made[-1:]:
         claims._lose(rows, claim, claim._replace(digest=b""))
 

@@ -5,7 +5,7 @@ from itertools import permutations
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.kinds.thread.state import ownership
-from shoal.kinds.thread.state.ownership import Claim, LeaseMark
+from shoal.kinds.thread.state.ownership import LeaseMark, TakeOwnership
 from tests.support.rows import DictRows
 
 
@@ -15,7 +15,7 @@ def test_the_latest_claim_holds_whatever_the_order() -> None:
         rows = DictRows()
         for number, (hlc, token) in enumerate(order):
             stamp = Stamp(Dot(Origin(b"o" * 16), number + 1), hlc, 0, VersionVector())
-            ownership.apply(rows, stamp, Claim(token))
+            ownership.apply(rows, stamp, TakeOwnership(token))
         assert ownership.owner(rows) == b"c"
 
 

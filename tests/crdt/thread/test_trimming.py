@@ -111,14 +111,14 @@ def whatever_sorts_below(ends: list[bytes]) -> VersionVector:
     return VersionVector({origin(number): 10**6 for number in range(1, 4)})
 
 
-def only_events(_rows: Rows) -> list[events.Claim]:
+def only_events(_rows: Rows) -> list[events.KeyedAppend]:
     return []
 
 
 remove = events.remove
 
 
-def the_whole_key_goes(rows: Rows, key: str, gone: Callable[[events.Claim], bool]) -> list[events.Claim]:
+def the_whole_key_goes(rows: Rows, key: str, gone: Callable[[events.KeyedAppend], bool]) -> list[events.KeyedAppend]:
     return remove(rows, key, lambda _: any(map(gone, events.claims_of(rows, key))))
 
 

@@ -120,7 +120,7 @@ def test_claims_of_clients_keys_come_oldest_first() -> None:
     rows = DictRows()
     for number, wall_ms in enumerate((30, 10, 20), 1):
         counter.apply(rows, stamp(number), Add(1, f"\x01c{wall_ms:012x}"))
-    assert [claim.wall_ms for claim in expiring.claims(rows, limit=2)] == [10, 20]
+    assert [use.wall_ms for use in expiring.uses(rows, limit=2)] == [10, 20]
 
 
 def test_a_clients_key_tells_when_it_was_made() -> None:

@@ -239,7 +239,7 @@ async def test_rows_that_a_sender_adds_are_not_taken(
 
 
 async def test_a_member_that_invents_origins_is_refused() -> None:
-    async with Fleet("abc", peer_claims_max=1000) as fleet:
+    async with Fleet("abc", peer_logs_max=1000) as fleet:
         invented = [VersionVector((Origin((n << 32 | m).to_bytes(16, "big")), 1) for m in range(1, 501)) for n in range(3)]
         for vector in invented[:2]:
             await say(fleet, "c", "a", Vectors([(N, vector.pack())], False))

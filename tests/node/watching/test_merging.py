@@ -7,15 +7,15 @@ from random import Random
 import pytest
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.node.watching.resumable import SLICE_MAX, WAITING_MAX, Merge, Told
+from shoal.node.watching.resumable import SLICE_MAX, WAITING_MAX, Merge, SeenChange
 from shoal.protocol.requests import Change
 
 LARGE = 10**9
 
 
-def told(number: int, hlc: int, origin: int = 1) -> Told:
+def told(number: int, hlc: int, origin: int = 1) -> SeenChange:
     change = Change("s", "counter", f"{number}-{hlc}", "add", "", hlc, 0, number)
-    return Told(change, Dot(Origin(bytes([origin]) * 8), hlc), VersionVector(), b"")
+    return SeenChange(change, Dot(Origin(bytes([origin]) * 8), hlc), VersionVector(), b"")
 
 
 def merged(logs: dict[int, list[int]], *, bytes_max: int = LARGE) -> tuple[list[int], int]:

@@ -16,7 +16,7 @@ from shoal.workflows.streams.decisions import (
     LetGo,
     Moment,
     Outcome,
-    ProducerMark,
+    ProducerHeaders,
     StreamGone,
     absence,
     messages,
@@ -34,8 +34,8 @@ def append(state: State | None, body: bytes = b"x", *, moment: Moment = NOW, **f
     return Append("s", body=body, **given).decide(state, moment)
 
 
-def of(id: str, epoch: int, sequence: int) -> ProducerMark:
-    return ProducerMark(id, epoch, sequence)
+def of(id: str, epoch: int, sequence: int) -> ProducerHeaders:
+    return ProducerHeaders(id, epoch, sequence)
 
 
 def test_an_append_moves_the_end() -> None:
@@ -101,7 +101,7 @@ def test_messages_keep_their_text() -> None:
         (of("q", 0, 3), 409, {"Producer-Expected-Seq": "0", "Producer-Received-Seq": "3"}),
     ],
 )
-def test_a_producer_appends_each_sequence_once(mark: ProducerMark, status: int, headers: dict[str, str]) -> None:
+def test_a_producer_appends_each_sequence_once(mark: ProducerHeaders, status: int, headers: dict[str, str]) -> None:
     outcome = append(replace(TEXT, producers={"p": Producer(1, 5, 0)}), producer=mark)
     assert outcome.status == status
     assert {name: text for name, text in outcome.headers.items() if name.startswith("Producer")} == headers

@@ -15,7 +15,7 @@ from shoal.protocol.requests import Durability, R, Request, Trim
 from shoal.protocol.session import Session, Wrapper
 from shoal.testing.machines import run
 from shoal.workflows.streams import record as chain
-from shoal.workflows.streams.decisions import Append, Command, Create, Delete, ProducerMark
+from shoal.workflows.streams.decisions import Append, Command, Create, Delete, ProducerHeaders
 from shoal.workflows.streams.record import BEGINNING
 from shoal.workflows.streams.writer import Answer, Writer
 from simulation.bounds import altered
@@ -62,7 +62,7 @@ async def decided(writer: Writer, command: Command, seconds: float = 60.0) -> An
 
 
 def append(number: int) -> Append:
-    return Append("s", "text/plain", b"%d" % number, producer=ProducerMark("p", 0, number))
+    return Append("s", "text/plain", b"%d" % number, producer=ProducerHeaders("p", 0, number))
 
 
 async def stored(nodes: Fleet, name: str) -> bytes:

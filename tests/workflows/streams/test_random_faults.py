@@ -17,7 +17,7 @@ from shoal.protocol.requests import Durability, R, Request
 from shoal.protocol.session import Session, Wrapper
 from shoal.testing.machines import run
 from shoal.workflows.streams import record as chain
-from shoal.workflows.streams.decisions import Append, Create, ProducerMark, Settle
+from shoal.workflows.streams.decisions import Append, Create, ProducerHeaders, Settle
 from shoal.workflows.streams.record import BEGINNING, Offset
 from shoal.workflows.streams.writer import Writer
 from simulation.bounds import altered
@@ -83,7 +83,7 @@ class Scene:
         name = self.node()
         while not self.over:
             number = self.acknowledged[id]
-            append = Append("s", "text/plain", f"{id}{number};".encode(), producer=ProducerMark(id, 0, number))
+            append = Append("s", "text/plain", f"{id}{number};".encode(), producer=ProducerHeaders(id, 0, number))
             try:
                 async with asyncio.timeout(5 * TTL_S):
                     outcome = (await self.writer(name).submit(append)).outcome

@@ -14,7 +14,7 @@ from shoal.errors import NoQuorum, OutcomeUnknown, ShoalError, StoreCorrupt
 from shoal.protocol.requests import CaughtUp, Durability, Fenced, R, ReadPlace, Request
 from shoal.protocol.session import Session, Wrapper
 from shoal.workflows.streams import record as chain
-from shoal.workflows.streams.decisions import Append, Create, ProducerMark
+from shoal.workflows.streams.decisions import Append, Create, ProducerHeaders
 from shoal.workflows.streams.record import BEGINNING
 from shoal.workflows.streams.writer import Answer, Writer
 from simulation.bounds import altered
@@ -64,7 +64,7 @@ async def writing(bench: Bench) -> AsyncIterator[tuple[Failing, Callable[[int], 
     writer = Writer(session, "crew", "s", config=CONFIG, now_ms=lambda: 1)
 
     def append(number: int) -> asyncio.Task[Answer]:
-        command = Append("s", "text/plain", b"%d" % number, producer=ProducerMark("p", 0, number))
+        command = Append("s", "text/plain", b"%d" % number, producer=ProducerHeaders("p", 0, number))
         return asyncio.create_task(writer.submit(command))
 
     await writer.submit(Create("s", "text/plain"))

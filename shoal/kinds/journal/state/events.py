@@ -174,7 +174,7 @@ class KeyedEvent(NamedTuple):
     digest: bytes
 
 
-class Claim(NamedTuple):
+class KeyedAppend(NamedTuple):
     """An append with a key, whether it is the event or not."""
 
     key: str
@@ -189,7 +189,7 @@ class Claim(NamedTuple):
         return dot_of(self.position)
 
 
-def apply_claim(rows: Rows, claim: Claim) -> None:
+def apply_claim(rows: Rows, claim: KeyedAppend) -> None:
     """Add a claim. It becomes the event if no other claim of its key has a lesser (dot, nth).
 
     The value of one whose mark is erased must be `ERASED`.
@@ -206,7 +206,7 @@ def find_claim(rows: Rows, key: str) -> KeyedEvent | None:
     return None if packed is None else KeyedEvent(packed[:POSITION_BYTES], packed[POSITION_BYTES:])
 
 
-def claims_of(rows: Rows, key: str) -> list[Claim]:
+def claims_of(rows: Rows, key: str) -> list[KeyedAppend]:
     """All claims of a key, each with its payload, the event first.
 
     Raises:
@@ -218,14 +218,14 @@ def claims_of(rows: Rows, key: str) -> list[Claim]:
     event = find(rows, entry.position)
     if event is None:
         raise StoreCorrupt(f"the event of key {key!r} is missing from its journal. Run `shoal verify`.")
-    claims = [Claim(key, entry.position, event.wall_ms, entry.digest, event.payload)]
+    claims = [KeyedAppend(key, entry.position, event.wall_ms, entry.digest, event.payload)]
     for row, stored in rows.scan(_losers(key)):
         claim = _loser(row, stored)
         claims.append(claim if claim.payload else claim._replace(payload=event.payload))
     return claims
 
 
-def remove(rows: Rows, key: str, gone: Callable[[Claim], bool]) -> list[Claim]:
+def remove(rows: Rows, key: str, gone: Callable[[KeyedAppend], bool]) -> list[KeyedAppend]:
     """Remove the claims for which `gone` is true, as if they had never been made, and return them."""
     claims = claims_of(rows, key)
     removed = [claim for claim in claims if gone(claim)]
@@ -244,7 +244,7 @@ def is_erased(rows: Rows, key: str, digest: bytes) -> bool:
     return rows.get(MARK + mark_of(key, digest)) is not None
 
 
-def erase(rows: Rows, key: str, mark: bytes) -> list[Claim]:
+def erase(rows: Rows, key: str, mark: bytes) -> list[KeyedAppend]:
     """Erase the values of the claims of a key that have this mark, from now on. Returns those that had one."""
     rows.put(MARK + mark, b"")
     claims = claims_of(rows, key)
@@ -254,12 +254,12 @@ def erase(rows: Rows, key: str, mark: bytes) -> list[Claim]:
     return found
 
 
-def marked(rows: Rows, key: str, mark: bytes) -> list[Claim]:
+def marked(rows: Rows, key: str, mark: bytes) -> list[KeyedAppend]:
     """The claims of a key that have this mark."""
     return [claim for claim in claims_of(rows, key) if mark_of(key, claim.digest) == mark]
 
 
-def losers(rows: Rows) -> Iterator[Claim]:
+def losers(rows: Rows) -> Iterator[KeyedAppend]:
     """The claims that are no events, by key. If its payload is the same as the event's, a claim comes with an empty payload."""
     for row, stored in rows.scan(LOSER):
         yield _loser(row, stored)
@@ -283,7 +283,7 @@ def contested(rows: Rows) -> VersionVector:
     return seen
 
 
-def _put(rows: Rows, key: str, claims: Iterable[Claim]) -> None:
+def _put(rows: Rows, key: str, claims: Iterable[KeyedAppend]) -> None:
     before = find_claim(rows, key)
     if before is not None:
         drop(rows, before.position)
@@ -298,12 +298,12 @@ def _put(rows: Rows, key: str, claims: Iterable[Claim]) -> None:
         _lose(rows, claim, ranked[0])
 
 
-def _win(rows: Rows, claim: Claim) -> None:
+def _win(rows: Rows, claim: KeyedAppend) -> None:
     rows.put(KEY + claim.key.encode(), claim.position + claim.digest)
     put(rows, Event(claim.position, claim.key, claim.wall_ms, claim.payload))
 
 
-def _lose(rows: Rows, claim: Claim, winner: Claim) -> None:
+def _lose(rows: Rows, claim: KeyedAppend, winner: KeyedAppend) -> None:
     # Of two with one value one may be erased: its payload was swept after a trim that has not arrived here.
     own = b"" if (claim.digest, claim.payload) == (winner.digest, winner.payload) else claim.payload
     hlc = claim.position[:HLC_BYTES]
@@ -320,7 +320,9 @@ def _losers(key: str) -> bytes:
     return LOSER + len(packed).to_bytes(2, "big") + packed
 
 
-def _loser(row: bytes, stored: bytes) -> Claim:
+def _loser(row: bytes, stored: bytes) -> KeyedAppend:
     end = 3 + int.from_bytes(row[1:3], "big")
     wall_ms = int.from_bytes(stored[8:16], "big")
-    return Claim(row[3:end].decode(), stored[:HLC_BYTES] + row[end : end + _RANK_BYTES], wall_ms, stored[16:48], stored[48:])
+    return KeyedAppend(
+        row[3:end].decode(), stored[:HLC_BYTES] + row[end : end + _RANK_BYTES], wall_ms, stored[16:48], stored[48:]
+    )

@@ -34,7 +34,7 @@ from shoal.crdt.floor import Floor
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.kinds.journal.state import events, trimming
-from shoal.kinds.journal.state.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Claim, Event, dot_of, hlc_of
+from shoal.kinds.journal.state.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Event, KeyedAppend, dot_of, hlc_of
 from shoal.records import NamedTuple
 
 SCAN_ROWS_MAX = 20_000  # Looked at for one page, so that a reader far behind does not hold up the others.
@@ -134,7 +134,7 @@ def apply(rows: Rows, stamp: Stamp, append: Append, payload: bytes) -> None:
     if events.is_erased(rows, append.key, append.digest):
         trimming.keep_aside(rows, position, payload)
         payload = ERASED
-    events.apply_claim(rows, Claim(append.key, position, stamp.wall_ms, append.digest, payload))
+    events.apply_claim(rows, KeyedAppend(append.key, position, stamp.wall_ms, append.digest, payload))
 
 
 def apply_erase(rows: Rows, _stamp: Stamp, change: Erase) -> None:

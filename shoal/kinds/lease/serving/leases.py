@@ -110,7 +110,7 @@ class Leases:
         async def renew(shard: Shard, asked: list[tuple[int, LeaseName, Term, bytes]]) -> None:
             gather_s = min(self._gather_s(name) for _, name, _, _ in asked)
 
-            def decide(leases: table.Table, turn: table.Turn) -> list[Grant | None]:
+            def decide(leases: table.Table, turn: table.Decider) -> list[Grant | None]:
                 return [leases.renewed(name, term.fence, token, turn) for _, name, term, token in asked]
 
             try:
@@ -158,7 +158,7 @@ class Leases:
         check_holder(request.to)
         token = check_token(request.token)
 
-        def decide(leases: table.Table, turn: table.Turn) -> int:
+        def decide(leases: table.Table, turn: table.Decider) -> int:
             leases.withdraw(name, token)
             fence = leases.release(name, request.fence, token, turn, to=request.to)
             if fence:  # The number of the grant: a caller that got no answer to its claim knows none, and says 0.
@@ -203,7 +203,7 @@ class Leases:
             NoQuorum, OutcomeUnknown: as the quorum register.
         """
 
-        def decide(leases: table.Table, turn: table.Turn) -> None:
+        def decide(leases: table.Table, turn: table.Decider) -> None:
             for name, fence in leases.take_back(space, mark, token, turn).items():
                 self.end(name, fence)
 
@@ -315,7 +315,7 @@ class Leases:
     async def _renewed(self, name: LeaseName, fence: int, token: bytes, ttl_ms: int = 0) -> Grant:
         shard = self.shard_of(name)
 
-        def decide(leases: table.Table, turn: table.Turn) -> tuple[Grant | None, Grant | None]:
+        def decide(leases: table.Table, turn: table.Decider) -> tuple[Grant | None, Grant | None]:
             return leases.renewed(name, fence, token, turn, ttl_ms=ttl_ms), leases.grants.get(name)
 
         decided = await shard.decide(decide)

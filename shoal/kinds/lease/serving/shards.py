@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeVar
 from shoal.cluster.consensus.ballots import ID_BYTES
 from shoal.errors import InvalidInput, InvalidValue, LeaseLost, OutcomeUnknown, Overloaded, ShoalError
 from shoal.kinds.lease.state import table
-from shoal.kinds.lease.state.table import Grant, LeaseName, Sightings, Table, Turn
+from shoal.kinds.lease.state.table import Decider, Grant, LeaseName, Sightings, Table
 from shoal.names import NAME_BYTES_MAX, check_name
 from shoal.node.consensus.quorum_register import QuorumRegister, Versioned
 from shoal.node.context import NodeContext
@@ -48,7 +48,7 @@ class Decided(NamedTuple, Generic[T]):
 
 
 class _Waiting(NamedTuple):
-    decide: Callable[[Table, Turn], Any]
+    decide: Callable[[Table, Decider], Any]
     told: asyncio.Future[Decided[Any]]
     nth: int  # Of all that were asked for.
 
@@ -75,7 +75,7 @@ class Shard:
         self._hint: Table | None = None
         self._watchers: dict[asyncio.Event, None] = {}  # In the order in which they came, so that a run can be repeated.
 
-    async def decide(self, decide: Callable[[Table, Turn], T], *, gather_s: float = 0.0) -> Decided[T]:
+    async def decide(self, decide: Callable[[Table, Decider], T], *, gather_s: float = 0.0) -> Decided[T]:
         """Make a decision on the newest content. It may wait `gather_s` for others.
 
         Raises:
@@ -221,7 +221,7 @@ class Shard:
         """The outcome of each decision, or the error that it raised, and the content after them."""
         now = self._environment.uptime()
         sightings = self._sightings
-        turn = Turn(
+        turn = Decider(
             self._node,
             self._environment.entropy(_BEAT_BYTES),
             lambda name, grant: sightings.is_dead(name, grant, now),

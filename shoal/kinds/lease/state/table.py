@@ -5,7 +5,7 @@
 
 Laws:
 - A grant takes the table's next fencing number. The numbers only grow, also when a lease is dropped and taken again.
-- A lease leaves its holder only if the holder gives it up, or if `Turn.is_dead` says so. If another node than the one
+- A lease leaves its holder only if the holder gives it up, or if `Decider.is_dead` says so. If another node than the one
   that stores the release may still accept writes of that term, the lease is `OVER` and is not granted before it is dead.
 - Those that wait are served in the order in which they came. A holder that gives the lease up may name one of them.
 - After a rebuild no term of before goes on: each is `OVER`, since a lost member may have granted its lease to another claim.
@@ -139,7 +139,7 @@ class HandedOut(NamedTuple):
     is_full: bool  # Whether a claim got nothing because there is no room for another one.
 
 
-class Turn(NamedTuple):
+class Decider(NamedTuple):
     """The knowledge of a node when it changes the table."""
 
     node: bytes
@@ -189,7 +189,7 @@ class Table:
         """The content; equal for equal tables."""
         return _encoder.encode((self.last, [(*name, self.grants[name]) for name in sorted(self.grants)]))
 
-    def acquire(self, name: LeaseName, claim: Claim, turn: Turn, *, waits: bool) -> Grant | None:
+    def acquire(self, name: LeaseName, claim: Claim, turn: Decider, *, waits: bool) -> Grant | None:
         """Take a lease, or stand in its queue; a repeated claim keeps its place. Returns None while the claim waits.
 
         Raises:
@@ -214,7 +214,7 @@ class Table:
             self.grants[name] = msgspec.structs.replace(grant, waiting=(*grant.waiting, claim))
         return None
 
-    def hand_out(self, wanted: HandOut, group_of: Callable[[bytes], Group], turn: Turn) -> HandedOut:
+    def hand_out(self, wanted: HandOut, group_of: Callable[[bytes], Group], turn: Decider) -> HandedOut:
         """Grant each claim the first item that nobody has; a repeated claim gets what it got."""
         found: dict[bytes, Handed] = {}
         here = [name for name in self.grants if name.space == wanted.space and name.name.startswith(wanted.mark)]
@@ -250,7 +250,7 @@ class Table:
             found[waiting.popleft().token] = Handed(item, granted)
         return HandedOut([found.get(claim.token) for claim in wanted.claims], is_full)
 
-    def take_back(self, space: str, mark: str, token: bytes, turn: Turn) -> dict[LeaseName, int]:
+    def take_back(self, space: str, mark: str, token: bytes, turn: Decider) -> dict[LeaseName, int]:
         """Release the items of a worklist that this claim has. Returns them, with their fencing numbers."""
         items = [name for name in self.grants if name.space == space and name.name.startswith(mark)]
         return {name: fence for name in items if (fence := self.release(name, 0, token, turn))}
@@ -261,7 +261,7 @@ class Table:
         if grant is not None and grant.fence == fence and grant.is_of(token):
             del self.grants[name]
 
-    def renewed(self, name: LeaseName, fence: int, token: bytes, turn: Turn, *, ttl_ms: int = 0) -> Grant | None:
+    def renewed(self, name: LeaseName, fence: int, token: bytes, turn: Decider, *, ttl_ms: int = 0) -> Grant | None:
         """Renew a lease, which may get a longer ttl; None if it is not this claim's any more."""
         grant = self.grants.get(name)
         if grant is None or grant.fence != fence or not grant.is_of(token):
@@ -271,7 +271,7 @@ class Table:
             grant = msgspec.structs.replace(grant, claim=msgspec.structs.replace(grant.claim, ttl_ms=ttl_ms))
         return self._renewed(name, grant, turn)
 
-    def release(self, name: LeaseName, fence: int, token: bytes, turn: Turn, *, to: str = "") -> int:
+    def release(self, name: LeaseName, fence: int, token: bytes, turn: Decider, *, to: str = "") -> int:
         """Give a lease up, to the first that waits or to the holder called `to`.
 
         With a `fence` of 0, whatever this claim was granted. Returns the fencing number of what was given up; 0 if the lease
@@ -302,12 +302,12 @@ class Table:
             waiting = tuple(claim for claim in grant.waiting if claim.token != token)
             self.grants[name] = msgspec.structs.replace(grant, waiting=waiting)
 
-    def tidy(self, turn: Turn) -> None:
+    def tidy(self, turn: Decider) -> None:
         """Pass on every lease that is dead, or drop it."""
         for name in list(self.grants):
             self._settle(name, turn)
 
-    def _settle(self, name: LeaseName, turn: Turn) -> None:
+    def _settle(self, name: LeaseName, turn: Decider) -> None:
         grant = self.grants.get(name)
         if grant is not None and turn.is_dead(name, grant):
             self._pass_on(name, grant, turn)
@@ -320,18 +320,18 @@ class Table:
         if unseen_ms:
             self.grants[REBUILT] = Grant(self.last, Claim(beat, "", unseen_ms), beat, b"", OVER)
 
-    def _pass_on(self, name: LeaseName, grant: Grant, turn: Turn) -> None:
+    def _pass_on(self, name: LeaseName, grant: Grant, turn: Decider) -> None:
         if grant.waiting:
             self._grant(name, grant.waiting[0], grant.waiting[1:], turn, state=OFFERED)
         else:
             del self.grants[name]
 
-    def _grant(self, name: LeaseName, claim: Claim, waiting: tuple[Claim, ...], turn: Turn, *, state: int) -> Grant:
+    def _grant(self, name: LeaseName, claim: Claim, waiting: tuple[Claim, ...], turn: Decider, *, state: int) -> Grant:
         self.last += 1
         grant = self.grants[name] = Grant(self.last, claim, turn.beat, turn.node, state, waiting=waiting)
         return grant
 
-    def _renewed(self, name: LeaseName, grant: Grant, turn: Turn) -> Grant:
+    def _renewed(self, name: LeaseName, grant: Grant, turn: Decider) -> Grant:
         is_moved = grant.state == HELD and grant.via != turn.node
         shared = is_moved or (grant.shared and not turn.is_alone(name, grant))
         renewed = msgspec.structs.replace(grant, beat=turn.beat, via=turn.node, state=HELD, shared=shared)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from shoal.errors import InvalidValue
-from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Group, Handed, HandedOut, HandOut, LeaseName, Table, Turn
+from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Decider, Group, Handed, HandedOut, HandOut, LeaseName, Table
 
 ITEMS_MAX = 512  # In one `Wishes`.
 CLAIMS_MAX = 256
@@ -58,7 +58,7 @@ class Wishes(Struct, array_like=True, frozen=True, tag=46):
     items: list[Choice]
     claims: list[Claim]
 
-    def decide(self, table: Table, turn: Turn) -> HandedOut:
+    def decide(self, table: Table, turn: Decider) -> HandedOut:
         """Change the table as this node would that asked for it. `turn` names that node."""
         for ended in self.ended:
             ended.drop(table)

@@ -19,7 +19,7 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import HeadMoved, InvalidInput, TooLarge
 from shoal.kinds.label import state as labels
-from shoal.kinds.schema.handler import Claim, Rules, State, stored_state
+from shoal.kinds.schema.handler import Rules, SchemaUse, State, stored_state
 from shoal.kinds.thread.serving import shapes
 from shoal.kinds.thread.serving.branches import BRANCHES_MAX, absent, check_room, check_shown
 from shoal.kinds.thread.serving.ownership import check_owner
@@ -136,7 +136,7 @@ class Saves:
             stored = stored_state(rows, made)
             return State(stored.hashes, lambda name: request.channels.get(name) or stored.packed(name))
 
-        self._rules.enforce(Claim(request.space, request.thread, request.schema, request.schema_version), state)
+        self._rules.enforce(SchemaUse(request.space, request.thread, request.schema, request.schema_version), state)
 
     def _check_whole(self, state: Shapes) -> None:
         if len(state) > self._config.channels_max:

@@ -24,13 +24,13 @@ OWNER, LEASE = b"O", b"J"
 FENCE_MAX = 2**63 - 1
 
 
-class Claim(msgspec.Struct, array_like=True, frozen=True, tag="claim"):
-    """The mutation: claims the thread."""
+class TakeOwnership(msgspec.Struct, array_like=True, frozen=True, tag="claim"):
+    """The mutation: its writer becomes the owner of the thread."""
 
     token: bytes
 
 
-def apply(rows: Rows, stamp: Stamp, claim: Claim) -> None:
+def apply(rows: Rows, stamp: Stamp, claim: TakeOwnership) -> None:
     """Let the claim hold, unless a greater one is known."""
     offered = stamp.hlc.to_bytes(8, "big") + claim.token
     if offered > (rows.get(OWNER) or b""):

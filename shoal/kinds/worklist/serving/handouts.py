@@ -24,7 +24,7 @@ from shoal.errors import Overloaded, ShoalError, Unavailable
 from shoal.kinds.lease.serving.leases import LEASE_GATHER_S, Leases
 from shoal.kinds.lease.serving.shards import Shard, check_token, item_of
 from shoal.kinds.lease.state import table
-from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Grant, Group, Handed, HandedOut, HandOut, LeaseName, Table, Turn
+from shoal.kinds.lease.state.table import ITEM_BYTES, Claim, Decider, Grant, Group, Handed, HandedOut, HandOut, LeaseName, Table
 from shoal.kinds.lease.state.wishes import CLAIMS_MAX, ENDED_MAX, ITEMS_MAX, Choice, Ended, Granted, Wishes
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
@@ -183,7 +183,7 @@ class Handouts:
         self._close(gathered)
         return HandedOut([None] * len(gathered.claims), False)
 
-    def _decided(self, shard: Shard, gathered: _Gathered, leases: Table, turn: Turn) -> HandedOut:
+    def _decided(self, shard: Shard, gathered: _Gathered, leases: Table, turn: Decider) -> HandedOut:
         self._close(gathered)
         gathered.ended += self._ended.pop(shard.key, ())
         for ended in gathered.ended:
@@ -206,7 +206,7 @@ class Handouts:
         if await self._ask(shard.key, Wishes(self._next(), shard.key, ended, "", "", [], [])) is not None:
             return
 
-        def drop(leases: Table, turn: Turn) -> None:
+        def drop(leases: Table, turn: Decider) -> None:
             for each in ended:
                 each.drop(leases)
 
@@ -299,7 +299,7 @@ class Handouts:
         """Decide for another node."""
         shard, came_s = self.leases.shard_at(wishes.key), self._environment.uptime()
 
-        def decide(leases: Table, turn: Turn) -> HandedOut:
+        def decide(leases: Table, turn: Decider) -> HandedOut:
             if self._environment.uptime() - came_s > LEASE_FORWARD_S / 2:
                 raise Unavailable("this node did not decide in time. Nothing was written.")  # Its sender does it soon.
             return wishes.decide(leases, turn._replace(node=node))
