@@ -14,7 +14,7 @@ from shoal import values
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.client.yjs_client_ids import Place
-from shoal.errors import InvalidInput
+from shoal.errors import InvalidInput, ShoalError
 from shoal.kinds.document.state.yjs import CLIENT_ID_BITS
 from shoal.names import check_name, is_colocated
 from shoal.outcomes import partly
@@ -205,13 +205,14 @@ class Store:
         return await self._connection.read(requests.ChangeMembers(change, joins, leaves))
 
     async def close(self) -> None:
-        """Finish pending requests and release all resources. Closing twice is allowed.
+        """Finish pending requests, write the edits of open documents, and release all resources. Closing twice is allowed.
 
         In a forked child it does nothing, because the store is its parent's. If the loop that the store was opened on has
         ended, it is released without that loop.
 
         Raises:
             WrongLoop: it was opened on another loop, which has not ended; nothing was closed.
+            ShoalError: edits of a document could not be written. The store is closed all the same.
         """
         home = self._connection.home
         if home is not None:
@@ -224,9 +225,15 @@ class Store:
         self._connection.closed.set()
         closing = list(self._connection.closing.values())
         self._connection.closing.clear()
+        failed: list[ShoalError] = []
         for close in closing:
-            await close()
+            try:
+                await close()
+            except ShoalError as error:
+                failed.append(error)
         await self._close()
+        if failed:
+            raise failed[0]
 
 
 _FOREVER_S = 1e9  # Some thirty years.
@@ -382,6 +389,9 @@ class Space:
             if left is not None and document._ended != left:
                 await document.abandon()
                 document = await opened(_client_id(connection))
+        # An edit leaves with the next tick of the loop, so the store may close before.
+        connection.closing[document] = document.close_with_store
+        document._forget = partial(connection.closing.pop, document, None)
         document._leave = partial(connection.client_ids.leave, place, ids_max=DOCUMENT_CLIENT_IDS_MAX)
         return document
 

@@ -15,7 +15,18 @@ import shoal
 from shoal.client.store import Space, Store
 from shoal.client.watching import Change
 from shoal.config import Config
-from shoal.errors import HeadMoved, InvalidInput, InvalidName, InvalidValue, NotFound, SpansPartitions, StoreClosed
+from shoal.errors import (
+    Disconnected,
+    HeadMoved,
+    InvalidInput,
+    InvalidName,
+    InvalidValue,
+    NotFound,
+    OutcomeUnknown,
+    SpansPartitions,
+    StoreClosed,
+)
+from shoal.kinds.document.handle.document import Document
 from shoal.kinds.journal.flows import Event
 
 PATIENCE_S = 20
@@ -37,6 +48,54 @@ async def subscribers(store: Store, count: int) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while (await store.status()).connections != count:
             await asyncio.sleep(0)
+
+
+# ── closing ───────────────────────────────────────────────────────────────────
+
+
+async def test_a_closing_store_writes_the_edits_of_open_documents(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        for name in ("one", "other"):
+            document = await store.space("crew").document(name)
+            document.map("m")["k"] = name
+    async with shoal.open(tmp_path / "state") as store:
+        for name in ("one", "other"):
+            async with await store.space("crew").document(name) as document:
+                assert document.to_json() == {"m": {"k": name}}
+
+
+async def test_a_store_closes_although_edits_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: Document) -> None:
+        raise Disconnected("no node")
+
+    opening = shoal.open(tmp_path / "state")
+    store = await opening
+    document = await store.space("crew").document("plan")
+    document.map("m")["k"] = 1
+    monkeypatch.setattr(Document, "flush", fail)
+    with pytest.raises(Disconnected, match="no node"):
+        await store.close()
+    async with shoal.open(tmp_path / "state"):  # Its directory is free.
+        pass
+
+
+async def test_edits_that_wait_for_a_node_do_not_hold_the_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait(_: Document) -> None:
+        await asyncio.Event().wait()
+
+    store = await shoal.open(tmp_path / "state", config=Config(failover_timeout_s=0.01))
+    document = await store.space("crew").document("plan")
+    document.map("m")["k"] = 1
+    monkeypatch.setattr(Document, "flush", wait)
+    with pytest.raises(OutcomeUnknown, match="document 'plan' was closed with its store before its last edits"):
+        await store.close()
+
+
+async def test_a_closed_document_is_forgotten_by_its_store(store: Store) -> None:
+    before = len(store.connection.closing)
+    async with await store.space("crew").document("plan"):
+        assert len(store.connection.closing) == before + 1
+    assert len(store.connection.closing) == before
 
 
 # ── threads ───────────────────────────────────────────────────────────────────

@@ -8,6 +8,7 @@ Laws:
 - An edit applies here at once; `shoal.kinds.document.handle.mirror` sends it and follows the edits of others.
 - No edit is lost silently: if an edit could not be written, the next
   `flush`, `close` or access to a root raises the error, and the edit stays in the mirror.
+- A store that closes writes the edits of its open documents first.
 - The mirror never goes back: after a fail-over it keeps the content that it
   has shown, without waiting until the new node has it too.
 
@@ -43,6 +44,7 @@ from shoal.config import Config
 from shoal.errors import (
     InvalidInput,
     InvalidValue,
+    OutcomeUnknown,
 )
 from shoal.kinds.document.handle.changes import Compaction, DocumentChange, DocumentConflict, compact, shown_conflict
 from shoal.kinds.document.handle.content import Undo
@@ -74,6 +76,7 @@ class Document:
         self._mirror = Mirror(session, space, name, context)
         self._presence: Presence | None = None
         self._leave: Callable[[Ended], None] = lambda ended: None  # Its client id, for a later mirror.
+        self._forget: Callable[[], object] = lambda: None  # Called when it is closed: its store need not close it any more.
 
     @classmethod
     async def open(
@@ -337,6 +340,24 @@ class Document:
         self._mirror.closed = True
         await self._stop()
 
+    async def close_with_store(self) -> None:
+        """Close because the store closes. Edits that are not written yet are written, for at most `failover_timeout_s`.
+
+        Raises:
+            ShoalError: edits could not be written. The document is closed all the same.
+        """
+        if self._mirror.is_written:
+            await self.abandon()
+            return
+        try:
+            async with asyncio.timeout(self._config.failover_timeout_s):
+                await self.close()
+        except TimeoutError:
+            raise OutcomeUnknown(
+                f"document {self.name!r} was closed with its store before its last edits were acknowledged; they may be lost. "
+                "Flush or close a document before its store, and make the edits again."
+            ) from None
+
     async def close(self) -> None:
         """Flush, and stop. Later edits raise.
 
@@ -369,6 +390,7 @@ class Document:
                 await self.close()
 
     async def _stop(self) -> None:
+        self._forget()
         if self._presence is not None:
             await self._presence.close()
         await self._mirror.stop()
