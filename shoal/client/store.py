@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from shoal import values
 from shoal.client.arguments import named
@@ -72,6 +72,12 @@ class Store:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    if not TYPE_CHECKING:  # A checker is to refuse these names.
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = f' Objects are in a space: store.space("crew").{name}(…).' if hasattr(Space, name) else ""
+            raise AttributeError(f"a store has no {name!r}.{hint}", name=name, obj=self)
 
     @property
     def connection(self) -> StoreConnection:

@@ -98,6 +98,15 @@ async def test_a_closed_document_is_forgotten_by_its_store(store: Store) -> None
     assert len(store.connection.closing) == before
 
 
+def test_an_object_asked_of_a_store_is_found_in_a_space(store: Store) -> None:
+    with pytest.raises(
+        AttributeError, match=r"a store has no 'thread'. Objects are in a space: store.space\(\"crew\"\).thread\(…\)."
+    ):
+        store.thread("t")  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match=r"a store has no 'thraed'\.$"):
+        store.thraed  # type: ignore[attr-defined]  # noqa: B018
+
+
 # ── threads ───────────────────────────────────────────────────────────────────
 
 

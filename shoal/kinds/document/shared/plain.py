@@ -87,7 +87,7 @@ def check_value(value: Any, depth: int = 0) -> None:
     elif isinstance(value, int) and not -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
         fail("an integer of more than 64 bits cannot be stored; store it as a string")
     elif value is not None and not isinstance(value, bool | int | float | bytes):
-        fail(f"a document cannot hold a {type(value).__name__} ({value!r:.40})")
+        fail(f"a document cannot hold a value of type {type(value).__name__} ({value!r:.40})")
 
 
 def check_json(value: Any) -> None:

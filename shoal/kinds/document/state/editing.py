@@ -364,4 +364,4 @@ def _check_plain(value: Any) -> None:
     elif isinstance(value, int) and abs(value) > EXACT_INTEGER_MAX:
         fail("an integer past ±(2⁵³ − 1) would be rounded; store it as a string")
     elif value is not None and not isinstance(value, bool | int | float | bytes):
-        fail(f"a document cannot hold a {type(value).__name__}")
+        fail(f"a document cannot hold a value of type {type(value).__name__}")

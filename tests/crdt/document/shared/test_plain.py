@@ -98,7 +98,7 @@ def test_the_error_says_what_cannot_be_held() -> None:
     for value, told in (
         ({1: 2}, "keys must be strings, not 1"),
         (2**70, "64 bits"),
-        ([object()], "cannot hold a object"),
+        ([object()], "cannot hold a value of type object"),
         ("\ud800", "lone surrogate"),
         (pycrdt.Map({"a": 2**70}), "64 bits"),
         ({"a": pycrdt.Map()}, r"Put it into a pycrdt\.Map"),
