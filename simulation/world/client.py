@@ -27,7 +27,7 @@ from shoal.protocol.requests import (
     Write,
 )
 from shoal.transport.link import Link
-from shoal.transport.session import RemoteSession
+from shoal.transport.session import RemoteSession, SessionContext
 from simulation.world.environment import START_MS
 from simulation.world.incarnation import Fenced
 
@@ -43,8 +43,12 @@ LATE_S = 0.1
 class TimelySession(RemoteSession):
     """A session that notes in `late` each call that is under way for longer than it may be, answered in the end or not."""
 
-    def __init__(self, urls: str, *, late: list[str], who: str, wait_s: float, config: Config, **parts: Any) -> None:
-        super().__init__(urls, wait_s=wait_s, config=config, **parts)
+    def __init__(
+        self, urls: str, *, late: list[str], who: str, config: Config, context: SessionContext, bookmark: Bookmark | None
+    ) -> None:
+        # In order, as its client prefers the nodes; and a fault may come before the first request.
+        wait_s = config.request_timeout_s
+        super().__init__(urls, config=config, context=context, bookmark=bookmark, in_order=True, wait_s=wait_s)
         self._late = late
         self._who = who
 
@@ -81,12 +85,8 @@ class Client:
             late=cluster.late,
             who=name,
             config=self.config,
-            now_ms=now_ms,
-            entropy=random.randbytes,
-            dial=self._dial,
+            context=SessionContext(now_ms, random.randbytes, dial=self._dial),
             bookmark=bookmark,
-            in_order=True,
-            wait_s=self.config.request_timeout_s,  # A fault may come before the first request.
         )
 
     def another(self, name: str) -> Client:
