@@ -16,6 +16,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from shoal.api.http.origins import SEALED
 from shoal.api.watching import WATCH_ID_BYTES_MAX
 
 Served = Any  # Of conftest.py.
@@ -141,6 +142,7 @@ async def test_every_refusal_is_a_problem_document(served: Served, case: str) ->
     assert problem["status"] == status
     assert code in (None, problem["code"])
     assert served.session.asked == []
+    assert {name.lower(): value for name, value in SEALED.items()}.items() <= answer.headers.items()
 
 
 async def test_the_longest_bookmark_and_event_id_that_are_given_are_taken(served: Served) -> None:

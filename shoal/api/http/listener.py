@@ -21,6 +21,7 @@ from aiohttp import hdrs, web
 
 from shoal.api.http import accepting, problems
 from shoal.api.http.accepting import Places, TlsServer, address_of, is_encrypted, unsent_bytes
+from shoal.api.http.origins import SEALED
 from shoal.api.server import SESSIONS, STREAMS, YJS
 from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError
@@ -116,7 +117,8 @@ class _Connection(web.RequestHandler):
     ) -> tuple[web.StreamResponse, bool]:
         if isinstance(resp, web.HTTPException):
             resp = problems.response(problems.of_http(resp, method=request.method, path=request.path))
-        resp.headers.setdefault(hdrs.SERVER, _SERVER)  # Also of an answer that no application prepares.
+        for name, value in ({hdrs.SERVER: _SERVER} | SEALED).items():
+            resp.headers.setdefault(name, value)  # Also of an answer that no application prepares.
         is_small = isinstance(resp, web.Response) and isinstance(resp.body, bytes) and len(resp.body) < _LARGE_BYTES
         if is_small and self.transport is not None and not unsent_bytes(self.transport):
             return await super().finish_response(request, resp, start_time)  # It is written at once.

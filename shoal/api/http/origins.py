@@ -102,16 +102,17 @@ PREFLIGHT_S = 600
 """How long a browser may remember a preflight's answer."""
 
 
-_SEALED = {
+SEALED = {
     "Content-Security-Policy": "sandbox; default-src 'none'",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+"""The headers of every answer that has none of its own for these."""
 
 
 async def seal(_: web.Request, response: web.StreamResponse) -> None:
     """Let a browser run nothing of an answer, guess no type, and embed it in no page of another origin."""
-    for name, value in _SEALED.items():
+    for name, value in SEALED.items():
         response.headers.setdefault(name, value)
 
 
