@@ -141,6 +141,7 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "counter get": (requests.ReadCounter,),
     "counter list": (requests.ListObjects,),
     "register get": (requests.ReadRegister,),
+    "register history": (requests.ReadRegisterHistory,),
     "set get": (requests.ReadSet,),
     "set clear": (requests.ClearSet,),
     "map get": (requests.ReadMap,),

@@ -31,7 +31,9 @@ from shoal.errors import Forbidden, InvalidInput
 from shoal.names import NAME_BYTES_MAX, RESERVED
 from shoal.protocol.requests import (
     Action,
+    Assign,
     Batch,
+    CompareAndSet,
     Fenced,
     ListObjects,
     ListSpaces,
@@ -167,6 +169,9 @@ def _of_nothing(_: ListSpaces) -> Iterator[Need]:
     return iter(())
 
 
+_SIGNED = (Assign, CompareAndSet)
+"""Writes that get the token's author if they name none: of a register people ask who set it."""
+
 _SPECIAL: dict[type[Request[Any]], Callable[[Any], Iterator[Need]]] = {
     Batch: _of_parts,
     MultiRead: _of_parts,
@@ -290,7 +295,7 @@ class Rights:
         )
 
     def check(self, request: Request[Any]) -> Request[Any]:
-        """Check a request; what it says of other authors than its own is left out.
+        """Check a request; what it says of other authors than its own is left out, and a register's set has its own.
 
         Raises:
             Forbidden: a right is missing. Nothing was written.
@@ -312,6 +317,8 @@ class Rights:
         rule = _rule(request)
         for name in rule.authors:
             self._check_author(request, getattr(request, name))
+        if type(request) in _SIGNED and not request.by:
+            return structs.replace(request, by=self.author)
         for name in rule.hearsay:
             said = getattr(request, name)
             left: Any = said if said in ("", self.author) else ""

@@ -21,7 +21,7 @@ from shoal import values
 from shoal.cli.arguments import json_of
 from shoal.cli.command import Run, Work, command_of
 from shoal.cli.ids import holder_origin
-from shoal.cli.options import DryRun, Expect, Key, Yes
+from shoal.cli.options import By, DryRun, Expect, Key, Yes
 from shoal.cli.output import to_text
 from shoal.client.store import Space, Store
 from shoal.names import check_name
@@ -41,7 +41,12 @@ class _Option(NamedTuple):
     find: Callable[[Space, str, str], Awaitable[Any]] | None = None  # Finds the value, from the object's name and the text.
 
 
-_OPTIONS = {"key": _Option(Key), "expect": _Option(Expect), "reclaimed": _Option(Reclaim, "", holder_origin)}
+_OPTIONS = {
+    "key": _Option(Key),
+    "expect": _Option(Expect),
+    "by": _Option(By, ""),
+    "reclaimed": _Option(Reclaim, "", holder_origin),
+}
 """The options, by the fields that they fill."""
 
 

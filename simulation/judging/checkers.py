@@ -28,6 +28,7 @@ from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+from shoal.kinds.register.state import HISTORY_MAX
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
 from shoal.storage.interface import Storage
@@ -82,6 +83,24 @@ def check_found(history: History, found: Found) -> None:
     check_seen(history, found)
     check_counters(history, found)
     check_refused(history, found)
+
+
+def check_remembered(history: History, found: Found) -> None:
+    """The history of a register has all values that were acknowledged, unless it is full, and none that nobody set: of nodes
+    that all keep histories, and of registers that are never deleted.
+
+    Raises:
+        InvariantViolated: it does not hold.
+    """
+    lost, invented = [], []
+    for name, noted in found.histories.items():
+        owed = {write.number for number in history.acknowledged if (write := history.writes[number]).place == ("assign", name)}
+        if len(noted) < HISTORY_MAX:
+            lost += [f"{number} of {named(Place('assign', name))}" for number in sorted(owed - set(noted))]
+        written = {write.number for write in history.writes.values() if write.place == ("assign", name)}
+        invented += [f"{number} of {named(Place('assign', name))}" for number in sorted(set(noted) - written)]
+    _demand("3", "acknowledged, and not in the history", lost)
+    _demand("10", "in a history, and never set", invented)
 
 
 def check_storage(history: History, storage: Storage, *, dots: DotLedger, config: Config) -> None:

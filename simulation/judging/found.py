@@ -33,6 +33,7 @@ class Found:
     journals: dict[str, dict[str, int]] = field(default_factory=dict)  # Name → event id → number.
     counters: dict[str, int] = field(default_factory=dict)
     registers: dict[str, list[int]] = field(default_factory=dict)
+    histories: dict[str, list[int]] = field(default_factory=dict)  # Of registers: the values they were set to last.
     documents: dict[str, list[int]] = field(default_factory=dict)
     heads: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # Thread → branch → ids.
     parents: dict[str, dict[str, list[str]]] = field(default_factory=dict)  # Thread → checkpoint id → ids.
@@ -77,6 +78,8 @@ async def find(session: Session) -> Found:
         found.counters[name] = total.value
     for name in await _names(session, "register"):
         found.registers[name] = numbers_of(await session.call(requests.ReadRegister(SPACE, name)))
+        past = await session.call(requests.ReadRegisterHistory(SPACE, name))
+        found.histories[name] = [values.decode(noted.value) for noted in past.values]
     for name in await _names(session, "document"):
         state = await session.call(requests.ReadDocument(SPACE, name))
         found.documents[name] = _written_in(state)

@@ -402,6 +402,7 @@ def _whose(history: History, event: Failed | Refused | LetGo) -> str:
 _ON_EACH_NODE: tuple[tuple[Literal["due", "all"], Callable[[History, Found], None]], ...] = (
     ("due", checkers.check_nothing_invented),
     ("due", checkers.check_acknowledged),
+    ("due", checkers.check_remembered),
     ("due", checkers.check_seen),
     ("due", checkers.check_counters),
     ("all", checkers.check_refused),

@@ -21,6 +21,7 @@ _SHOWN = {
     "journals": "journal",
     "counters": "counter",
     "registers": "register",
+    "histories": "history of register",
     "documents": "document",
     "heads": "heads of thread",
     "parents": "parents in thread",

@@ -81,6 +81,18 @@ def test_a_mirrors_claims_on_other_authors_are_left_out() -> None:
     assert rights("s:write,impersonate").check(beginning) == beginning
 
 
+def test_a_set_of_a_register_gets_the_tokens_author() -> None:
+    by = msgspec.structs.replace
+    said, swap = requests.Assign("s", "r", b"\x01"), requests.CompareAndSet("s", "r", b"\x01", b"\x02")
+    mine = rights("s:write")
+    assert mine.check(said) == by(said, by="ada")
+    assert mine.check(swap) == by(swap, by="ada")
+    assert mine.check(requests.Batch([said])) == requests.Batch([by(said, by="ada")])
+    with pytest.raises(Forbidden):
+        mine.check(by(said, by="bob"))
+    assert rights("s:write,impersonate").check(by(said, by="bob")).by == "bob"  # type: ignore[attr-defined]
+
+
 def test_a_batch_needs_the_rights_of_all_its_parts() -> None:
     writes: list[Any] = [requests.Add("s", "n", 1), requests.Assign("s", "r", VALUE)]
     with pytest.raises(Forbidden, match="`write` of register"):

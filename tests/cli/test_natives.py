@@ -46,6 +46,14 @@ def test_a_register_is_set_if_it_is_as_expected(data: Path) -> None:
     assert "was expected. Nothing was written" in result.stderr
 
 
+def test_a_history_says_when_and_by_whom(data: Path) -> None:
+    run(data, "register", "set", "goal", '"Mars"', "--by", "ada")
+    run(data, "register", "set", "goal", json.dumps("x" * 5000))
+    large, mars = run(data, "register", "history", "goal").splitlines()
+    assert large.endswith("Z  -  (5003 bytes)")
+    assert mars.endswith('Z  ada  "Mars"')
+
+
 def test_a_register_is_set_if_it_has_the_expected_value(data: Path) -> None:
     assert run(data, "register", "compare-and-set", "leader", "null", '"one"')
     result = CliRunner().invoke(app, ["register", "compare-and-set", "leader", "null", '"two"', "--data", str(data)])

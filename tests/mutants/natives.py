@@ -10,6 +10,7 @@ from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.budget.peers import Rights
 from shoal.kinds.budget.state import Transfer
 from shoal.kinds.map import state as ormap
+from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
 from shoal.kinds.set.handler import Sets
 from shoal.node import service
@@ -90,7 +91,23 @@ def a_pop_leaves_its_members(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Sets, "_pop", pop)
 
 
+def a_history_is_in_the_order_of_arrival(patch: pytest.MonkeyPatch) -> None:
+    def apply(rows: Rows, stamp: Stamp, change: register.AssignBy) -> None:
+        before = register._noted(rows)
+        register.apply_by(rows, stamp, change)
+        new = [noted for noted in register._noted(rows) if noted not in before]
+        rows.put(register.HISTORY, register._encoder.encode([*before, *new][-register.HISTORY_MAX :]))
+
+    patch_applier(patch, register.AssignBy, apply)
+
+
+def a_set_is_not_noted(patch: pytest.MonkeyPatch) -> None:
+    patch_applier(patch, register.AssignBy, register.apply)
+
+
 MUTANTS = (
+    Mutant(a_history_is_in_the_order_of_arrival, "a register's history depends on the order of arrival", ("4",)),
+    Mutant(a_set_is_not_noted, "a register's history lacks what was set", ("3",)),
     Mutant(a_pop_leaves_its_members, "a pop returns members and does not remove them", ("7",)),
     Mutant(members_outlive_their_set, "a deletion of a set leaves its members", ("15",)),
     Mutant(a_removal_takes_what_it_has_not_seen, "a removal takes adds that it has not seen", ("3", "4")),

@@ -43,11 +43,16 @@ export class Register extends Value {
 
   /**
    * @param {unknown} value
-   * @param {{ expect?: string } & WriteOptions} [options] `expect`: the `version` that it must have; "" if it must have no value.
+   * @param {{ expect?: string, by?: string } & WriteOptions} [options] `expect`: the `version` that it must have; "" if it must have no value. `by`: the author, for the history.
    * @returns {Promise<Schemas['AssignedView']>}
    */
-  set (value, { expect, ...write } = {}) {
-    return this._transport.write('PUT', this._path, { value, expect }, write)
+  set (value, { expect, by, ...write } = {}) {
+    return this._transport.write('PUT', this._path, { value, expect, by }, write)
+  }
+
+  /** The last values that it was set to, the latest first, with their authors and times. @param {ReadOptions} [options] @returns {Promise<Schemas['NotedValueView'][]>} */
+  async history (options) {
+    return (await this._transport.read(`${this._path}/history`, {}, options)).values
   }
 }
 

@@ -279,6 +279,8 @@ export interface components {
          *     version that the register must have on the serving node.
          */
         AssignBody: {
+            /** @description The author, for the history. */
+            by?: string;
             /** @description A token for the values that were read. Send it with the next write, which then replaces them. */
             context?: string | null;
             /** @description "" if it must have no value. */
@@ -295,6 +297,8 @@ export interface components {
          *     version that the register must have on the serving node.
          */
         AssignOp: {
+            /** @description The author, for the history. */
+            by?: string;
             /** @description A token for the values that were read. Send it with the next write, which then replaces them. */
             context?: string | null;
             /** @description "" if it must have no value. */
@@ -660,6 +664,8 @@ export interface components {
          *     Raises RegisterChanged if it has another value.
          */
         CompareAndSetBody: {
+            /** @description The author, for the history. */
+            by?: string;
             /** @description The value that it must have; nil if it was never set. */
             expected: unknown;
             /** @description A value. */
@@ -2305,6 +2311,23 @@ export interface components {
             version: string;
         };
         /**
+         * NotedValueView
+         * @description A value in the history of a register. One above 4096 bytes is not kept: it is nil, and `is_kept` is false.
+         */
+        NotedValueView: {
+            /** @description The author; empty if none was named. */
+            by: string;
+            /** @description The place of its operation in the causal order, in hex. */
+            id: string;
+            is_kept: boolean;
+            /** @description The bytes of the value. */
+            size: number;
+            /** @description When it was set. */
+            time: string;
+            /** @description A value. */
+            value: unknown;
+        };
+        /**
          * OverwrittenView
          * @description A value that a concurrent assignment overwrote. Values are packed, and nil if deleted.
          */
@@ -3289,6 +3312,14 @@ export interface components {
             count?: number;
         };
         /**
+         * RegisterHistoryView
+         * @description The last values of a register.
+         */
+        RegisterHistoryView: {
+            /** @description The latest first. */
+            values: components["schemas"]["NotedValueView"][];
+        };
+        /**
          * ReleaseLeaseBody
          * @description Release a lease. The first claim that waits gets it, or that of the holder called `to`.
          */
@@ -3771,6 +3802,8 @@ export interface components {
          *     version that the register must have on the serving node.
          */
         SetOp: {
+            /** @description The author, for the history. */
+            by?: string;
             /** @description A token for the values that were read. Send it with the next write, which then replaces them. */
             context?: string | null;
             /** @description "" if it must have no value. */

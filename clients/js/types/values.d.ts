@@ -11,12 +11,15 @@ export class Register extends Value {
     }>;
     /**
      * @param {unknown} value
-     * @param {{ expect?: string } & WriteOptions} [options] `expect`: the `version` that it must have; "" if it must have no value.
+     * @param {{ expect?: string, by?: string } & WriteOptions} [options] `expect`: the `version` that it must have; "" if it must have no value. `by`: the author, for the history.
      * @returns {Promise<Schemas['AssignedView']>}
      */
-    set(value: unknown, { expect, ...write }?: {
+    set(value: unknown, { expect, by, ...write }?: {
         expect?: string;
+        by?: string;
     } & WriteOptions): Promise<Schemas["AssignedView"]>;
+    /** The last values that it was set to, the latest first, with their authors and times. @param {ReadOptions} [options] @returns {Promise<Schemas['NotedValueView'][]>} */
+    history(options?: ReadOptions): Promise<Schemas["NotedValueView"][]>;
 }
 export class SharedMap extends Value {
     /** All that a key holds. @param {string} key @param {ReadOptions} [options] @returns {Promise<Schemas['MapEntryView']>} */

@@ -15,7 +15,7 @@ from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands import documents
 from shoal.cli.derived import add_derived
 from shoal.cli.options import PANEL, LimitOrAll, Prefix, Yes
-from shoal.cli.output import emit, moment
+from shoal.cli.output import emit, moment, plain, to_text
 from shoal.cli.terminal import show_value
 from shoal.client.store import Space, Store
 from shoal.client.watching import Change, Reset
@@ -32,7 +32,7 @@ class _Kind(NamedTuple):
     noun: str
     names: Callable[[Space, str], AsyncIterator[str]]  # The names that begin with the text, in byte order.
     read: Callable[[Space, str], Awaitable[Any]]
-    by_hand: tuple[Callable[..., None], ...] = ()  # Commands that change one, in addition to the derived ones.
+    by_hand: tuple[Callable[..., None], ...] = ()  # Commands in addition to the derived ones.
 
 
 def register(app: typer.Typer) -> None:
@@ -145,6 +145,22 @@ def clear(
     return work
 
 
+@in_store
+def history(run: Run, name: Name) -> Work:
+    """Print the values that a register was set to last, the latest first: when, by whom, and the value.
+
+    Example: shoal register history goal --data ./state
+    """
+
+    async def work(store: Store) -> None:
+        for past in await store.space(run.space).register(name).history():
+            value = to_text(past.value) if past.is_kept else f"({past.size} bytes)"
+            text = f"{past.time:%Y-%m-%d %H:%M:%SZ}  {past.by or '-'}  {value}"
+            run.show({**asdict(past), "time": past.time.isoformat()}, plain(text))
+
+    return work
+
+
 async def _exists(names: AsyncIterator[str], name: str) -> bool:
     """Whether `name` is among `names`, which begin with it and are in order, so that it would be the first."""
     async for found in names:
@@ -182,7 +198,7 @@ async def _read_budget(space: Space, name: str) -> Any:
 _KINDS = (
     _Kind("doc", "document", Space.documents, _read_document),
     _Kind("counter", "counter", Space.counters, _read_counter),
-    _Kind("register", "register", Space.registers, _read_register),
+    _Kind("register", "register", Space.registers, _read_register, (history,)),
     _Kind("set", "set", Space.sets, _read_set, (clear,)),
     _Kind("map", "map", Space.maps, _read_map),
     _Kind("budget", "budget", Space.budgets, _read_budget),

@@ -17,5 +17,6 @@ def _check_swap(_stamp: Stamp, change: register.Swap) -> None:
 
 APPLIERS: Appliers = {
     register.Assign: bare(Kind.REGISTER, register.apply),
+    register.AssignBy: bare(Kind.REGISTER, register.apply_by, since=lambda _: 7),
     register.Swap: bare(Kind.REGISTER, register.apply_swap, _check_swap, since=lambda _: 7),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,6 +14,7 @@ from shoal.client.connection import StoreConnection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.workflows.moments import moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,24 @@ class RegisterState:
         return self.siblings[0] if self.siblings else None
 
 
-def set_request(space: str, name: str, value: Any, *, expect: RegisterState | str | None = None) -> requests.Assign:
+@dataclass(frozen=True, slots=True)
+class PastValue:
+    """A value that a register was set to."""
+
+    value: Any  # None if it is not kept.
+    is_kept: bool  # A value above 4096 bytes is not kept, only its size.
+    size: int  # The bytes of the value.
+    by: str  # The author; empty if none was named.
+    time: datetime  # By the clock of the node that served it.
+    id: str  # The place of its operation in the causal order.
+
+
+def set_request(
+    space: str, name: str, value: Any, *, expect: RegisterState | str | None = None, by: str = ""
+) -> requests.Assign:
     """The request that sets a register without a read before it, replacing all values on the serving node."""
     expected = expect.version if isinstance(expect, RegisterState) else expect
-    return requests.Assign(space, name, values.encode(value, where="value"), None, expected)
+    return requests.Assign(space, name, values.encode(value, where="value"), None, expected, by)
 
 
 @named
@@ -70,11 +86,23 @@ class Register(Deletable):
         self._context = reply.context
         return RegisterState(tuple(values.decode(sibling.value) for sibling in reply.siblings), reply.version)
 
+    async def history(self, *, stale: bool = False) -> list[PastValue]:
+        """The last values that the register was set to, the latest first: at most 16, whether or not they were replaced.
+
+        The present value is among them, and so is a value that lost to a concurrent `compare_and_set`.
+        """
+        reply = await self._connection.read(requests.ReadRegisterHistory(self.space, self.name), stale=stale)
+        return [
+            PastValue(values.decode(past.value), past.is_kept, past.size, past.by, moment(past.time), past.id)
+            for past in reply.values
+        ]
+
     async def set(
         self,
         value: Any,
         *,
         expect: RegisterState | str | None = None,
+        by: str = "",
         key: str | None = None,
         durability: Durability | None = None,
     ) -> str:
@@ -82,14 +110,14 @@ class Register(Deletable):
 
         `expect` is the result of a `read`, its version, or "" for none; the register must have that version on the serving
         node. Of two such sets on one node, one is rejected. Nodes that cannot reach each other may accept both; their
-        values are then siblings.
+        values are then siblings. `by`: the author, for the history.
 
         Raises:
             InvalidValue: `value` cannot be serialised.
             RegisterChanged: it has another version than `expect`.
             TooManySiblings: too many concurrent values; read first.
         """
-        request = set_request(self.space, self.name, value, expect=expect)
+        request = set_request(self.space, self.name, value, expect=expect, by=by)
         if expect is None and not self._under_way:
             request = replace(request, context=self._context)
         self._begun += 1
@@ -104,7 +132,7 @@ class Register(Deletable):
         return reply.version
 
     async def compare_and_set(
-        self, expected: Any, value: Any, *, key: str | None = None, durability: Durability | None = None
+        self, expected: Any, value: Any, *, by: str = "", key: str | None = None, durability: Durability | None = None
     ) -> RegisterState:
         """Set the register if its latest value is `expected`, and return it. None is also a register that was never set.
 
@@ -119,7 +147,7 @@ class Register(Deletable):
             InvalidValue: `expected` or `value` cannot be serialised.
         """
         request = requests.CompareAndSet(
-            self.space, self.name, values.encode(expected, where="expected"), values.encode(value, where="value")
+            self.space, self.name, values.encode(expected, where="expected"), values.encode(value, where="value"), by
         )
         self._begun += 1
         number, self._under_way = self._begun, self._under_way + 1

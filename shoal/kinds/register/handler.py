@@ -9,7 +9,7 @@ from shoal.config import Config
 from shoal.errors import LeaseLost, RegisterChanged, TooLarge, TooManySiblings, Unsupported
 from shoal.kinds.register import state as register
 from shoal.names import check_name
-from shoal.node.checks import check_size
+from shoal.node.checks import check_size, check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.protocol import requests
 from shoal.protocol.requests import (
@@ -18,6 +18,8 @@ from shoal.protocol.requests import (
     Assigned,
     CompareAndSet,
     ReadRegister,
+    ReadRegisterHistory,
+    RegisterHistory,
     Siblings,
     Swap,
     Swapped,
@@ -36,12 +38,13 @@ class Registers:
         self._config = config
         self.checks: Checks = {Assign: self._check, CompareAndSet: self._check_compared, Swap: self._check_compared}
         self.writers: Writers = {Assign: self._assign, CompareAndSet: _refuse, Swap: self._swap}
-        self.readers: Readers = {ReadRegister: self._read}
+        self.readers: Readers = {ReadRegister: self._read, ReadRegisterHistory: self._history}
 
     def _check(self, request: Assign | CompareAndSet | Swap) -> None:
         check_name("register", request.register)
         values.check(request.value)
         check_size(self._config, len(request.value), "a register's value")
+        check_text(self._config, request.by, "an author")
 
     def _check_compared(self, request: CompareAndSet | Swap) -> None:
         self._check(request)
@@ -63,8 +66,10 @@ class Registers:
         # The context always travels in the change, so that applying it needs nothing else.
         seen = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
         seen = register.clipped(seen, stamp.context, register.entries(rows))
-        change = register.Assign(request.value, register.context_entries(seen), context.implied_key)
-        context.apply(change)
+        change = register.AssignBy(request.value, register.context_entries(seen), context.implied_key, request.by)
+        # A peer of the last release knows no history: it could not apply the change.
+        known = context.is_known_to_peers(change)
+        context.apply(change if known else register.Assign(change.value, change.context, change.key))
         live = register.entries(rows)
         siblings = register.siblings_of(live)
         if len(siblings) > SIBLINGS_MAX:
@@ -105,7 +110,8 @@ class Registers:
             key = latest.name.decode() if latest is not None and latest.is_swap else key
         if request.settles or swapped:
             seen = register.clipped(register.context_in(live), context.stamp.context, live)
-            context.apply(register.Swap(value, register.context_entries(seen), request.fence, key))
+            by = None if request.settles else request.by
+            context.apply(register.Swap(value, register.context_entries(seen), request.fence, key, by))
             live = register.entries(rows)
         packed = register.pack_context(register.context_in(live))
         shown = register.siblings_of(live)
@@ -115,6 +121,14 @@ class Registers:
         siblings = register.siblings(view.rows)
         found = [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in siblings]
         return Siblings(found, register.pack_context(register.context_of(view.rows)), register.version_of(siblings))
+
+    def _history(self, view: View, _request: ReadRegisterHistory) -> RegisterHistory:
+        return RegisterHistory([_shown(noted) for noted in register.history(view.rows)])
+
+
+def _shown(noted: register.NotedValue) -> requests.NotedValue:
+    value, is_kept = (noted.value, True) if noted.value else (NIL, False)
+    return requests.NotedValue(value, is_kept, noted.size, noted.by, noted.wall_ms, noted.position.hex())
 
 
 def _refuse(context: WriteContext, request: CompareAndSet) -> WasSet:

@@ -6,9 +6,22 @@ from msgspec import Struct
 
 from shoal.errors import NoQuorum, RegisterChanged, TooManySiblings
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Http, Natural, Value, operation
+from shoal.protocol.declared import Cli, Cursor, Http, Natural, Time, Value, operation
 
-__all__ = ["Assign", "Assigned", "CompareAndSet", "ReadRegister", "Sibling", "Siblings", "Swap", "Swapped", "WasSet"]
+__all__ = [
+    "Assign",
+    "Assigned",
+    "CompareAndSet",
+    "NotedValue",
+    "ReadRegister",
+    "ReadRegisterHistory",
+    "RegisterHistory",
+    "Sibling",
+    "Siblings",
+    "Swap",
+    "Swapped",
+    "WasSet",
+]
 
 
 @operation(
@@ -28,7 +41,7 @@ __all__ = ["Assign", "Assigned", "CompareAndSet", "ReadRegister", "Sibling", "Si
             """shoal register set goal '{"reach": "Mars"}' --data ./state""",
             shows="version",
             arguments=("value",),
-            options=("expect",),
+            options=("expect", "by"),
         )
     ],
 )
@@ -44,6 +57,7 @@ class Assign(ObjectWrite["Assigned"], array_like=True, frozen=True, tag="assign"
     value: Value
     context: Cursor | None = None
     expect: str | None = None  # "" if it must have no value.
+    by: str = ""  # The author, for the history.
 
 
 class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
@@ -83,6 +97,7 @@ class CompareAndSet(ObjectWrite["WasSet"], array_like=True, frozen=True, tag="co
     register: str
     expected: Value
     value: Value
+    by: str = ""  # The author, for the history.
 
 
 class WasSet(Reply, array_like=True, frozen=True, tag="was-set"):
@@ -107,6 +122,7 @@ class Swap(ObjectWrite["Swapped"], array_like=True, frozen=True, tag="swap-regis
     token: str
     settles: bool = False
     made: int = 0
+    by: str = ""
 
 
 class Swapped(Reply, array_like=True, frozen=True, tag="swapped"):
@@ -144,3 +160,27 @@ class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
     def value(self) -> Value:
         """The value of the first sibling; nil if it was never assigned."""
         return self.siblings[0].value if self.siblings else b"\xc0"
+
+
+@operation(http=Http("GET", "/registers/{register}/history", "The values that a register was set to last"))
+class ReadRegisterHistory(ObjectRead["RegisterHistory"], array_like=True, frozen=True, tag="read-register-history"):
+    """Read the values that a register was set to last, at most 16, also those that were replaced."""
+
+    register: str
+
+
+class NotedValue(Struct, array_like=True, frozen=True):
+    """A value in the history of a register. One above 4096 bytes is not kept: it is nil, and `is_kept` is false."""
+
+    value: Value
+    is_kept: bool
+    size: int  # The bytes of the value.
+    by: str  # The author; empty if none was named.
+    time: Time  # When it was set.
+    id: str  # The place of its operation in the causal order, in hex.
+
+
+class RegisterHistory(Reply, array_like=True, frozen=True, tag="register-history"):
+    """The last values of a register."""
+
+    values: list[NotedValue]  # The latest first.

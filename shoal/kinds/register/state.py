@@ -22,6 +22,8 @@ Laws (dotted version vectors, Preguiça et al. 2010):
   (docs/decisions/0072-compare-and-set.md). Whatever it covers is replaced nevertheless.
 - If one request was sent to several nodes and left several live siblings, the one with the
   least dot is shown. The others stay in the row, so that order does not matter.
+- The history has the `HISTORY_MAX` noted assigns with the greatest positions, whether they are live or replaced. The set of
+  all noted assigns only grows, and one that has left the greatest never comes back: order does not matter here either.
 
 The replica's vector prevents redelivery. The node bounds the number of siblings
 before it issues an assign: `apply` is total.
@@ -33,6 +35,10 @@ There is one row for all siblings. With a row for each, every assign would leave
 storage, and a read of a key that is written often would pass all of them.
 
     F                            msgpack [number, position₃₄] of the swap with the greatest number; no row if there is none
+    H                            msgpack [[position₃₄, wall_ms, key, by, size, value], …], by position; no row if none is noted
+
+The history is one row for the same reason. A value above `HISTORY_VALUE_BYTES_MAX` is not in it, only its size: so the row,
+which each assign writes, stays small, and a large value is stored once.
 """
 
 from __future__ import annotations
@@ -48,7 +54,11 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue
 from shoal.records import NamedTuple
 
-SIBLINGS, FENCE = b"S", b"F"
+SIBLINGS, FENCE, HISTORY = b"S", b"F", b"H"
+HISTORY_MAX = 16
+"""The values in a history. Part of the format: replicas that kept different numbers would have different rows."""
+HISTORY_VALUE_BYTES_MAX = 4096
+"""The largest value in a history. Part of the format."""
 NO_VALUE = ""
 """The version of a register without a value."""
 
@@ -65,13 +75,23 @@ class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
     key: str | None = None  # Of the request.
 
 
+class AssignBy(msgspec.Struct, array_like=True, frozen=True, tag="assign-by"):
+    """The mutation: assigns a value as `Assign` does, and notes it in the history."""
+
+    value: bytes
+    context: tuple[tuple[bytes, int], ...]
+    key: str | None
+    by: str  # The author; empty if none was named.
+
+
 class Swap(msgspec.Struct, array_like=True, frozen=True, tag="swap"):
-    """The mutation: assigns a value, or none, under a fencing number."""
+    """The mutation: assigns a value, or none, under a fencing number. With `by` it is noted in the history."""
 
     value: bytes | None
     context: tuple[tuple[bytes, int], ...]
     fence: int
     key: str
+    by: str | None = None  # As in `AssignBy`; None: the value was there before.
 
 
 class Fence(NamedTuple):
@@ -95,6 +115,22 @@ class AssignedValue(msgspec.Struct, array_like=True, frozen=True):
         return Dot.unpack(self.position[8 : 8 + DOT_BYTES])
 
 
+class NotedValue(msgspec.Struct, array_like=True, frozen=True):
+    """A value in the history, as it is stored."""
+
+    position: bytes
+    wall_ms: int
+    key: str | None
+    by: str
+    size: int
+    value: bytes  # Empty if it is larger than `HISTORY_VALUE_BYTES_MAX`.
+
+    @property
+    def name(self) -> bytes:
+        """As `Sibling.name`."""
+        return self.position if self.key is None else self.key.encode()
+
+
 class Sibling(NamedTuple):
     """A value of the register, as a reader is shown it."""
 
@@ -108,11 +144,18 @@ class Sibling(NamedTuple):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[AssignedValue])
+_history_decoder = msgspec.msgpack.Decoder(list[NotedValue])
 _fence_decoder = msgspec.msgpack.Decoder(tuple[int, bytes])
 _position = attrgetter("position")
 
 
-def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+def apply_by(rows: Rows, stamp: Stamp, assign: AssignBy) -> None:
+    """As `apply`, and note the value."""
+    apply(rows, stamp, assign)
+    _note(rows, stamp, assign.value, assign.key, assign.by)
+
+
+def apply(rows: Rows, stamp: Stamp, assign: Assign | AssignBy) -> None:
     """Assign the value, and remove the siblings that its context covers."""
     seen = stamp.context if assign.context is None else context_from(assign.context)
     left = [entry for entry in entries(rows) if not _replaces(stamp, seen, entry.dot)]
@@ -130,6 +173,28 @@ def apply_swap(rows: Rows, stamp: Stamp, swap: Swap) -> None:
             left.append(AssignedValue(own.position, stamp.wall_ms, swap.key, swap.value))
         rows.put(FENCE, _encoder.encode(own))
     store(rows, left)
+    if swap.by is not None and swap.value is not None:
+        # Also if a greater number is known here: another replica may have got this one first, and keeps the same rows.
+        _note(rows, stamp, swap.value, swap.key, swap.by)
+
+
+def history(rows: Rows) -> list[NotedValue]:
+    """The values that were noted last, the latest first. Of a request that was sent twice, the first that was made."""
+    first: dict[bytes, NotedValue] = {}
+    for noted in _noted(rows):
+        first.setdefault(noted.name, noted)
+    return list(reversed(first.values()))
+
+
+def _note(rows: Rows, stamp: Stamp, value: bytes, key: str | None, by: str) -> None:
+    kept = value if len(value) <= HISTORY_VALUE_BYTES_MAX else b""
+    noted = NotedValue(stamp.pack_position(), stamp.wall_ms, key, by, len(value), kept)
+    rows.put(HISTORY, _encoder.encode(sorted([*_noted(rows), noted], key=_position)[-HISTORY_MAX:]))
+
+
+def _noted(rows: Rows) -> list[NotedValue]:
+    stored = rows.get(HISTORY)
+    return [] if stored is None else _history_decoder.decode(stored)
 
 
 def fence(rows: Rows) -> Fence:

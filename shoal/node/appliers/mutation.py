@@ -73,6 +73,7 @@ Change = (
     | compaction.Compact
     | counter.Add
     | register.Assign
+    | register.AssignBy
     | register.Swap
     | orset.Alter
     | budget.Change

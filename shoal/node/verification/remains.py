@@ -201,7 +201,7 @@ def _map(rows: Rows) -> None:
 _READERS: dict[Kind, Callable[[Rows], object]] = {
     Kind.THREAD: _thread,
     Kind.COUNTER: lambda rows: (counter.value(rows), counter.conflicts(rows)),
-    Kind.REGISTER: lambda rows: (register.entries(rows), register.fence(rows)),
+    Kind.REGISTER: lambda rows: (register.entries(rows), register.fence(rows), register.history(rows)),
     Kind.ITEMS: lambda rows: list(items.below(rows, ())),
     Kind.SCHEMA: schema.versions,
     Kind.SET: lambda rows: (orset.size(rows), list(orset.members(rows))),

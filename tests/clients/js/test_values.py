@@ -23,6 +23,8 @@ async def test_a_counter_a_register_a_map_and_a_set(js: Program, open_url: str) 
         const first = await register.set({{ a: 1 }})
         await register.set(['b'], {{ expect: first.version }})
         told.register = (await register.get()).value
+        await register.set('c', {{ by: 'ada' }})
+        told.history = (await register.history()).map(({{ value, by }}) => [value, by])
         await map.set('plan/1', 'x')
         await map.add('count', 2)
         await map.alter('tags', {{ add: ['a', 'b'] }})
@@ -46,6 +48,7 @@ async def test_a_counter_a_register_a_map_and_a_set(js: Program, open_url: str) 
         "zero": 0,
         "counter": [1, -2, 3, 3],
         "register": ["b"],
+        "history": [["c", "ada"], [["b"], ""], [{"a": 1}, ""]],
         "entry": ["x"],
         "map": [["count", [], 2, []], ["plan/1", ["x"], None, []], ["tags", [], None, ["b"]]],
         "some": ["plan/1"],

@@ -11,7 +11,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import InvalidValue
 from shoal.kinds.register import state as register
-from shoal.kinds.register.state import Assign, AssignedValue, Swap
+from shoal.kinds.register.state import Assign, AssignBy, AssignedValue, Swap
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows
@@ -245,3 +245,74 @@ def test_a_context_survives_the_way_through_bytes() -> None:
 def test_bytes_that_are_no_context_are_refused(packed: bytes) -> None:
     with pytest.raises(InvalidValue, match="context"):
         register.unpack_context(packed)
+
+
+def noting(choose: Choose) -> Decide:
+    """Assigns of which some are noted, and swaps, some of them noted."""
+    plain = deciding_with_swaps(choose)
+
+    def decide(replica: Replica, everyone: list[Replica]) -> list[Assign | AssignBy | Swap]:
+        return [_noted(each, choose) for each in plain(replica, everyone)]
+
+    return decide
+
+
+def _noted(change: Assign | Swap, choose: Choose) -> Assign | AssignBy | Swap:
+    by = ("", "ada", "bo")[choose(3)]
+    if choose(4) == 0:
+        return change
+    if isinstance(change, Swap):
+        return replace(change, by=by)
+    return AssignBy(change.value * 5000 if choose(5) == 0 else change.value, change.context or (), change.key, by)
+
+
+def apply_any(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> None:
+    if isinstance(change, AssignBy):
+        register.apply_by(rows, stamp, change)
+    else:
+        apply_either(rows, stamp, change)
+
+
+def latest_noted(operations: list[Operation]) -> list[tuple[bytes, str, int, bytes]]:
+    """The twin: of all noted assigns at once, the last in the order of positions."""
+    noted = [
+        (at.pack_position(), change.by, len(change.value), change.value if len(change.value) <= 4096 else b"")
+        for operation in operations
+        for at, change in operation.stamped()
+        if not isinstance(change, Assign) and change.by is not None and change.value is not None
+    ]
+    return sorted(noted, reverse=True)[: register.HISTORY_MAX]
+
+
+def check_history(choose: Choose, apply: Apply = apply_any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(register, "HISTORY_MAX", 1 + choose(6))
+        replica = check_converges(choose, apply, noting(choose))[0]
+        kept = [(noted.position, noted.by, noted.size, noted.value) for noted in reversed(register._noted(replica.rows))]
+        assert kept == latest_noted(replica.applied)
+
+
+@pytest.mark.answers("applying-commutes")
+@examples(80)
+@given(st.data())
+def test_replicas_keep_the_same_history_as_a_twin(data: st.DataObject) -> None:
+    check_history(chooser(data))
+
+
+def latest_to_arrive_stay(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> None:
+    before = register._noted(rows)
+    apply_any(rows, stamp, change)
+    new = [noted for noted in register._noted(rows) if noted not in before]
+    if new:
+        rows.put(register.HISTORY, register._encoder.encode([*before, *new][-register.HISTORY_MAX :]))
+
+
+def swaps_that_come_late_are_not_noted(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> None:
+    is_late = isinstance(change, Swap) and register.fence(rows).number > change.fence
+    apply_any(rows, stamp, replace(change, by=None) if is_late and isinstance(change, Swap) else change)
+
+
+@pytest.mark.answers("data-type-whose-result-depends-on-the-order")
+@pytest.mark.parametrize("bug", [latest_to_arrive_stay, swaps_that_come_late_are_not_noted])
+def test_the_check_finds_a_planted_bug_of_histories(bug: Apply) -> None:
+    assert fails_for_some_seed(lambda choose: check_history(choose, bug))

@@ -77,11 +77,15 @@ async def test_sets_of_one_handle_that_are_under_way_at_once_replace_each_other(
 @pytest.mark.answers("hot-keys-in-a-yjs-map-grow-without-limit")
 async def test_rows_of_registers_do_not_grow_with_sets(bench: Bench) -> None:
     handles = [bench.space.register(f"hot-{n}") for n in range(10)]
+    remembered: list[int] = []
     for n in range(60):
         await asyncio.gather(*(handle.set(n) for handle in handles))
-    kept = list(bench.storage.scan(keys.OBJECT, successor(keys.OBJECT)))
-    assert len(kept) == 10
-    assert sum(len(key) + len(value) for key, value in kept) < 4096
+        kept = list(bench.storage.scan(keys.OBJECT, successor(keys.OBJECT)))
+        values_of, histories = ([row for row in kept if row[0].endswith(b"H") is is_history] for is_history in (False, True))
+        remembered.append(sum(len(value) for _, value in histories))
+    assert (len(values_of), len(histories)) == (10, 10)
+    assert sum(len(key) + len(value) for key, value in values_of) < 4096
+    assert remembered[15:] == [remembered[15]] * 45
 
 
 def test_values_are_compared_within_the_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,3 +109,71 @@ async def test_a_large_value_can_be_compared_and_set(bench: Bench) -> None:
     with pytest.raises(RegisterChanged, match=r"is 'x', not a value of 1\d{5} bytes"):  # It was decoded, to show 80 characters.
         await register.compare_and_set(large, "y")
     assert await register.get() == "x"
+
+
+async def test_a_history_says_who_set_what_before(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    assert await goal.history() == []
+    await goal.set("Mars", by="ada")
+    await goal.set("Venus")
+    await goal.compare_and_set("Venus", "Moon", by="bo")
+    past = await goal.history()
+    assert [(each.value, each.by) for each in past] == [("Moon", "bo"), ("Venus", ""), ("Mars", "ada")]
+    assert [each.id for each in past] == sorted((each.id for each in past), reverse=True)
+    assert past[0].time >= past[1].time >= past[2].time
+
+
+async def test_a_history_is_bounded(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    for n in range(20):
+        await goal.set(n)
+    assert [each.value for each in await goal.history()] == list(range(19, 3, -1))
+
+
+async def test_a_history_has_the_size_of_a_large_value(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    await goal.set("x" * 5000)
+    await goal.set(None)
+    none, large = await goal.history()
+    assert (none.value, none.is_kept, none.size) == (None, True, 1)
+    assert (large.value, large.is_kept, large.size) == (None, False, 5003)
+
+
+async def test_a_repeated_set_is_in_the_history_once(bench: Bench) -> None:
+    for _ in range(2):
+        await bench.space.register("goal").set("a", key="k")
+    assert len(await bench.space.register("goal").history()) == 1
+
+
+async def test_a_refused_set_is_not_in_the_history(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    await goal.set("a")
+    with pytest.raises(RegisterChanged):
+        await goal.set("b", expect="")
+    with pytest.raises(RegisterChanged):
+        await goal.compare_and_set("b", "c")
+    assert [each.value for each in await goal.history()] == ["a"]
+
+
+async def test_a_deleted_value_is_in_no_history(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    await goal.set("secret", by="ada")
+    await goal.delete()
+    assert await goal.history() == []
+    await goal.set("new")
+    assert [each.value for each in await goal.history()] == ["new"]
+
+
+async def test_a_history_survives_a_crash(bench: Bench) -> None:
+    await bench.space.register("goal").set("a", by="ada")
+    again = bench.crashed()
+    assert [each.by for each in await again.space.register("goal").history()] == ["ada"]
+    await again.node.stop()
+
+
+async def test_a_key_of_a_map_has_no_history(bench: Bench) -> None:
+    plan = bench.space.map("plan")
+    await plan.set("goal", "a")
+    await plan.set("goal", "b")
+    await plan.remove("goal")
+    assert await plan.len() == 0

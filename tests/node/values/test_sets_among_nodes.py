@@ -68,6 +68,20 @@ async def test_a_pop_repeated_at_another_node_returns_the_same(fleet: Fleet) -> 
     assert await space(fleet, "b").set("s").members() == ["y"]
 
 
+async def test_a_history_has_what_was_set_apart(fleet: Fleet) -> None:
+    await space(fleet, "a").register("r").set("first", by="ada")
+    await fleet.converged()
+    await fleet.isolate("c")
+    await space(fleet, "c").register("r").set("there", by="cy")
+    await space(fleet, "a").register("r").set("here", by="ada")
+    fleet.link_all("c")
+    await fleet.converged()
+    histories = [await space(fleet, name).register("r").history() for name in "abc"]
+    assert histories[0] == histories[1] == histories[2]
+    assert {past.value for past in histories[0]} == {"first", "there", "here"}
+    assert histories[0][-1].by == "ada"
+
+
 async def test_changes_made_apart_are_equal_once_they_meet(fleet: Fleet) -> None:
     random = Random(5)
 

@@ -73,6 +73,14 @@ def test_an_event_that_was_sent_again_may_be_listed_under_a_lesser_dot_and_under
     refuses("3", lambda: checkers.check_acknowledged(history, found(journals={"a": {lesser: 2}})))
 
 
+def test_an_acknowledged_assignment_is_in_the_history() -> None:
+    history = History([Invoked(4, "assign", "r"), Acknowledged(4), Invoked(5, "assign", "r")])
+    checkers.check_remembered(history, found(histories={"r": [5, 4]}))
+    checkers.check_remembered(history, found(histories={"r": [5] * 16}))
+    refuses("3", lambda: checkers.check_remembered(history, found(histories={"r": [5]})))
+    refuses("10", lambda: checkers.check_remembered(history, found(histories={"r": [4, 6]})))
+
+
 def test_an_acknowledged_assignment_may_be_overtaken_and_not_undone() -> None:
     history = History([Invoked(4, "assign", "r"), Acknowledged(4), Invoked(5, "assign", "r")])
     checkers.check_acknowledged(history, found(registers={"r": [5]}))

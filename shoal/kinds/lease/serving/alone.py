@@ -103,7 +103,7 @@ class Alone:
     async def _compared(
         self, request: CompareAndSet, term: Term, bookmark: Bookmark, key: str | None, durability: Durability, *, stale: bool
     ) -> Swapped:
-        swap = Swap(request.space, request.register, request.expected, request.value, term.fence, term.token)
+        swap = Swap(request.space, request.register, request.expected, request.value, term.fence, term.token, by=request.by)
         try:
             for _ in range(_ATTEMPTS_MAX):
                 reply = await self._swapped(swap, bookmark, key, durability, stale=stale)
