@@ -47,7 +47,7 @@ from shoal.kinds.journal.handle import Appended, Consumer, ConsumerInfo, Journal
 from shoal.kinds.lease.handle.leases import Lease, Leasing
 from shoal.kinds.map.handle import Entries, Entry, SharedMap
 from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
-from shoal.kinds.register.handle import Register, RegisterState
+from shoal.kinds.register.handle import PastValue, Register, RegisterState
 from shoal.kinds.schema.handle import Schemas, SchemaVersion
 from shoal.kinds.set.handle import Members, SharedSet
 from shoal.kinds.step.flows import Attempt, StepRecord
@@ -166,6 +166,7 @@ __all__ = [
     "Mutation",
     "NodeStatus",
     "Note",
+    "PastValue",
     "Pending",
     "Presence",
     "PresenceChange",

@@ -44,7 +44,7 @@ class Registers:
         check_name("register", request.register)
         values.check(request.value)
         check_size(self._config, len(request.value), "a register's value")
-        check_text(self._config, request.by, "an author")
+        check_text(request.by, "an author")
 
     def _check_compared(self, request: CompareAndSet | Swap) -> None:
         self._check(request)

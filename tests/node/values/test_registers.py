@@ -10,6 +10,7 @@ from shoal import values
 from shoal.crdt.rows import successor
 from shoal.errors import RegisterChanged
 from shoal.kinds.register import handler as registers
+from shoal.node.writes.issuing import Outbound
 from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.values.work import NODES_MAX
@@ -177,3 +178,12 @@ async def test_a_key_of_a_map_has_no_history(bench: Bench) -> None:
     await plan.set("goal", "b")
     await plan.remove("goal")
     assert await plan.len() == 0
+
+
+async def test_an_older_peer_gets_no_noted_set(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    await goal.set("noted")
+    bench.node._database.issuer.replicate(Outbound(lambda _: None, lambda _: None, spoken=lambda: 6))
+    await goal.set("plain")
+    assert await goal.get() == "plain"
+    assert [each.value for each in await goal.history()] == ["noted"]
