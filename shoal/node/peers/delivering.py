@@ -36,7 +36,7 @@ from shoal.node.turns import Background, document_pace, in_turns
 
 PEER_AHEAD_BYTES_MAX = 8 * 1024 * 1024  # Messages of one peer that wait for a turn; beyond this, its next ones are not read.
 PEER_STEP_OPERATIONS_MAX = 16  # Of a peer's message, applied in one write; other work runs between two of them.
-PEER_STEP_BYTES_MAX = 64 * 1024  # The same. One operation may exceed it.
+PEER_STEP_BYTES_MAX = 128 * 1024  # The same. One operation may exceed it.
 
 Take = Callable[[], Awaitable[None]]
 """Takes a message."""
