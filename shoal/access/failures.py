@@ -31,7 +31,6 @@ class Failures:
     """The failures of one node. `token` is a digest of one; without it, only addresses count."""
 
     def __init__(self, config: Config) -> None:
-        self._config = config
         self._addresses = _Table(config, "tokens of this address were refused")
         self._tokens = _Table(config, "times this token was refused")
 

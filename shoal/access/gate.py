@@ -53,7 +53,6 @@ class Gate:
         entropy: Callable[[int], bytes],
     ) -> None:
         self._issuers = dict(issuers)
-        self._config = config
         self._now_s = now_s
         self._entropy = entropy
         self._failures = Failures(config)

@@ -114,7 +114,7 @@ class _Kinds:
             prepare=lambda request: database.prepare([(request, target_of(request))]),
             issue=lambda request: database.issue(request, None),
         )
-        rules = Rules(context.storage, catalog, generations, config)
+        rules = Rules(context.storage, catalog, generations)
         self.memories = Memories(
             {
                 Kind.THREAD: (self.shapes,),
@@ -126,22 +126,22 @@ class _Kinds:
             }
         )
         checkpoints = Checkpoints(config, self.shapes)
-        retentions = Retentions(config, now_ms, shown=lambda number: context.partitions.load(number).shown)
+        retentions = Retentions(now_ms, shown=lambda number: context.partitions.load(number).shown)
         self.handlers: list[Handler] = [
             Saves(config, self.shapes, rules),
             checkpoints,
             Labels(config, checkpoints),
             Fencing(),
-            Branches(config),
+            Branches(),
             Inspection(config, checkpoints),
             verifying := Verifying(config),
             Journals(config),
             retentions,
             Consumers(config),
-            Reductions(config),
+            Reductions(),
             queues := Queues(config),
             Tries(config, queues),
-            ProgressHandler(config),
+            ProgressHandler(),
             Counters(),
             Registers(config),
             Sets(config),
@@ -149,13 +149,13 @@ class _Kinds:
             self.maps,
             self.items,
             searches := Searches(config, now_ms, indexes),
-            Declaring(config, indexes),
+            Declaring(indexes),
             Deletions(catalog, generations),
             prunes := Prunes(config, now_ms),
             self.late_documents,
             steps := Steps(config),
-            StatusHandler(config),
-            Schemas(config, catalog, rules),
+            StatusHandler(),
+            Schemas(catalog, rules),
         ]
         self.readers: Readers = {kind: reader for handler in self.handlers for kind, reader in handler.readers.items()}
         self.scans: Scans = {**self.rankings.scans, **verifying.scans, **searches.scans, **checkpoints.scans}

@@ -149,7 +149,7 @@ class Service:
         self._flows = self._rights.flows
         self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys() - self._alone.answers.keys()
         """Writes that may wait only for the disk."""
-        self._spreading = Spreading(database, self._rights, replicas=replicas, config=config)
+        self._spreading = Spreading(database, self._rights, replicas=replicas)
         self._pause = environment.pause
         self._monotonic = environment.monotonic
         self._started_ms = environment.now_ms()

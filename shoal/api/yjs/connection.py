@@ -35,7 +35,6 @@ from aiohttp import WSCloseCode, WSMsgType
 
 from shoal.api.yjs.room import Room, close_code
 from shoal.api.yjs.socket import UNAUTHORIZED, Message, Socket
-from shoal.config import Config
 from shoal.errors import Forbidden, InvalidValue, Overloaded, ShoalError, TooLarge
 from shoal.protocol import yjs
 from shoal.protocol.requests import Announce, Announced, FollowPresence, ReadDocument, Updates
@@ -79,13 +78,12 @@ class Line(Protocol):
 class YjsConnection:
     """One client in one document; `enter` begins, `leave` ends."""
 
-    def __init__(self, line: Line, room: Room, session: Session, *, config: Config, bearer: Bearer | None = None) -> None:
+    def __init__(self, line: Line, room: Room, session: Session, *, bearer: Bearer | None = None) -> None:
         self.session = session
         self._line = line
         self._bearer = bearer
         self._sees_presence = bearer is None or bearer.allows(FollowPresence(room.space, room.document))
         self._room = room
-        self._config = config
         self._asked: bytes | None = None  # The state vector of a step 1 that is not answered yet.
         self._wants = False  # Whether to ask the client for updates that this node lacks.
         self._awaits = False  # Whether it was asked because an update was not ready, and has not answered.

@@ -129,7 +129,7 @@ class YjsDoor:
         self._refuse_if_full()
         room = self._room(space, document)
         session = self._open_session(Bookmark(), bearer=bearer)
-        connection = YjsConnection(line, room, session, config=self._config, bearer=bearer)
+        connection = YjsConnection(line, room, session, bearer=bearer)
         self._open[connection] = None
         self._metrics.yjs_connections.inc()
         try:
@@ -175,7 +175,7 @@ class YjsDoor:
     def _room(self, space: str, document: str) -> Room:
         room = self._rooms.get((space, document))
         if room is None:
-            room = self._rooms[space, document] = Room(self._open_session(Bookmark()), space, document, config=self._config)
+            room = self._rooms[space, document] = Room(self._open_session(Bookmark()), space, document)
         room.users += 1
         return room
 

@@ -33,7 +33,6 @@ from aiohttp import WSCloseCode
 
 from shoal.api.http.problems import internal
 from shoal.api.yjs.socket import Message
-from shoal.config import Config
 from shoal.errors import Overloaded, ShoalError, SlowConsumer, StorageError, Unavailable
 from shoal.protocol import yjs
 from shoal.protocol.requests import DocumentState, Early, Edit, Follow, FollowPresence, Presence, Present, Updates, UpdatesTaken
@@ -141,11 +140,10 @@ class _Received(NamedTuple):
 class Room:
     """The connections of one document at this node; it follows the document from its creation to `close`."""
 
-    def __init__(self, session: Session, space: str, document: str, *, config: Config) -> None:
+    def __init__(self, session: Session, space: str, document: str) -> None:
         self.space, self.document = space, document
         self.users = 0  # Connections that are here, or on their way out.
         self._session = session
-        self._config = config
         self._guests: dict[Guest, None] = {}
         self._received: list[_Received] = []
         self._received_bytes = 0

@@ -40,7 +40,6 @@ from itertools import islice
 from weakref import WeakValueDictionary
 
 from shoal.cluster.messages import RightsReply, RightsRequest
-from shoal.config import Config
 from shoal.errors import BudgetExhausted, NoQuorum, RightsElsewhere, ShoalError
 from shoal.kinds.budget import state as budget
 from shoal.names import check_name
@@ -270,7 +269,6 @@ class RightsRequests:
         self._linked = linked
         self._incarnation = context.incarnation
         self._send = send
-        self._config = context.config
         self._last_id = 0
         self._questions: dict[int, tuple[bytes, asyncio.Future[RightsReply]]] = {}  # Bounded by the requests under way.
 
@@ -334,11 +332,10 @@ class RightsRequests:
 class Spreading:
     """The background task that spreads rights."""
 
-    def __init__(self, database: Database, rights: Rights, *, replicas: Replicas, config: Config) -> None:
+    def __init__(self, database: Database, rights: Rights, *, replicas: Replicas) -> None:
         self._database = database
         self._rights = rights
         self._replicas = replicas
-        self._config = config
         self._due: dict[Target, None] = {}  # In the order in which they changed; at most `RIGHTS_DUE_MAX`.
         self._left: Iterator[Target] = iter(())  # Budgets in which earlier openings may have left rights.
         self._task: asyncio.Task[None] | None = None

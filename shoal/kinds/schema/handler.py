@@ -21,7 +21,6 @@ from functools import lru_cache
 from hashlib import sha256
 
 from shoal import values
-from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, InvalidSchema, InvalidValue, NotFound, SchemaTaken, SchemaViolation, TooLarge
 from shoal.kinds.schema import state as schema
@@ -81,11 +80,10 @@ _Versions = dict[int, schema.Version]
 class Rules(Memory):
     """The schemas of all spaces, read from storage when first needed and kept in memory, up to a bound."""
 
-    def __init__(self, storage: Storage, catalog: Catalog, generations: Generations, config: Config) -> None:
+    def __init__(self, storage: Storage, catalog: Catalog, generations: Generations) -> None:
         self._storage = storage
         self._generations = generations
         self._catalog = catalog
-        self._config = config
         self._spaces: dict[str, dict[str, _Versions]] = {}
         self._sound: Recent[tuple[bytes, str, bytes]] = Recent(_SOUND_MAX)
 
@@ -211,8 +209,7 @@ def matches(threads: str, thread: str) -> bool:
 class Schemas:
     """The handler of schemas, and of `ReadViolations` for threads."""
 
-    def __init__(self, config: Config, catalog: Catalog, rules: Rules) -> None:
-        self._config = config
+    def __init__(self, catalog: Catalog, rules: Rules) -> None:
         self._catalog = catalog
         self._rules = rules
         self.checks: Checks = {PutSchema: self._check}

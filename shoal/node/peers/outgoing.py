@@ -283,5 +283,5 @@ class Exchange:
     ) -> None:
         self.incoming = Incoming(context, memories=memories, eraser=eraser, keyed=keyed)
         self.outgoing = Outgoing(context, generations)
-        self.evidence = Evidence(context.storage, context.partitions, context.config)
+        self.evidence = Evidence(context.storage, context.partitions)
         self.rebuilder = Rebuilder(context, generations=generations, garbage=garbage, forget=forget)

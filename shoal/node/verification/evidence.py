@@ -59,10 +59,9 @@ _SLACK = 4  # A peer may have so many times more rows in a range than the node t
 class Evidence:
     """Reads pieces of this node's rows. `None` instead of a piece: it cannot be compared now."""
 
-    def __init__(self, storage: Storage, partitions: Partitions, config: Config) -> None:
+    def __init__(self, storage: Storage, partitions: Partitions) -> None:
         self._storage = storage
         self._partitions = partitions
-        self._config = config
 
     def next(self, number: int, start: bytes) -> Piece | None:
         """The piece of a partition that begins at `start`, which is empty for the first piece."""

@@ -14,7 +14,6 @@ import pytest
 
 from shoal.api.yjs.room import YJS_PENDING_BYTES_MAX, Room
 from shoal.api.yjs.socket import Message, Socket
-from shoal.config import Config
 from shoal.errors import InvalidValue, ShoalError
 from shoal.protocol import yjs
 from shoal.protocol.requests import Early, Updates, UpdatesTaken
@@ -141,7 +140,7 @@ class Writing:
 @asynccontextmanager
 async def room() -> AsyncIterator[tuple[Room, Writing]]:
     session = Writing()
-    made = Room(session, "crew", "d", config=Config())  # type: ignore[arg-type]
+    made = Room(session, "crew", "d")  # type: ignore[arg-type]
     yield made, session
     await made.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from shoal.config import Config
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import successor
@@ -20,13 +19,13 @@ from tests.node.conftest import Bench
 ROWS = {keys.object_rows(3, Kind.COUNTER, "crew", f"n{n}") + b"\x00": b"x" * 100 for n in range(8)}
 
 
-def evidence(storage: MemoryStorage, config: Config) -> tuple[Evidence, Partitions]:
+def evidence(storage: MemoryStorage) -> tuple[Evidence, Partitions]:
     partitions = Partitions(storage, HybridClock())
-    return Evidence(storage, partitions, config), partitions
+    return Evidence(storage, partitions), partitions
 
 
 def test_nothing_is_shown_while_some_is_not_durable() -> None:
-    made, partitions = evidence(MemoryStorage(ROWS), Config())
+    made, partitions = evidence(MemoryStorage(ROWS))
     piece = made.next(3, b"")
     assert piece is not None
     assert len(piece.rows) == len(ROWS)
@@ -43,7 +42,7 @@ def test_a_piece_is_bounded_and_holds_one_row_at_least() -> None:
         ({"scrub_piece_bytes": 250}, 2),
         ({"scrub_piece_bytes": 1}, 1),
     ):
-        made, _ = evidence(MemoryStorage(ROWS), Config())
+        made, _ = evidence(MemoryStorage(ROWS))
         with altered(**bound):
             piece = made.next(3, b"")
         assert piece is not None
@@ -57,6 +56,6 @@ async def test_expiring_rows_are_not_compared(bench: Bench) -> None:
     expiring = {key for key in rows if range_end(object_of(key), key) is not None}
     assert expiring
     number = int.from_bytes(rows[0][1:3], "big")
-    piece = evidence(bench.storage, Config())[0].next(number, b"")
+    piece = evidence(bench.storage)[0].next(number, b"")
     assert piece is not None
     assert {key for _, key, _ in piece.rows} == set(rows) - expiring

@@ -116,8 +116,7 @@ class Opening:
 class DocumentGenerations:
     """The generations of documents, with the check that an edit belongs to the current one."""
 
-    def __init__(self, config: Config, generations: Generations) -> None:
-        self._config = config
+    def __init__(self, generations: Generations) -> None:
         self._generations = generations
 
     def number(self, transaction: Transaction, target: Target) -> int:

@@ -28,7 +28,7 @@ class DocumentRoom:
         prepare: Callable[[Compact], Awaitable[None]],
         issue: Callable[[Compact], object],
     ) -> None:
-        own = DocumentGenerations(config, generations)
+        own = DocumentGenerations(generations)
         self.documents = Documents(config, catalog, own)
         self.compactions = Compactions(config, now_ms, catalog)
         self.compactor = Compactor(self.documents.chores, prepare=prepare, issue=issue)
@@ -36,7 +36,7 @@ class DocumentRoom:
             self.documents,
             self.compactions,
             Restoring(config, self.documents, own),
-            OverwrittenValues(config),
+            OverwrittenValues(),
             Snapshots(config, own),
         ]
         self.checks: Checks = {kind: check for each in handlers for kind, check in each.checks.items()}

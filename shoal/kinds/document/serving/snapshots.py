@@ -104,8 +104,7 @@ _COMPACTED = bytes(8)
 class OverwrittenValues:
     """The handler of `ReadConflicts`."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self.checks: Checks = {}
         self.writers: Writers = {}
         self.readers: Readers = {requests.ReadConflicts: self._read}

@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from shoal.config import Config
 from shoal.crdt import deletion
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidInput, Overloaded, ShoalError, StoreCorrupt, TooLarge
@@ -379,8 +378,7 @@ class Indexer:
 class Declaring:
     """The handler of `IndexItems`, `UnindexItems` and `ListItemIndexes`."""
 
-    def __init__(self, config: Config, standings: Indexes) -> None:
-        self._config = config
+    def __init__(self, standings: Indexes) -> None:
         self._standings = standings
         self.checks: Checks = {IndexItems: self._check, UnindexItems: self._check}
         self.writers: Writers = {IndexItems: self._index, UnindexItems: self._unindex}

@@ -221,7 +221,6 @@ class _Search:
         self.chosen = Plan("scan", "", 0, None)
         self._request = request
         self._filter = filter
-        self._config = config
         self._now_ms = now_ms
         self._limit = min(max(1, request.limit), config.page_items_max)
         self._looked_at = 0

@@ -122,8 +122,7 @@ def _state(found: Consumer, *, behind: int = 0, counted: bool = False) -> Consum
 class ProgressHandler:
     """The handler of `ReachPlace` and `ReadPlace`."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self.checks: Checks = {ReachPlace: self._check}
         self.writers: Writers = {ReachPlace: self._reach}
         self.readers: Readers = {ReadPlace: self._read}
@@ -160,8 +159,7 @@ class ProgressHandler:
 class Reductions:
     """The handler of `PutSnapshot` and `ReadSnapshot`."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self.checks: Checks = {PutSnapshot: self._check}
         self.writers: Writers = {PutSnapshot: self._put}
         self.readers: Readers = {ReadSnapshot: self._read}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-from shoal.config import Config
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows
@@ -48,8 +47,7 @@ class Retentions:
     `shown` returns the vector of a partition for clients.
     """
 
-    def __init__(self, config: Config, now_ms: Callable[[], int], *, shown: Callable[[int], VersionVector]) -> None:
-        self._config = config
+    def __init__(self, now_ms: Callable[[], int], *, shown: Callable[[int], VersionVector]) -> None:
         self._shown = shown
         self._now_ms = now_ms
         self.checks: Checks = {Trim: self._check, TrimEvents: self._check_piece, SetRetention: self._check_rule}

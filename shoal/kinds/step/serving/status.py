@@ -15,7 +15,6 @@ from contextlib import suppress
 from itertools import islice
 from typing import get_args
 
-from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, Overloaded, ShoalError, StoreCorrupt
 from shoal.kinds.journal.serving.journals import tell
@@ -37,8 +36,7 @@ _STATUSES: tuple[str, ...] = get_args(ThreadStatus)
 class StatusHandler:
     """The handler of a thread's status. A move also appends an event to the journal."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self.checks: Checks = {MoveThread: self._check}
         self.writers: Writers = {MoveThread: self._move}
         self.readers: Readers = {ReadStanding: self._read}

@@ -12,7 +12,6 @@ Whether a thread shows a checkpoint, and the error if it does not.
 
 from __future__ import annotations
 
-from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import BranchTaken, InvalidInput, NotFound, Pruned, TooLarge
 from shoal.kinds.journal.serving.journals import tell
@@ -71,8 +70,7 @@ MAIN = "main"
 class Branches:
     """The handler of branches."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self) -> None:
         self.checks: Checks = {Move: self._check, DeleteBranch: self._check_deletion}
         self.writers: Writers = {Move: self._move, DeleteBranch: self._delete}
         self.readers: Readers = {Heads: self._heads, CommonAncestor: self._common_ancestor}

@@ -145,7 +145,6 @@ class Claims:
         self._watch = watch
         self._attempts = Attempts(begin)
         self._environment = context.environment
-        self._config = context.config
         self._ending = Background()  # If the end of a claim fails, it ends by itself.
         self.answers: Answers = {ClaimItem: self._claim, ExtendClaim: self._extend}
 
