@@ -1,4 +1,6 @@
-"""Decide which operations leave the log of a partition.
+"""Decide which operations leave the log of a partition, and when erased data may be removed for good.
+
+Decide which operations leave the log of a partition.
 
 Laws:
 - An operation leaves once every owner is known to hold it durably and it is older than `keep_ms`,

@@ -1,4 +1,6 @@
-"""A bookmark: the operations that a client has written and seen, so that no node shows it an older state.
+"""A client's bookmark, and how the client and a node keep the same one.
+
+A bookmark: the operations that a client has written and seen, so that no node shows it an older state.
 
 Laws:
 - It only grows, except for a partition that is replaced (`replace`) because

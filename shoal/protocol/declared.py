@@ -1,4 +1,6 @@
-"""Declarations of operations, beside their requests' fields and their replies.
+"""Declarations of operations, and marks for the fields of their requests and replies.
+
+Declarations of operations, beside their requests' fields and their replies.
 
 Law: a difference between operations that is not in their fields is declared once, at the request's class. Unions for decoders,
 batches, multi-reads, HTTP routes and plain commands, with their descriptions, are derived from the declarations. The base

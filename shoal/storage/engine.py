@@ -1,4 +1,6 @@
-"""RocksDB, as this process may use it. `library` is the module `rocksdict`.
+"""RocksDB as this process uses it: versions, options and opening.
+
+RocksDB, as this process may use it. `library` is the module `rocksdict`.
 
 Laws:
 - RocksDB keeps its threads as long as the process lives, also once every store is closed. A forked child has RocksDB's

@@ -1,4 +1,6 @@
-"""The files of a data directory, and the check whether it may be opened.
+"""The files of a data directory: may it be opened, is it a copy, and does another process use it.
+
+The files of a data directory, and the check whether it may be opened.
 
     LOCK        names the process that has it open (`shoal.storage.layout`)
     FORMAT      the number of the layout, as text; written last when a store is made

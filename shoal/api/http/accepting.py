@@ -1,4 +1,6 @@
-"""Accepts connections that begin with a TLS handshake, and counts them from their first packet.
+"""Connections as a node takes them: their acceptance, their number, and the bytes that wait in each.
+
+Accepts connections that begin with a TLS handshake, and counts them from their first packet.
 
 Laws:
 - Connections that shake hands are among the `connections_max`, and among those of their address. A few more are let through

@@ -1,4 +1,6 @@
-"""Bodies of HTTP requests: read within bounds, and decompressed.
+"""Bodies of HTTP requests, the deadlines of requests, and the record of whether one has written.
+
+Bodies of HTTP requests: read within bounds, and decompressed.
 
 Laws:
 

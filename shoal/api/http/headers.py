@@ -1,4 +1,6 @@
-"""Conditional requests (RFC 9110, section 13): ETags of answers, and writes that depend on one.
+"""Headers of requests and answers: conditions, bookmarks and leases; and opaque bytes as text.
+
+Conditional requests (RFC 9110, section 13): ETags of answers, and writes that depend on one.
 
 Laws:
 

@@ -1,4 +1,6 @@
-"""Web pages of other origins: which of them may use this node, and the CORS headers for their browsers.
+"""The origin of a request: the page that sent it, its token, and the host name that it was sent to.
+
+Web pages of other origins: which of them may use this node, and the CORS headers for their browsers.
 
 `aiohttp-cors` configures each resource by itself, does not answer for paths without a route, rejects no page and does not
 cover WebSockets; one setting has to decide for all of them.

@@ -1,4 +1,6 @@
-"""One standard Yjs client in one document: its messages go to the document's room, and the room's updates go to it.
+"""A standard Yjs client in one document, over the y-websocket protocol or another one.
+
+One standard Yjs client in one document: its messages go to the document's room, and the room's updates go to it.
 
 Laws:
 - How messages travel, and how the client learns that an update is durable or rejected, is the `Line`'s matter.

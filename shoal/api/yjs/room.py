@@ -1,4 +1,6 @@
-"""A document's room: the connections of this node that share the document, and their updates.
+"""The room of a document that Yjs clients share, and the updates that wait there for earlier ones.
+
+A document's room: the connections of this node that share the document, and their updates.
 
 Laws:
 - Relayed updates are durable: the room follows the document like any other client,

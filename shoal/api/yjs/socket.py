@@ -1,4 +1,6 @@
-"""A WebSocket of Yjs clients, as a node writes to it.
+"""The WebSockets of Yjs clients: writing to one, and the bound on those that have no document open.
+
+A WebSocket of Yjs clients, as a node writes to it.
 
 Laws:
 - A message that many clients get is encoded once for all whose frames are equal.

@@ -1,4 +1,6 @@
-"""The values that proposers and acceptors exchange: ballots, versions, changes, terms, and the members that decide.
+"""The values of the quorum register, and its messages, byte for byte.
+
+The values that proposers and acceptors exchange: ballots, versions, changes, terms, and the members that decide.
 
 Laws:
 - A ballot is used once. Its proposer's id is random and new at each start of a process, so no

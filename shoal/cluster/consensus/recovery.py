@@ -1,4 +1,6 @@
-"""Decide when a directory may vote in the quorum register: a new one, and one that may have forgotten votes.
+"""Two decisions after losses: when a directory may vote in the quorum register, and how to found the register anew.
+
+Decide when a directory may vote in the quorum register: a new one, and one that may have forgotten votes.
 
     questions · answered · founded   →   begin a term
 

@@ -1,4 +1,6 @@
-"""The messages about members, byte for byte. `shoal.cluster.messages` decodes them with all others.
+"""Messages about members and rebuilds, byte for byte; and how nodes that know only a name find their first list.
+
+The messages about members, byte for byte. `shoal.cluster.messages` decodes them with all others.
 
 Laws:
 - A record in a message is one member's word: its receiver adopts it once most members say the same (`agreement.Voices`).

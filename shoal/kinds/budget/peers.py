@@ -1,4 +1,6 @@
-"""Rights to spend: how a node gets them.
+"""Rights to spend: how a node draws them, requests them from another, and spreads them ahead of need.
+
+Rights to spend: how a node gets them.
 
 Laws:
 - Rights are drawn from the pool, or from a past incarnation of this directory, in two steps: the draw is written, and

@@ -1,4 +1,6 @@
-"""A budget: an amount that is never overspent, although a spend asks no other node.
+"""A budget, an amount that is never overspent, and how the rights to spend it are spread over nodes.
+
+A budget: an amount that is never overspent, although a spend asks no other node.
 
 Laws (the bounded counter, Balegas et al. 2015, with a pool and one account per origin):
 - The *pool* is the amount that was granted and not drawn. Each origin has an *account*, whose *rights* are the amounts

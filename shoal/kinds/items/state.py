@@ -1,4 +1,6 @@
-"""Items: values under a namespace and a key, one object for each first label.
+"""Items, values under a namespace and a key; and the fields of items that are indexed.
+
+Items: values under a namespace and a key, one object for each first label.
 
 Laws (observed-remove, with causal delivery in place of tombstones):
 - A put, a delete and an expiry name the dots of the entries that they replace:

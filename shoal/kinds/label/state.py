@@ -1,4 +1,6 @@
-"""Labels: names by which a thread's checkpoints are found.
+"""Labels, by which a thread's checkpoints are found, and notes beside them.
+
+Labels: names by which a thread's checkpoints are found.
 
 Laws:
 - Of the checkpoints that were saved under a label and not released since, the label

@@ -1,4 +1,6 @@
-"""A thread's step log: the intents, ends and results of its steps.
+"""A thread's step log, with the intents, ends and results of its steps; and a thread's status.
+
+A thread's step log: the intents, ends and results of its steps.
 
 A step is an effect that must not be repeated by accident. Its author writes an
 intent before the effect, and a result or an error after it. If a step has an intent and

@@ -1,4 +1,6 @@
-"""The data keys of a directory, and the file that keeps them: KEYS.
+"""The data keys of a directory, and the master key that wraps them.
+
+The data keys of a directory, and the file that keeps them: KEYS.
 
     KEYS    magic₈ crc32₄, then msgpack [format, name of the master key, wrapped directory key, nonce₁₂ and ciphertext]
 

@@ -1,4 +1,6 @@
-"""Seals rows, and hides parts of their keys.
+"""Seal rows, and decide to which spaces a row belongs and which part of its key is hidden.
+
+Seals rows, and hides parts of their keys.
 
     a sealed row      layers₁ (1), then a layer: key₄ salt₈ nonce₁₂ ciphertext and tag₁₆
     its ciphertext    the value, or (for a key with a hidden part) length₂ hidden value

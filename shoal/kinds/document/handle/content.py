@@ -1,4 +1,6 @@
-"""The content of a mirror: the engine's document, and the kinds of its roots.
+"""The content of a mirror: its roots, undo, remaking after a cut character, and its beginnings.
+
+The content of a mirror: the engine's document, and the kinds of its roots.
 
 Laws:
 - An edit made here calls `edited` at the end of its transaction; an edit that came from the node does not.

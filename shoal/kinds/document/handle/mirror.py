@@ -1,4 +1,6 @@
-"""Synchronise a mirror of a document with the node: send the edits made here, and apply those of others.
+"""Synchronise a mirror of a document with the node, and keep local edits until they are durable.
+
+Synchronise a mirror of a document with the node: send the edits made here, and apply those of others.
 
 Laws:
 - Edits made within one tick of the event loop, or during a request, leave as one update, in order.

@@ -1,4 +1,6 @@
-"""A stored document becomes a live one, some updates at a time.
+"""Open a stored document in steps, and decide which edits still belong to its generation.
+
+A stored document becomes a live one, some updates at a time.
 
 Law: between two steps the document may move. What was built is used only if it holds what storage
 holds: updates that came above what was read are read too; anything else that came makes it void.

@@ -1,4 +1,6 @@
-"""Moments of a document, and its content at a moment of the past.
+"""The past of a document: its content at a moment, and the values that concurrent edits overwrote.
+
+Moments of a document, and its content at a moment of the past.
 
 Law: a moment is a version vector, so that it names the same updates on every node. The content at
 a moment depends only on these updates, not on later ones, nor on the order in which they arrived.

@@ -1,4 +1,6 @@
-"""Compaction: replacing many updates of a document by one, without deleted content.
+"""Compaction: replace many updates of a document by one, and describe which updates it covers.
+
+Compaction: replacing many updates of a document by one, without deleted content.
 
 Laws:
 - A compaction says which updates it covers (`shoal.kinds.document.state.compaction`), among those that its

@@ -1,4 +1,6 @@
-"""The content of a document's roots, as plain values.
+"""The content of a document's roots as plain values, and a plain copy that follows each change.
+
+The content of a document's roots, as plain values.
 
     map              a dict, keys in order
     array            a list

@@ -1,4 +1,6 @@
-"""Whether an update of a document is ready, and how deep shared types nest after it.
+"""Whether an update of a document is ready, how deep it nests, and how a large one is cut into small ones.
+
+Whether an update of a document is ready, and how deep shared types nest after it.
 
 Law: `advance` follows the engine's own rule: a struct is integrated once its
 origins, its parent and its client's previous clock are known; an update is

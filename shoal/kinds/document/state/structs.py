@@ -1,4 +1,6 @@
-"""The items of a Yjs v1 update: where each is put, and its content.
+"""The items of a Yjs v1 update, and the kinds of the roots that it uses.
+
+The items of a Yjs v1 update: where each is put, and its content.
 
 Law: the update must have passed `shoal.kinds.document.state.yjs.parse`. Every struct of it is returned, in the update's order.
 

@@ -1,4 +1,6 @@
-"""Index rows, which find the items whose field has some value. Each node keeps its own.
+"""Indexes of items on one node: their rows, how they are built and erased, and the requests for them.
+
+Index rows, which find the items whose field has some value. Each node keeps its own.
 
 Laws:
 - An item's row and its index rows are written in the same batch, because only `IndexedRows`

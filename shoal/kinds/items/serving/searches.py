@@ -1,4 +1,6 @@
-"""Searches of items, page by page.
+"""Searches of items: the plan, and its execution page by page.
+
+Searches of items, page by page.
 
 Laws:
 - A page reads a bounded number of rows and bytes, and says where the next page begins. It is read in steps, between which

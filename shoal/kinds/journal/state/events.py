@@ -1,4 +1,6 @@
-"""The rows of a journal's events, and their totals.
+"""The rows of a journal's events, and the keys that decide which append is an event.
+
+The rows of a journal's events, and their totals.
 
 Law: if the totals are kept, they are those of the event rows: every event
 is added by `put` and removed by `drop`.

@@ -1,4 +1,6 @@
-"""A table of leases, as one small value: grants, renewals, releases, and the queue of those that wait.
+"""A table of leases as one small value, and the rule by which a lease ends without common clocks.
+
+A table of leases, as one small value: grants, renewals, releases, and the queue of those that wait.
 
     acquire · renew · release · withdraw · tidy   →   the table changes, and the caller stores it by compare-and-set
     rebuilt   →   the content with which a register that lost its majority goes on

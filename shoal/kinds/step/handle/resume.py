@@ -1,4 +1,6 @@
-"""Resuming after a crash with the newest state, the open steps, and the reason for this choice; and edits by a person.
+"""Resume a thread after a crash, and read or set its status.
+
+Resuming after a crash with the newest state, the open steps, and the reason for this choice; and edits by a person.
 
 Laws:
 - `resume` returns at least the state that a majority of the owners had acknowledged. If they cannot be

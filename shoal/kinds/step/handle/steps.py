@@ -1,4 +1,6 @@
-"""A thread's steps: effects that are not repeated after a crash.
+"""A thread's steps, which are effects that are not repeated after a crash, and the log of them.
+
+A thread's steps: effects that are not repeated after a crash.
 
 Laws:
 - The intent is written, and held by a quorum, before the effect; the result is written after it. A

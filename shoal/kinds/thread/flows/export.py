@@ -1,4 +1,6 @@
-"""One time line of a thread: its checkpoints, events and steps, with their authors.
+"""A thread as one time line, and as records for `shoal export`.
+
+One time line of a thread: its checkpoints, events and steps, with their authors.
 
 Law: entries are in the order of the nodes' clocks, so that differences of the clocks are visible; within a
 millisecond checkpoints come before events, and events before steps, and a checkpoint's parents come before it.

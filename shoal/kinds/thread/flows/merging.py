@@ -1,4 +1,6 @@
-"""Three-way merges of states: several sides and their common base.
+"""Merge the states of a thread's checkpoints, and show what changed from one to another.
+
+Three-way merges of states: several sides and their common base.
 
 Laws:
 - A merge depends only on the base and the sides in their order: merging the same heads makes the same state on every node.

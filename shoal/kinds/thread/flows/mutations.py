@@ -1,4 +1,6 @@
-"""The mutation log of a thread's state: each change with its place, author and time.
+"""The changes of a thread's state, one by one; undo and redo.
+
+The mutation log of a thread's state: each change with its place, author and time.
 
 Law: the log is not stored. It is computed from the differences between successive checkpoints of a branch,
 along first parents. So it is complete, and costs nothing until it is read. Reading a list that only grew

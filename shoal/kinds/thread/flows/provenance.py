@@ -1,4 +1,6 @@
-"""The provenance of a save: its author, the author's setting, and its bookmark.
+"""The provenance of a save, and the settings of authors.
+
+The provenance of a save: its author, the author's setting, and its bookmark.
 
 Laws:
 - Without an author a save carries no bookmark and costs nothing more.

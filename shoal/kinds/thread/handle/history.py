@@ -1,4 +1,6 @@
-"""The past of a thread: its checkpoints, labels, mutations and audit; undo, pruning and deletion.
+"""The past of a thread as a handle shows and changes it: checkpoints, branches, audits and schemas.
+
+The past of a thread: its checkpoints, labels, mutations and audit; undo, pruning and deletion.
 
 Laws:
 - A page is one request, and the next page is requested when it is needed.

@@ -1,4 +1,6 @@
-"""Reads of a thread's checkpoints.
+"""Read, inspect and verify a thread's stored checkpoints.
+
+Reads of a thread's checkpoints.
 
 Inspection of checkpoints: what they changed, and what their authors could see.
 

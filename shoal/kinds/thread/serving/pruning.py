@@ -1,4 +1,6 @@
-"""The checkpoints of a thread that a prune discards, and those that it keeps.
+"""Decide which checkpoints of a thread a prune discards, and find the rows that can then be removed.
+
+The checkpoints of a thread that a prune discards, and those that it keeps.
 
 Laws:
 - Planning reads a thread slice by slice and writes nothing. Discarding names a bounded number

@@ -1,4 +1,6 @@
-"""Content-defined chunks, so that states which share content share storage.
+"""Content-defined chunks, by which states share storage, and short descriptions of growing lists of them.
+
+Content-defined chunks, so that states which share content share storage.
 
 Laws:
 - A cut depends only on the bytes before it, back to the cut before: two inputs

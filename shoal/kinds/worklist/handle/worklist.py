@@ -1,4 +1,6 @@
-"""A keyed worklist: many items that several workers do, each once, also after crashes.
+"""Handles for work that is done once: a keyed worklist, and a thread's inbox.
+
+A keyed worklist: many items that several workers do, each once, also after crashes.
 
     work = thread.worklist("files")
     await work.add(names)                              # each key once, even if it is added again

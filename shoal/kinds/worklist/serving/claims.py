@@ -1,4 +1,6 @@
-"""Exclusive claims of queue entries: a claim is a lease of an entry.
+"""Exclusive claims of queue entries, and attempts that begin together.
+
+Exclusive claims of queue entries: a claim is a lease of an entry.
 
 Laws:
 - An entry is granted by the quorum register, from those that this node knows to be pending. Then the node catches up with
