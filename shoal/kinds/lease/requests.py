@@ -1,4 +1,4 @@
-"""Leases: who may drive a thread, or do something of a name, alone.
+"""Leases: the right to drive a thread, or to do a named job, alone.
 
 A token is 32 hex digits. It names one claim, so that a request that is sent again is the same claim.
 """

@@ -1,4 +1,4 @@
-"""The documents of a node before there are any: what serves them is imported, and made, with the first request about one.
+"""Import and make what serves documents with the first request about one, so that a node without documents opens sooner.
 
 The Yjs engine, and all that is built on it, took a fifth of the time in which a store is opened, and many stores have no
 document.

@@ -1,4 +1,4 @@
-"""Positions as Python has them, and how they lie in the engine's count of a text.
+"""Convert positions in a text between Python's characters and the engine's bytes.
 
 Laws:
 - A text is a sequence of characters (code points), each embedded object counting as one. The engine counts UTF-8 bytes, and

@@ -1,4 +1,4 @@
-"""The requests for leases, and the writes under them: what the service of a node does besides `Leases`.
+"""How a node serves the requests for leases, and the writes under them; `Leases` decides.
 
 Laws:
 - When a thread's lease has been acquired, this node holds all that a quorum acknowledged of the thread before, and a quorum

@@ -1,4 +1,4 @@
-"""Wishes of a node about the claims of worklists, for the node that decides them.
+"""The claims of worklists' items that one node asks another to decide for it: its wishes.
 
     Wishes   →   decide   →   Granted
 

@@ -1,4 +1,4 @@
-"""Claims of items, decided together: those that ask at one node, and on one node those of all.
+"""Decide claims of items together: those of one node's clients, and on one node those of all nodes.
 
 Three nodes that change one key of the quorum register at once are in each other's way: a ballot that is beaten costs two
 rounds and a pause. So one node decides for all of them.
