@@ -233,7 +233,7 @@ to refuse costs something, too. *Hold* is the longest computing of the loop's th
 without a turn for others, on two cores; *memory* is by how much the process grew. The targets are {HOLD_MS:.0f} ms and
 {MEMORY_MIB:.0f} MiB; what is above, and what limits it, is in [decision 0124](decisions/0124-work-is-charged.md). The bounds
 behind the figures are in [PROTOCOL.md](PROTOCOL.md#the-requests) and [CONFIGURATION.md](CONFIGURATION.md). Over HTTP a value
-is JSON, which is decoded too.
+is JSON, which is converted in steps.
 
 """
 

@@ -58,3 +58,14 @@ async def test_a_document_of_too_many_values_is_refused(rest: Rest) -> None:
     for method, body in (("PUT", sent({"l": many})), ("PATCH", sent(many, "application/json-patch+json"))):
         status, problem = await rest(method, f"{SPACE}/documents/d", **body)
         assert (status, problem["code"]) == (413, "too-large")
+
+
+async def test_a_state_of_too_many_values_is_not_unpacked(rest: Rest) -> None:
+    states = [[nth] * NODES_MAX for nth in range(2)]
+    ids = []
+    for state in states:
+        status, saved = await rest("POST", f"{SPACE}/threads/t/checkpoints", **sent({"state": {"c": state}}))
+        assert status == 201
+        ids.append(saved["id"])
+    status, problem = await rest("GET", f"{SPACE}/threads/t/diff?from={ids[0]}&to={ids[1]}")
+    assert (status, problem["code"], "Python client" in problem["detail"]) == (413, "too-large", True)

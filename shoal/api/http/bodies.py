@@ -20,6 +20,10 @@ Laws:
 Whether an HTTP request has written anything, so that no error after its write denies it.
 
 Law: once a write of a request is answered, no error of the request says that nothing was written.
+
+States that this node unpacks for a caller, to merge, compare or edit them.
+
+Law: a state of more than `NODES_MAX` values is refused before it is unpacked, and others get a turn while it is measured.
 """
 
 from __future__ import annotations
@@ -38,8 +42,9 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.outcomes import why
 from shoal.protocol.bookmark import SharedBookmark
-from shoal.protocol.requests import Durability, R, Read, Request
+from shoal.protocol.requests import Checkpoint, Checkpoints, Delta, Durability, R, Read, Request
 from shoal.protocol.session import Session, Wrapper
+from shoal.values.work import NODES_MAX, Allowance
 
 ENCODINGS = ("gzip", "deflate")
 _GZIP_BITS = 16 + zlib.MAX_WBITS
@@ -252,3 +257,45 @@ class Noting(Wrapper):
         told = type(error)(f"the write is applied, and it cannot be answered: {why(error)}.", **error.detail)
         told.written = "yes"
         return told
+
+
+class Sparing(Wrapper):
+    """A `Session` whose answers have states that can be unpacked on the loop."""
+
+    async def call(
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
+        """Answer `request` (`Session.call`).
+
+        Raises:
+            TooLarge: a state has more than `NODES_MAX` values.
+        """
+        reply = await self._session.call(request, key=key, durability=durability, stale=stale)
+        for state in _states_in(reply):
+            await self._measure(state)
+        return reply
+
+    async def _measure(self, state: list[bytes]) -> None:
+        if sum(map(len, state)) <= NODES_MAX:
+            return  # A value takes a byte at least.
+        allowance = Allowance(bytes=sum(map(len, state)))
+        try:
+            for packed in state:
+                allowance.charge_packed(packed)
+                await asyncio.sleep(0)
+        except TooLarge:
+            raise TooLarge(
+                f"a state has more than {NODES_MAX} values; over HTTP, a node merges, compares and edits smaller ones. "
+                "Nothing was written. Do it with the Python client or the command line, which unpack it themselves."
+            ) from None
+
+
+def _states_in(reply: object) -> list[list[bytes]]:
+    match reply:
+        case Checkpoint(channels=channels):
+            return [[*channels.values()]]
+        case Checkpoints(items=items):
+            return [[*each.channels.values()] for each in items]
+        case Delta(checkpoint=checkpoint, appended=appended):
+            return [[*checkpoint.channels.values(), *(growth.elements for growth in appended.values())]]
+    return []

@@ -30,7 +30,7 @@ from msgspec import Meta, Raw, Struct
 
 from shoal import values
 from shoal.api.http import headers
-from shoal.api.http.bodies import Noting, Receiving
+from shoal.api.http.bodies import Noting, Receiving, Sparing
 from shoal.api.http.problems import UnsupportedMediaType
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue, ShoalError, TooLarge
@@ -234,8 +234,10 @@ class Exchange:
         return Connection(self.session, self.config, "local", held=headers.named_by(self.request) or HeldLeases())
 
     def checkpoints(self, *, author: str = "") -> ThreadCheckpoints:
-        """The checkpoints of the thread that the path names."""
-        connection = self.connection
+        """The checkpoints of the thread that the path names, whose states are unpacked here."""
+        connection = Connection(
+            Sparing(self.session), self.config, "local", held=headers.named_by(self.request) or HeldLeases()
+        )
         return ThreadCheckpoints(connection, self.name("space"), self.name("thread"), Provenance(connection, author))
 
     # ── values ────────────────────────────────────────────────────────────────
@@ -333,6 +335,14 @@ class Exchange:
         if self.answers_packed:
             return web.Response(body=msgspec.msgpack.encode(view), status=status, content_type=MSGPACK)
         return web.Response(body=msgspec.json.encode(view, enc_hook=_text_of), status=status, content_type=JSON)
+
+    async def text(self, value: Any, /) -> bytes:
+        """The JSON text of a Python object, for an answer in parts.
+
+        Raises:
+            InvalidValue, TooLarge: it cannot be shown as JSON.
+        """
+        return await _in_turns(text_in_steps(values.encode(value)))
 
     async def _show(self) -> None:
         waited = 0

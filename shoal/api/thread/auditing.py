@@ -12,11 +12,9 @@ from contextlib import aclosing, suppress
 from datetime import datetime
 from typing import Any, Literal
 
-import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
-from shoal import values
 from shoal.api.http.exchange import Exchange
 from shoal.api.http.problems import internal
 from shoal.errors import ShoalError
@@ -95,8 +93,9 @@ async def _streamed(exchange: Exchange, records: AsyncGenerator[dict[str, Any], 
 
 
 async def _write(exchange: Exchange, response: web.StreamResponse, record: dict[str, Any]) -> None:
+    line = await exchange.text(record) + b"\n"
     async with asyncio.timeout(exchange.config.heartbeat_s):
-        await response.write(msgspec.json.encode(values.to_json(record)) + b"\n")
+        await response.write(line)
 
 
 def _cut(exchange: Exchange) -> None:
