@@ -1,5 +1,6 @@
 """Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md, docs/MODULES.md, docs/decisions/README.md,
-the tables of docs/VERIFICATION.md, shoal/cli/summary.json, shoal/blocking.pyi and, if they are stale, clients/js/types.
+the listings of docs/PROTOCOL.md, the tables of docs/VERIFICATION.md, shoal/cli/summary.json, shoal/blocking.pyi and, if they
+are stale, clients/js/types.
 
 Run `python -m tests.reference` after a change of signatures, docstrings, errors, commands, decisions, of what a test answers,
 or of the JavaScript client. The types of that client are written by TypeScript, which needs npm.
@@ -28,6 +29,7 @@ from shoal.errors import ShoalError
 from shoal.workflows.streams.decisions import StreamGone
 from tests import blocking, operations, verification
 from tests.clients.js import description as javascript
+from tests.protocol import listing
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -261,6 +263,7 @@ PAGES = {
     "ERRORS.md": errors_page,
     "decisions/README.md": decisions_page,
     "MODULES.md": modules_page,
+    "PROTOCOL.md": listing.page,
     "REQUESTS.md": operations.page,
     "VERIFICATION.md": verification.page,
 }
