@@ -3,6 +3,8 @@
 Laws:
 - A plan is drawn from its seed, and a seed and a program give one run.
 - There are two or four honest members beside the liar. At most one of the honest ones lacks its disk at a time.
+- Plans of seeds from `HARDER_FROM` on have more: a directory is set back to a copy, also while another member is away; an
+  operator begins a change and takes it back, so that most tell a later epoch; and of five members two may lie, as one.
 - The liar's messages are drawn from the protocol's own types, with what it has heard in their fields; or they are what an
   honest node would send, altered. Its snapshots are altered consistently.
 - What every honest member held at some time, it holds for ever (`changed`), and none holds what only the liar wrote
@@ -84,6 +86,9 @@ KINDS = (
     *("record",) * 6,
     "read",
 )
+HARDER_FROM = 1000
+HARDER_KINDS = (*KINDS, *("copy", "set back", "operate") * 3)
+_ADDED = "x:1"  # A node that never comes.
 
 
 class Step(NamedTuple):
@@ -96,8 +101,8 @@ class Step(NamedTuple):
 
 def drawn(seed: int) -> list[Step]:
     """The steps of a plan."""
-    random = Random(f"liars/{seed}")
-    return [Step(random.choice(KINDS), random.expovariate(20), random.getrandbits(32)) for _ in range(STEPS)]
+    random, kinds = Random(f"liars/{seed}"), KINDS if seed < HARDER_FROM else HARDER_KINDS
+    return [Step(random.choice(kinds), random.expovariate(20), random.getrandbits(32)) for _ in range(STEPS)]
 
 
 def run_plan(seed: int) -> list[Violation]:
@@ -210,11 +215,14 @@ class _Run:
         self._random = Random(f"liars/run/{seed}")
         self._mouth = Mouth(self._random)
         self._names = "abz" if seed % 3 else "abcdz"
-        self._honest = [name for name in self._names if name != LIAR]
+        self._liars = "dz" if seed >= HARDER_FROM and len(self._names) == 5 and seed % 2 else LIAR
+        self._honest = [name for name in self._names if name not in self._liars]
         self._numbers = 0
         self._owed: set[bytes] = set()
         self._refilling = ""  # The honest member whose disk was lost last.
         self._away = ""
+        self._copies: dict[str, MemoryStorage] = {}
+        self._set_back = ""  # The honest member whose directory was set back, until it holds what it held.
         self._is_calm = self._random.random() < 0.3  # Whether nobody is ever away, so that most others can be asked.
         self._lies = True
         self._bends = self._random.choice((0.1, 0.4, 0.8))  # How much of what the liar's program sends is altered.
@@ -267,15 +275,22 @@ class _Run:
         elif step.kind == "ask":
             for request in self._requests(fleet[target]):
                 await self._say(fleet, target, request)
-        elif self._is_calm and step.kind in ("refill", "cut"):
+        elif step.kind == "operate":
+            await self._operate(fleet[target])
+        elif self._is_calm and step.kind in ("refill", "cut", "copy", "set back"):
             return
-        elif step.kind == "refill" and not self._refilling and not self._away:
+        elif step.kind == "copy":
+            self._copies.setdefault(target, fleet[target].storage.left_by_crash(None))
+        elif step.kind == "set back" and target in self._copies and self._may_set_back(target):
+            self._set_back = target
+            await fleet.set_back(target, self._copies.pop(target))
+        elif step.kind == "refill" and not self._refilling and not self._away and not self._set_back:
             for name in self._names:
                 await self._truncate(fleet[name])
             self._refilling = target
             await fleet.crash(target)
             fleet.start(target, MemoryStorage())
-        elif step.kind == "cut" and not self._refilling and not self._away:
+        elif step.kind == "cut" and not self._refilling and not self._away and (not self._set_back or self._is_wide):
             self._away = target
             fleet.apart.update((target, other) for other in self._names)
             fleet.apart.update((other, target) for other in self._names)
@@ -283,6 +298,23 @@ class _Run:
         elif step.kind == "return" and self._away:
             self._away = ""
             fleet.apart.clear()
+
+    @property
+    def _is_wide(self) -> bool:
+        """Whether more than half of the others are honest and there, though one is set back, and one away."""
+        return len(self._honest) == 4
+
+    def _may_set_back(self, target: str) -> bool:
+        return not self._refilling and not self._set_back and (not self._away or (self._is_wide and self._away != target))
+
+    async def _operate(self, member: Member) -> None:
+        """Begin a change of the members that never ends, or take it back."""
+        changes = member.replicator.memberships.changes
+        with suppress(ShoalError):
+            if member.replicator.memberships._roster.record.change is None:
+                await changes.change("add", joins=_ADDED)
+            else:
+                await changes.cancel()
 
     async def _tell(self, fleet: Fleet, target: str, random: Random) -> None:
         """Say that the members are others."""
@@ -327,7 +359,7 @@ class _Run:
 
     async def _say(self, fleet: Fleet, target: str, message: Message) -> None:
         if target in fleet.members:
-            liar = fleet[LIAR].identity()
+            liar = fleet[self._random.choice(self._liars) if len(self._liars) > 1 else LIAR].identity()
             with suppress(ShoalError):
                 await fleet[target].replicator.received(liar, messages.stamped(messages.encode(message), liar.epoch))
 
@@ -339,7 +371,7 @@ class _Run:
             await fleet[name].store().space(SPACE).register(f"r{thread}").set(token.decode())
         except ShoalError:
             return
-        holders = [other for other in self._honest if other not in (self._away, self._refilling)]
+        holders = [other for other in self._honest if other not in (self._away, self._refilling, self._set_back)]
         with suppress(TimeoutError):
             await fleet.until(lambda: all(token in _rows(fleet[other]) for other in holders), 0.2)
             if len(holders) == len(self._honest):
@@ -357,7 +389,7 @@ class _Run:
         epoch, packed = messages.unstamped(message)
         found = messages.decode(packed)
         self._mouth.hear(found)
-        if source != LIAR or not self._lies or self._random.random() > self._bends:
+        if source not in self._liars or not self._lies or self._random.random() > self._bends:
             return message
         bent = self._bent(found)
         return None if bent is None else messages.stamped(messages.encode(bent), epoch)
@@ -403,15 +435,20 @@ class _Run:
             member = fleet[name]
             rows = _rows(member)
             record = member.replicator.memberships._roster.record
-            if record.members != tuple(f"{each}:1" for each in self._names) or record.change or record.removed:
+            is_begun = record.change is not None and record.change.told == f"add {_ADDED}" and self._seed >= HARDER_FROM
+            is_changed = record.members != tuple(f"{each}:1" for each in self._names) or record.removed
+            if is_changed or (record.change is not None and not is_begun):
                 self._violated("members", f"{name} is in {record}, which only the liar has told")
-            if self._refilling == name and member.replicator.quorum.is_learner:
-                continue  # It shows nothing.
-            if self._refilling == name:
-                self._refilling = ""
+            if name in (self._refilling, self._set_back):
+                if member.replicator.quorum.is_learner:
+                    continue  # It shows nothing.
+                if self._refilling == name:
+                    self._refilling = ""
+                elif self._owed <= set(_tokens(member)):
+                    self._set_back = ""
             if LIE in rows:
                 self._violated("invented", f"{name} holds what only the liar wrote")
-            lost = {token for token in self._owed if token not in rows}
+            lost = {token for token in self._owed if token not in rows} if name != self._set_back else set()
             if lost:
                 self._violated("changed", f"{name} held {min(lost)!r}, and does not any more")
             self._judge_bounds(member)
