@@ -120,6 +120,17 @@ async def test_a_store_that_lost_its_log_rows_without_a_base_is_not_sound(bench:
     assert not verify(bench.storage, config=Config()).sound
 
 
+async def test_a_registers_history_outlives_the_log(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    await goal.set("Mars", by="ada")
+    await goal.set("Venus", by="bo")
+    await look(bench, after_ms=2 * DAY_MS)
+    assert logged(bench.storage) == 0
+    assert [(past.value, past.by) for past in await goal.history()] == [("Venus", "bo"), ("Mars", "ada")]
+    report = verify(bench.storage, config=Config())
+    assert (report.sound, report.truncated) == (True, 2), report.problems
+
+
 async def test_a_truncated_store_opens_after_a_crash_and_goes_on(open_bench: Opener) -> None:
     first = open_bench()
     for _ in range(3):
