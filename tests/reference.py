@@ -24,6 +24,7 @@ import typer.main
 from shoal import errors, public
 from shoal.api.http import problems
 from shoal.cli import main
+from shoal.cli.derived import BY_HAND, derived_commands
 from shoal.client.arguments import of_part
 from shoal.errors import ShoalError
 from shoal.workflows.streams.decisions import StreamGone
@@ -258,7 +259,37 @@ def summary() -> str:
     return "[\n  " + ",\n  ".join(lines) + "\n]\n"
 
 
+_COMMANDS = "\n## All commands\n"
+
+
+def terminal_page() -> str:
+    """The prose of docs/TERMINAL.md as it is, and all commands."""
+    prose = (DOCS / "TERMINAL.md").read_text().partition(_COMMANDS)[0]
+    about = (
+        "`python -m tests.reference` generates this list. Commands with a \\* follow from the declarations of operations "
+        "([REQUESTS.md](REQUESTS.md)): their arguments and options are the fields of the request, and with `-o json` they "
+        "print the reply as REST does. What is written by hand has its reason below.\n\n"
+    )
+    derived = {cli.command for _, cli in derived_commands()}
+    rows = ["| command | |", "|---|---|"]
+    for name, command in _commands(typer.main.get_group(main.app)):
+        told = " ".join((command.help or "").split("\n\n")[0].split()).replace("|", "\\|")
+        mark = "\\*" if name in derived else ""
+        rows.append(f"| `{name}`{mark} | {told} |")
+    reasons = [f"- {', '.join(f'`{name}`' for name in names)}: {reason}." for reason, names in BY_HAND.items()]
+    return f"{prose}{_COMMANDS}{about}{chr(10).join(rows)}\n\nBy hand:\n{chr(10).join(reasons)}\n"
+
+
+def _commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, *path, name)
+        else:
+            yield " ".join([*path, name]), command
+
+
 PAGES = {
+    "TERMINAL.md": terminal_page,
     "API.md": api_page,
     "ERRORS.md": errors_page,
     "decisions/README.md": decisions_page,

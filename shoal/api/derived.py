@@ -33,7 +33,7 @@ from shoal.api.watching import waited
 from shoal.errors import InvalidInput, NotFound
 from shoal.kinds.thread.flows import mutations as undo
 from shoal.protocol.declared import AtLeast, Http, Named, Shape, declaration_of
-from shoal.protocol.requests import Deleted, Read, reply_of
+from shoal.protocol.requests import Deleted, Read, Request, reply_of
 from shoal.protocol.requests.families import operations
 from shoal.records import NamedTuple
 from shoal.values import forms as vectors
@@ -103,8 +103,9 @@ class Derived:
         ]
         reply = _reply_of(kind)
         self.view = _view(_element(reply, http.one) if http.one else reply)
-        # A deletion of a whole object can be tried: its answer is whether there is one.
-        self._tries = reply is Deleted and http.method == "DELETE"
+        # A deletion can be tried: its answer is as if it had been carried out.
+        tried = reply is Deleted or (issubclass(kind, Request) and declaration_of(kind).would is not None)
+        self._tries = tried and http.method == "DELETE"
         self._body: type[Struct] | None = None
         in_query = http.method in ("GET", "DELETE")
         base: Any = (ReadQuery if self._in_space else NoQuery) if self.is_read else WriteQuery
@@ -179,8 +180,7 @@ class Derived:
 
             async def ask() -> Any:
                 if self._tries and query.dry_run:  # type: ignore[attr-defined]
-                    kind: Any = self.kind.__struct_fields__[1]  # Which it is named by.
-                    return Deleted(await spaces.exists(exchange.connection, request.space, kind, getattr(request, kind)))
+                    return await spaces.would(exchange.connection, request)
                 if isinstance(request, Flow):
                     return await request.run(exchange.connection, key=exchange.key, durability=exchange.durability)
                 return await exchange.call(request, stale=stale)

@@ -8,17 +8,18 @@ from shoal.cli.mistakes import near
 from shoal.cli.output import emit, line, note
 from shoal.client.store import Store
 from shoal.errors import NotFound
-from shoal.workflows.spaces import check_exists
+from shoal.protocol.requests import ObjectKind
+from shoal.workflows.spaces import check_exists, exists, names
 
 _SPACES_SHOWN_MAX = 5
 _SPACES_LOOKED_AT_MAX = 1000
 _NAMES_LOOKED_AT_MAX = 1000
 
 
-async def print_names(names: AsyncIterator[str], store: Store, space: str, *, what: str, json: bool) -> None:
+async def print_names(found: AsyncIterator[str], store: Store, space: str, *, what: str, json: bool) -> None:
     """Print names, one per line. If there are none, a note on standard error says so."""
     empty = True
-    async for name in names:
+    async for name in found:
         emit(name) if json else line(name)
         empty = False
     if empty and not json:
@@ -42,6 +43,23 @@ async def check_thread(store: Store, space: str, thread: str) -> None:
         if elsewhere := await other_spaces(store, space):
             raise NotFound(missing.message + elsewhere) from None
         raise NotFound(missing.message + await similar(thread, store.space(space).threads())) from None
+
+
+async def check_there(store: Store, space: str, kind: ObjectKind, name: str) -> None:
+    """Check that an object exists. One that was never written reads as empty, or as 0: that is right for agents, but for a
+    person it would hide a misspelt name.
+
+    Raises:
+        NotFound: there is none of this kind.
+    """
+    if kind == "thread":
+        await check_thread(store, space, name)
+    elif not await exists(store.connection, space, kind, name):
+        command = "doc" if kind == "document" else kind
+        elsewhere = await other_spaces(store, space) or await similar(name, names(store.connection, space, kind))
+        raise NotFound(
+            f"there is no {kind} {name!r} in space {space!r}. `shoal {command} list` lists the existing ones.{elsewhere}"
+        )
 
 
 async def _first(names: AsyncIterator[str]) -> AsyncIterator[str]:

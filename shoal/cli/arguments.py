@@ -134,6 +134,18 @@ def moment_of(text: str, option: str) -> datetime:
         raise InvalidInput(f"{option} must be a time such as 2026-01-01T12:00:00+00:00; got {text!r}.") from None
 
 
+def milliseconds_of(text: str) -> int:
+    """A time in ISO 8601 with a time zone, as milliseconds since 1970.
+
+    Raises:
+        InvalidInput: it is not a time, or has no time zone.
+    """
+    moment = moment_of(text, "TIME")
+    if moment.tzinfo is None:
+        raise InvalidInput(f"TIME needs a time zone, as in {text}Z; got {text!r}. Nothing was written.")
+    return int(moment.timestamp() * 1000)
+
+
 def fields_of(given: Sequence[str]) -> dict[str, Any]:
     """Fields and values from KEY=VALUE and JSON objects. A VALUE that is not JSON is text.
 

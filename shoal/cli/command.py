@@ -37,7 +37,8 @@ class Run(NamedTuple):
         emit(fields) if self.json else line(text)
 
 
-_TAKEN = {"data": (Data, None), "url": (Url, None), "space": (SpaceName, "default"), "json": (Json, False)}
+TAKEN = {"data": (Data, None), "url": (Url, None), "space": (SpaceName, "default"), "json": (Json, False)}
+"""The options of all commands of a store."""
 
 
 def in_store(begin: Callable[Concatenate[Run, P], Work]) -> Callable[..., None]:
@@ -50,11 +51,13 @@ def in_store(begin: Callable[Concatenate[Run, P], Work]) -> Callable[..., None]:
     return command
 
 
-def command_of(begin: Callable[..., Work], own: Mapping[str, tuple[Any, Any]]) -> Callable[..., None]:
+def command_of(
+    begin: Callable[..., Work], own: Mapping[str, tuple[Any, Any]], *, is_in_space: bool = True
+) -> Callable[..., None]:
     """The same, of arguments and options by name, each with its annotation and its default."""
-    taken = {**own, **_TAKEN}
+    taken = {**own, **{name: each for name, each in TAKEN.items() if is_in_space or name != "space"}}
 
-    def command(*, data: Any, url: Any, space: str, json: bool, **given: Any) -> None:
+    def command(*, data: Any, url: Any, json: bool, space: str = "", **given: Any) -> None:
         run = Run(chosen(data, url, environment=os.environ), space, json)
         execute(_worked(run.target, begin(run, **given)))
 

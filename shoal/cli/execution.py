@@ -109,6 +109,24 @@ async def _collecting(work: Coroutine[None, None, T]) -> T:
         collects.cancel()
 
 
+def agreed(question: str, *, yes: bool) -> None:
+    """Ask on a terminal, unless `yes`.
+
+    Raises:
+        typer.Abort: the answer is no.
+        typer.Exit: there is nobody to ask.
+    """
+    if yes:
+        return
+    try:
+        typer.confirm(question, abort=True, err=True)
+    except typer.Abort:
+        if sys.stdin.isatty():
+            raise
+        typer.echo(err=True)
+        raise failure("not agreed to. Nothing was written. --dry-run shows what would go; --yes agrees.") from None
+
+
 def failure(message: str) -> typer.Exit:
     """Print `message` on standard error, and return the exception to raise."""
     typer.echo(f"shoal: {message}", err=True)

@@ -33,18 +33,12 @@ MODULES = (
     "graph",
     "mutations",
     "branches",
-    "journals",
-    "worklists",
-    "leases",
+    "objects",
+    "following",
     "crews",
     "erasing",
     "status",
-    "objects",
-    "presence",
-    "items",
-    "steps",
     "audit",
-    "schemas",
 )
 """In the order of `shoal --help`."""
 

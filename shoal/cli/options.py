@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,3 +44,63 @@ KeepBytes = Annotated[
     str | None, typer.Option("--keep-bytes", metavar="SIZE", help="The last ones with this size in all stay: 4096, 64MiB.")
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
+
+FIELDS: dict[str, Any] = {
+    "attempts": Annotated[
+        int, typer.Option("--attempts", metavar="N", help="After so many claims they are dead letters. \\[default: the node's]")
+    ],
+    "before": Annotated[str | None, typer.Option("--before", metavar="EVENT", help="Only events before this one.")],
+    "branch": Annotated[
+        str | None, typer.Option("--branch", metavar="NAME", help="The thread's branch. \\[default: all]", show_default=False)
+    ],
+    "by": By,
+    "bytes": KeepBytes,
+    "dead": Annotated[bool, typer.Option("--dead", help="List dead letters, instead of those that wait.")],
+    "dry_run": DryRun,
+    "events": KeepLast,
+    "expect": Expect,
+    "finished": Annotated[bool, typer.Option("--finished", help="List those that were taken or done instead.")],
+    "id": Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id, instead of its key.")],
+    "keep": KeepLast,
+    "keep_bytes": KeepBytes,
+    "keep_last": KeepLast,
+    "key": Key,
+    "older_than_ms": OlderThan,
+    "only_open": Annotated[bool, typer.Option("--open", help="Only steps whose outcome is unknown.")],
+    "prefix": Prefix,
+    "priority": Annotated[int, typer.Option("--priority", metavar="N", help="0 to 9; the greatest is claimed first.")],
+    "reason": Reason,
+    "reclaimed": Annotated[
+        str, typer.Option("--reclaim", metavar="ORIGIN", help="A holder that is gone for good, whose rights move here.")
+    ],
+    "result": Result,
+    "retry_in": Annotated[str | None, typer.Option("--retry-in", metavar="AGE", help="Nobody gets it for so long: 45s, 10m.")],
+    "threads": Annotated[
+        str,
+        typer.Option("--threads", metavar="NAME|PREFIX*", help="The threads whose saves must satisfy it, under any schema."),
+    ],
+    "ticket": Annotated[str, typer.Option("--ticket", metavar="TICKET", help="The claim's ticket, as claim printed it.")],
+    "ttl_ms": Annotated[str | None, typer.Option("--ttl", metavar="AGE", help="Expire after this time: 30d, 12h, 90m or 45s.")],
+    "value": Result,
+    "vectors": Annotated[
+        str | None, typer.Option("--vector", metavar="JSON", help="A vector for searches: a list of numbers.")
+    ],
+    "version": Annotated[
+        int,
+        typer.Option("--version", metavar="N", help="The number of the version, which never changes.", show_default=False),
+    ],
+}
+"""The options of derived commands, by the fields of requests that they fill."""
+
+ARGUMENTS = {
+    "thread": "The thread's name.",
+    "namespace": "Its labels, joined by periods: memory.user-1",
+    "items": "The first label of their namespaces.",
+    "fields": "As in a filter: kind, user.age",
+    "value": "The value, as JSON. - is standard input.",
+    "file": "A JSON Schema. - is standard input.",
+}
+"""The help of arguments, by their fields; the others' words say it."""
+
+WORDS = {"amount": "AMOUNT", "document": "NAME", "queue": "WORKLIST", "items": "LABEL", "before_ms": "TIME"}
+"""The words for arguments that are not their fields' names over HTTP."""

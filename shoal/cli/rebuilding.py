@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from shoal.cli.execution import execute, failure
+from shoal.cli.execution import agreed, execute, failure
 from shoal.cli.options import DryRun, Yes
 from shoal.cli.output import emit, line, table
 from shoal.cli.target import Json, Target, Url, chosen, opened
@@ -53,7 +53,7 @@ async def _rebuild(target: Target, *, json: bool, yes: bool, dry_run: bool, leas
                 emit(document(view))
             return
         if is_asked:
-            typer.confirm("Are those that would be given up stopped, and is this what shall go on?", abort=True, err=True)
+            agreed("Are those that would be given up stopped, and is this what shall go on?", yes=False)
         elif json and not yes:
             raise failure("with --json, say --yes or --dry-run. Nothing was written.")
         made = await store.rebuild_cluster(view.plan, leases_after=leases_after)

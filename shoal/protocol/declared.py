@@ -31,7 +31,19 @@ from shoal.records import NamedTuple
 
 FILTER_TERMS_MAX = 64  # Fields, operators and list elements in one filter.
 
-__all__ = ["Action", "Cli", "Declaration", "Http", "Part", "Waits", "always", "declaration_of", "declared", "operation"]
+__all__ = [
+    "Action",
+    "Cli",
+    "Declaration",
+    "Http",
+    "Part",
+    "Waits",
+    "Would",
+    "always",
+    "declaration_of",
+    "declared",
+    "operation",
+]
 
 _Kind = TypeVar("_Kind", bound=type[Request[Any]])
 
@@ -77,16 +89,39 @@ class Http(NamedTuple):
 
 
 class Cli(NamedTuple):
-    """A plain command of an operation. It names the object, makes one request, and prints one field of the reply."""
+    """A command of an operation: it makes one request, or one for each page, and prints the reply.
 
-    command: str  # The group, and the command in it: "budget grant".
-    help: str
+    What the caller gives are the fields of the request, except those that the place decides, opaque and internal ones. A field
+    without a default is an argument, and one with a default an option.
+    """
+
+    command: str  # The group, and the command in it: "budget grant"; or one word.
     example: str  # A command line, for the help.
-    shows: str  # The field of the reply that is printed.
-    arguments: tuple[str, ...] = ()  # The fields of the request that are arguments, after the object's name.
-    options: tuple[str, ...] = ()  # The fields that are options. All other fields have their defaults.
+    shows: str = ""  # The field of the reply that people see; empty: all of it. As JSON the reply is whole.
+    help: str = ""  # Empty: the first paragraph of the request's docstring.
+    arguments: tuple[str, ...] = ()  # Fields with defaults that are arguments nevertheless.
+    options: tuple[str, ...] = ()  # Fields without defaults that are options nevertheless.
     defaults: Mapping[str, Any] = {}  # The defaults of arguments that may be omitted.
-    destroys: str = ""  # What is gone for good, as in "thread {name}": the command asks first, or takes `--yes`.
+    hides: tuple[str, ...] = ()  # Fields that keep their defaults.
+    sets: Mapping[str, Any] = {}  # As in `Http`, and so are `parts` and `one`.
+    parts: tuple[Part, ...] = ()
+    one: str = ""
+    rows: str = ""  # A list of the reply: its elements are printed, of all pages.
+    place: str = ""  # The field of a row after which the next page begins; empty: the reply's cursor, or the row itself.
+    columns: tuple[str, ...] = ()  # What people see of a row: fields, or fields of these as in "checkpoint.id"; empty: all.
+    known: bool = False  # Whether the object must exist, so that a misspelt name is rejected. A read of an object always asks.
+    alarms: bool = False  # Whether rows are a failure: the exit code is 1 if there are any.
+    destroys: str = ""  # What goes for good, as in "Delete thread {thread}": the command asks first, or takes `--yes`.
+
+
+class Would(NamedTuple):
+    """How to find out what a request would remove: a face offers it as a dry run."""
+
+    reads: Callable[[Any], Sequence[Request[Any]]]  # Of the request.
+    # The reply that the request would get: of it, of that which follows from the pages before (None: there was none), and of
+    # the reply to a read.
+    reply: Callable[[Any, Any, Any], Any]
+    next: Callable[[Any, Any], Request[Any] | None] = lambda _read, _reply: None  # The read of the next page.
 
 
 class Declaration(NamedTuple):
@@ -101,6 +136,7 @@ class Declaration(NamedTuple):
     # Whether a request removes something that it names. Its key is remembered although it found nothing: if it is sent again
     # after somebody has added that, it must not remove it. None: no such request does.
     removes: Callable[[Any], bool] | None = None
+    would: Would | None = None  # What it would remove. Of the deletion of a whole object that follows from its kind.
     drives: bool = False  # Whether a thread under a lease takes it from the lease's holder alone.
     action: Action | None = None  # None: `read` of a read, `write` of a write, `admin` of a maintenance.
     family: str = ""  # The kind of object that it is about. Empty: its second field's name says it.
@@ -124,6 +160,7 @@ def operation(
     frees: bool = False,
     makes: bool = False,
     removes: Callable[[Any], bool] | None = None,
+    would: Would | None = None,
     drives: bool = False,
     action: Action | None = None,
     family: str = "",
@@ -131,7 +168,7 @@ def operation(
     reveals: bool = False,
     hearsay: tuple[str, ...] = (),
     http: Http | Sequence[Http] = (),
-    cli: Sequence[Cli] = (),
+    cli: Cli | Sequence[Cli] = (),
 ) -> Callable[[_Kind], _Kind]:
     """Declare the operation of a request's class.
 
@@ -150,6 +187,7 @@ def operation(
             frees,
             makes,
             removes,
+            would,
             drives,
             action,
             family,
@@ -157,7 +195,7 @@ def operation(
             reveals,
             hearsay,
             (http,) if isinstance(http, Http) else tuple(http),
-            tuple(cli),
+            (cli,) if isinstance(cli, Cli) else tuple(cli),
         )
         return kind
 

@@ -24,7 +24,7 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.names import RESERVED, check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
-from shoal.protocol.declared import Http, Natural
+from shoal.protocol.declared import Http, Natural, declaration_of
 from shoal.protocol.requests import (
     QUOTAS,
     Durability,
@@ -84,6 +84,22 @@ async def exists(connection: Connection, space: str, kind: ObjectKind, name: str
     """Whether an object is there, as the serving node lists it."""
     page = await connection.read(requests.ListObjects(space, kind, name, None, 1))
     return page.names == [name]  # Of the names with this prefix, it is the first in byte order.
+
+
+async def would(connection: Connection, request: Any) -> Any:
+    """The reply that a request which removes something would get, as the serving node shows it; nothing is written."""
+    found = declaration_of(type(request)).would
+    if found is None:  # It deletes a whole object, which its second field names.
+        kind: Any = request.__struct_fields__[1]
+        return requests.Deleted(await exists(connection, request.space, kind, getattr(request, kind)))
+    reply = None
+    for first in found.reads(request):
+        read: Any = first
+        while read is not None:
+            page = await connection.read(read)
+            reply = found.reply(request, reply, page)
+            read = found.next(read, page)
+    return reply
 
 
 async def check_exists(connection: Connection, space: str, thread: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import typer.main
 
 from shoal.api.derived import FLOWS, OPERATIONS
+from shoal.api.route import SPACE
 from shoal.api.routes import BY_HAND as BY_HAND_ROUTES
 from shoal.api.routes import ROUTES
 from shoal.cli.main import app
@@ -107,6 +108,11 @@ def test_the_commands_of_operations_exist() -> None:
     declared = {cli.command for kind in operations() for cli in declaration_of(kind).cli}
     assert not declared & BY_COMMAND.keys(), "they are derived now: take them from the list"
     assert declared | BY_COMMAND.keys() <= set(commands(typer.main.get_command(app)))
+
+
+def test_every_deletion_over_http_can_be_tried() -> None:
+    deletions = [route for route in ROUTES if route.method == "DELETE" and route.path.startswith(SPACE)]
+    assert [route.path for route in deletions if "dry_run" not in route.query.__struct_fields__] == []
 
 
 def test_batches_take_writes_and_multi_reads_take_reads() -> None:

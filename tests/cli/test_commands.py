@@ -90,8 +90,9 @@ def test_show_prints_an_older_checkpoint_by_its_id(target: list[str]) -> None:
 
 def test_shared_objects_are_read(target: list[str]) -> None:
     assert documents("doc", "get", "plan", *target, *CREW) == [{"tasks": {"t1": {"done": False}}}]
-    assert documents("counter", "get", "tokens", *target, *CREW) == [512]
-    assert documents("register", "get", "goal", *target, *CREW) == [["reach", "Mars"]]
+    assert documents("counter", "get", "tokens", *target, *CREW) == [{"value": 512}]
+    (goal,) = documents("register", "get", "goal", *target, *CREW)
+    assert goal["value"] == ["reach", "Mars"]
 
 
 def test_shared_objects_are_listed(target: list[str]) -> None:
@@ -151,9 +152,9 @@ def test_a_node_that_is_not_there_is_exit_code_1() -> None:
 
 
 def test_steps_that_make_no_sense_are_not_understood(target: list[str]) -> None:
-    assert shoal("steps", "resolve", "plain", *target, *CREW).exit_code == 2
-    assert shoal("steps", "resolve", "plain", "k", "perhaps", *target, *CREW).exit_code == 2
-    assert shoal("steps", "resolve", "plain", "k", "result", "--result", "{", *target, *CREW).exit_code == 1
+    assert shoal("step", "resolve", "plain", *target, *CREW).exit_code == 2
+    assert shoal("step", "resolve", "plain", "k", "perhaps", *target, *CREW).exit_code == 2
+    assert shoal("step", "resolve", "plain", "k", "result", "--result", "{", *target, *CREW).exit_code == 1
 
 
 def test_an_approval_of_a_mistyped_thread_is_refused(target: list[str]) -> None:

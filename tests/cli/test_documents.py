@@ -43,10 +43,10 @@ def test_a_document_is_compacted_and_stays_what_it_is(target: list[str], tmp_pat
     for number in range(3):
         documents("doc", "edit", "c", file(tmp_path, {"m": {"n": number}}), *target, *MINE)
     (none,) = documents("doc", "compact", "c", "--older-than", "1d", *target, *MINE)
-    assert none == {"updates": 0, "bytes": 0}
+    assert none == {"updates": 0, "bytes": 0, "more": False}
     (done,) = documents("doc", "compact", "c", *target, *MINE)
     assert done["updates"] == 3
-    assert "0 updates are one" in lines("doc", "compact", "c", *target, *MINE)[0]
+    assert lines("doc", "compact", "c", *target, *MINE) == ["0"]
     assert documents("doc", "get", "c", *target, *MINE) == [{"m": {"n": 2}}]
     assert shoal("doc", "compact", "absent", *target, *MINE).exit_code == 1
 
@@ -69,7 +69,7 @@ def test_changes_and_conflicts_are_shown_with_their_authors(node: Running) -> No
     (lost,) = documents("doc", "conflicts", "w", "--url", node.url, *MINE)
     assert (lost["path"], sorted([lost["lost_by"], lost["stands_by"]])) == (["m", "k"], ["ada", "bob"])
     (line,) = lines("doc", "conflicts", "w", "--url", node.url, *MINE)
-    assert f'/m/k  "{lost["lost"]}" of {lost["lost_by"]}, now "{lost["stands"]}" of {lost["stands_by"]}' in line
+    assert line.endswith(f'm, k  "{lost["lost"]}"  {lost["lost_by"]}  "{lost["stands"]}"  {lost["stands_by"]}')
 
 
 async def _clash(url: str, watching: subprocess.Popen[str]) -> None:

@@ -40,14 +40,14 @@ def test_malformed_cursors_are_refused(target: list[str]) -> None:
 def test_a_message_is_sent_and_listed(target: list[str], request: pytest.FixtureRequest) -> None:
     thread = f"to-{abs(hash(request.node.name))}"
     (sent,) = documents("inbox", "send", thread, '{"review": 17}', "--key", "k", "--by", "editor", *target, *CREW)
-    assert sent["sent"]
-    (again,) = lines("inbox", "send", thread, '{"review": 17}', "--key", "k", *target, *CREW)
-    assert again == f"{sent['id']}  was sent before under this key"
+    assert sent["added"] == [True]
+    (again,) = documents("inbox", "send", thread, '{"review": 17}', "--key", "k", *target, *CREW)
+    assert again == {"ids": sent["ids"], "added": [False]}
     (listed,) = documents("inbox", "list", thread, *target, *CREW)
-    assert (listed["id"], listed["key"], listed["by"], listed["message"]) == (sent["id"], "k", "editor", {"review": 17})
+    assert ([listed["id"]], listed["key"], listed["by"], listed["value"]) == (sent["ids"], "k", "editor", {"review": 17})
     (shown,) = lines("inbox", "list", thread, *target, *CREW)
-    assert shown.endswith('[k]  from "editor"  {"review": 17}')
-    assert lines("inbox", "list", thread, "--taken", *target, *CREW) == []
+    assert shown.endswith('k  editor  {"review": 17}')
+    assert lines("inbox", "list", thread, "--finished", *target, *CREW) == []
 
 
 def test_a_message_that_is_no_json_is_refused(target: list[str]) -> None:

@@ -105,5 +105,5 @@ def test_an_option_is_spelt_as_all_are_and_explained() -> None:
 def test_every_command_that_changes_a_thread_as_somebody_takes_by() -> None:
     taking = {option.command for option in ALL if "--by" in option.names}
     assert {"shoal save", "shoal edit", "shoal merge", "shoal undo", "shoal redo", "shoal rollback"} <= taking
-    assert {"shoal pause", "shoal approve", "shoal steps", "shoal inbox send", "shoal doc edit"} <= taking
+    assert {"shoal pause", "shoal approve", "shoal step resolve", "shoal inbox send", "shoal doc edit"} <= taking
     assert {option.variable for option in ALL if "--by" in option.names} == {"SHOAL_AUTHOR"}

@@ -39,11 +39,11 @@ def test_a_schema_is_put_shown_listed_and_checked(tmp_path: Path, data: list[str
     file = tmp_path / "plan.json"
     file.write_text('{"required": ["tasks"]}')
     put = shoal("schema", "put", "plan", str(file), "--version", "1", "--threads", "*", *data)
-    assert (put.exit_code, put.stdout.split()[:3]) == (0, ["plan", "version", "1"])
+    assert (put.exit_code, put.stdout) == (0, "1\n")
     assert shoal("schema", "list", *data).stdout.split() == ["plan"]
     shown = json.loads(shoal("schema", "show", "plan", "--json", *data).stdout)
     assert (shown["version"], shown["schema"], shown["threads"]) == (1, {"required": ["tasks"]}, "*")
-    assert '"required"' in shoal("schema", "show", "plan", *data).stdout
+    assert '{"required": ["tasks"]}' in shoal("schema", "show", "plan", *data).stdout
     broken = shoal("schema", "check", "login", "--json", *data)
     assert broken.exit_code == 1
     assert json.loads(broken.stdout)["checkpoint"] == ids[-1]

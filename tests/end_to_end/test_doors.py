@@ -80,7 +80,7 @@ async def test_branches_in_the_shell(space: Space, cli: Cli) -> None:
     assert await cli("branch", "t", "side", "--at", first.id) == [{"branch": "side", "heads": [first.id]}]
     assert await cli("rollback", "t", first.id, "--by", "me") == [{"branch": "main", "heads": [first.id]}]
     assert await cli("branch", "t") == [{"branch": "main", "heads": [first.id]}, {"branch": "side", "heads": [first.id]}]
-    assert await cli("branch", "t", "side", "--delete") == [{"branch": "side", "heads": [first.id]}]
+    assert await cli("branch", "t", "side", "--delete", "--yes") == [{"branch": "side", "heads": [first.id]}]
     assert await cli("branch", "t") == [{"branch": "main", "heads": [first.id]}]
     [why] = await cli("why", "t", second.id)
     assert (why["id"], [older["id"] for older in why["earlier"]], why["events"]) == (second.id, [first.id], [])
@@ -136,7 +136,7 @@ async def test_counters_and_their_keys(space: Space, rest: Rest, cli: Cli) -> No
     assert await rest("POST", "/counters/tokens", {"add": 512, "key": "call-42"}) == {"value": 512, "added": False}
     assert await rest("POST", "/counters/tokens", {"add": -12}) == {"value": 500, "added": True}
     assert await space.counter("tokens").value() == 500
-    assert await cli("counter", "get", "tokens") == [500]
+    assert await cli("counter", "get", "tokens") == [{"value": 500}]
 
 
 async def test_registers_and_their_siblings(space: Space, rest: Rest, cli: Cli) -> None:
@@ -148,7 +148,7 @@ async def test_registers_and_their_siblings(space: Space, rest: Rest, cli: Cli) 
     await rest("PUT", "/registers/goal", {"value": "over REST", "context": seen["context"]})
     assert set(await register.siblings()) == {"by the client", "over REST"}
     await register.set("settled")
-    assert await cli("register", "get", "goal") == ["settled"]
+    assert (await cli("register", "get", "goal"))[0]["value"] == "settled"
     assert (await rest("GET", "/registers/goal"))["value"] == "settled"
 
 
@@ -303,7 +303,7 @@ async def test_all_doors_at_once_lose_nothing_and_apply_nothing_twice(url: str, 
             await rest("POST", "/threads/shared/checkpoints", {"state": {"agent": "rest", "n": n}})
 
     async def over_cli() -> None:
-        while (await cli("counter", "get", "n")) != [60]:
+        while (await cli("counter", "get", "n")) != [{"value": 60}]:
             pass
 
     await space.counter("n").add(0)

@@ -16,11 +16,11 @@ async def test_deletion_at_one_door_shows_at_all(url: str, store: Store, http: a
     assert await rest("DELETE", "/threads/t") == {"existed": True}
     assert [name async for name in store.space("erasing").threads()] == []
     assert await cli("threads") == []
-    assert await cli("delete", "t", "--yes") == [{"thread": "t", "existed": False}]
+    assert await cli("delete", "t", "--yes") == [{"existed": False}]
     await rest("POST", "/threads/t/checkpoints", SAVE)
     await rest("POST", "/threads/t/checkpoints", SAVE)
     assert (await rest("POST", "/threads/t/prune", {"keep_last": 1, "dry_run": True}))["count"] == 1
-    assert (await cli("prune", "t", "--keep-last", "1"))[0]["count"] == 1
+    assert (await cli("prune", "t", "--keep-last", "1", "--yes"))[0]["count"] == 1
     assert await store.space("erasing").thread("t").delete()
     assert await rest("DELETE", "/threads/t") == {"existed": False}
 

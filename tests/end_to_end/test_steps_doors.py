@@ -43,8 +43,8 @@ async def test_a_human_finds_what_is_open_and_settles_it(rest: Rest, cli: Cli) -
     for key in ("one", "two"):
         await rest("POST", f"/threads/t/steps/{key}", {"name": "pay", "holder": "a script"})
     assert [step["key"] for step in (await rest("GET", "/threads/t/steps?open=1&limit=1"))["steps"]] == ["one"]
-    assert [step["holder"] for step in await cli("steps", "t", "--open")] == ["a script"] * 2
-    (resolved,) = await cli("steps", "resolve", "t", "one", "result", "--result", '{"paid": true}', "--by", "ana")
+    assert [step["attempts"][0]["holder"] for step in await cli("steps", "t", "--open")] == ["a script"] * 2
+    (resolved,) = await cli("step", "resolve", "t", "one", "result", "--result", '{"paid": true}', "--by", "ana")
     assert (resolved["state"], resolved["result"], resolved["result_by"]) == ("done", {"paid": True}, "ana")
     abandoned = await rest("POST", "/threads/t/steps/two/resolve", {"how": "abandon", "by": "ana"})
     assert abandoned["state"] == "abandoned"

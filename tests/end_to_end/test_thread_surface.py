@@ -175,7 +175,7 @@ async def test_undo_and_redo_over_http(space: Space, rest: Rest) -> None:
     await rest("GET", "/threads/t/mutations?after=nothing", status=404)
 
 
-async def test_undo_in_the_shell(space: Space, cli: Cli) -> None:
+async def test_undo_in_the_shell(space: Space, rest: Rest, cli: Cli) -> None:
     await cli("save", "t", '{"n": 1}', "--label", "first")
     await cli("edit", "t", '[{"op": "replace", "path": "/n", "value": 2}]', "--by", "ana")
     await cli("undo", "t", "--by", "bob")
@@ -190,7 +190,9 @@ async def test_undo_in_the_shell(space: Space, cli: Cli) -> None:
     await cli("redo", "t")
     (label,) = await cli("labels", "t")
     assert label["label"] == "first"
-    assert await cli("labels", "t", "--remove", "first") == [{"removed": 1}]
+    assert await cli("unlabel", "t", "first", "--dry-run") == [{"count": 1}]
+    assert await rest("DELETE", "/threads/t/labels/first?dry_run=true") == {"count": 1}
+    assert await cli("unlabel", "t", "first", "--yes") == [{"count": 1}]
     assert await cli("labels", "t") == []
 
 
@@ -311,7 +313,8 @@ async def test_a_request_waits_for_a_message(space: Space, store: Store, rest: R
 
 
 async def test_a_worklist_by_its_keys(space: Space, rest: Rest, cli: Cli) -> None:
-    assert await cli("worklist", "add", "t", "files", "a/1", "b") == [{"added": 2}]
+    (put,) = await cli("worklist", "add", "t", "files", "a/1", "b")
+    assert put["added"] == [True, True]
     assert await rest("POST", "/threads/t/worklists/files/items/a%2F1/done", {"result": 7, "by": "ana"}) == {
         "first": True,
         "by": "ana",
@@ -322,10 +325,15 @@ async def test_a_worklist_by_its_keys(space: Space, rest: Rest, cli: Cli) -> Non
     (done,) = await cli("worklist", "done", "t", "files", "a/1", "--result", "8")
     assert (done["first"], done["result"]) == (False, 7)
     assert [one["key"] for one in await cli("worklist", "list", "t", "files")] == ["b"]
-    assert [one["done"][0]["by"] for one in await cli("worklist", "list", "t", "files", "--done")] == ["ana"]
+    assert [one["finishes"][0]["by"] for one in await cli("worklist", "list", "t", "files", "--finished")] == ["ana"]
     await rest("POST", "/threads/t/worklists/files/items/never/done", {"result": 1}, status=404)
+    assert (await rest("GET", f"/threads/t/worklists/files/entries/{put['ids'][0]}"))["key"] == "a/1"
+    unnamed = (await rest("POST", "/threads/t/worklists/files", {"items": [{"key": None, "value": 1}]}))["ids"][0]
+    finish = await rest("POST", f"/threads/t/worklists/files/entries/{unnamed}/done", {"result": 9})
+    assert (finish["first"], finish["result"]) == (True, 9)
+    await rest("POST", f"/threads/t/worklists/files/entries/{'0' * 64}/done", {"result": 9}, status=404)
     assert await rest("POST", "/threads/t/worklists/files/forget", {"before": "2100-01-01T00:00:00Z"}) == {
-        "count": 1,
+        "count": 2,
         "more": False,
     }
     await rest("GET", "/threads/t/worklists/files/items/a%2F1", status=404)

@@ -33,17 +33,18 @@ async def test_every_door_trims_and_says_what_is_kept(http: aiohttp.ClientSessio
     (planned,) = await cli("trim", "t", "--keep-last", "6", "--dry-run")
     assert planned == {"events": 4, "bytes": planned["bytes"], "dry_run": True}
     assert (await rest("POST", f"{EVENTS}:trim", {"keep": 8}))["events"] == 2
-    assert await cli("trim", "t", "--keep-last", "6") == [{"events": 2, "bytes": planned["bytes"] // 2, "dry_run": False}]
-    assert (await cli("trim", "t", "--keep-last", "1", "--older-than", "30d"))[0]["events"] == 0
+    (trimmed,) = await cli("trim", "t", "--keep-last", "6", "--yes")
+    assert trimmed == {"events": 2, "bytes": planned["bytes"] // 2, "dry_run": False}
+    assert (await cli("trim", "t", "--keep-last", "1", "--older-than", "30d", "--yes"))[0]["events"] == 0
     gone = await rest("GET", f"{EVENTS}?after={first}", status=410)
     assert gone["code"] == "journal-trimmed"
     found = (await rest("GET", f"{EVENTS}?after={first}&skip_trimmed=true"))["events"]
     assert [event["event"] for event in found] == [4, 5, 6, 7, 8, 9]
     assert (await rest("PUT", "/threads/t/retention", {"older_than_s": 3600, "events": 8}))["older_than_s"] == 3600
-    (kept,) = await cli("retain", "t")
+    (kept,) = await cli("retention", "t")
     assert (kept["older_than_s"], kept["events"], kept["bytes"]) == (3600, 8, None)
     assert (await store.space("trimmed").thread("t").journal.retention()).older_than == timedelta(hours=1)
-    await cli("retain", "t", "--forever")
+    await cli("retain", "t")
     assert (await rest("GET", "/threads/t/retention"))["events"] is None
 
 

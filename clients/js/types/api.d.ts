@@ -362,7 +362,7 @@ export interface components {
          */
         BatchBody: {
             /** @description Writes that are applied together or not at all. */
-            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AddEntryOp"] | components["schemas"]["AlterEntryOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["TakeOp"] | components["schemas"]["DoneOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["SendOp"] | components["schemas"]["AddItemsOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PopSetOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"])[];
+            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AddEntryOp"] | components["schemas"]["AlterEntryOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["TakeOp"] | components["schemas"]["DoneOp"] | components["schemas"]["DoneEntryOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["SendOp"] | components["schemas"]["AddItemsOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"])[];
         };
         /**
          * BatchView
@@ -584,6 +584,19 @@ export interface components {
             set: string;
         };
         /**
+         * ClearSetQuery
+         * @description Remove the members that the serving node shows, a bounded number per operation.
+         */
+        ClearSetQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
          * ClusterDocument
          * @description The owners and the node itself, as the node that answers sees them.
          */
@@ -715,7 +728,7 @@ export interface components {
          * @description The overwritten values of a document.
          */
         ConflictsView: {
-            /** @description The latest first; at most 256. */
+            /** @description The latest first; at most `document_conflicts_max`. */
             conflicts: components["schemas"]["OverwrittenView"][];
             /** @description Whether there are more, for another request. */
             more: boolean;
@@ -795,6 +808,22 @@ export interface components {
             thread: string;
         };
         /**
+         * DeleteBranchQuery
+         * @description Delete a branch of a thread, as the serving node knows it. Its checkpoints stay until they are pruned.
+         *
+         *     A save that was made at a node without knowledge of the deletion stays, as the branch's head. The journal gets an
+         *     event of kind "delete-branch" with the heads. It is no error if there is no such branch; "main" is rejected.
+         */
+        DeleteBranchQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
          * DeleteBudgetQuery
          * @description Delete a budget: nothing is granted, and the rights of all nodes end.
          *
@@ -859,6 +888,8 @@ export interface components {
          * @description Delete the values of an item that the serving node shows.
          */
         DeleteItemQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
             /**
              * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
@@ -866,6 +897,23 @@ export interface components {
             durability?: "all" | "local" | "memory" | "quorum";
             /** @description The version that it must have; empty if it must not exist. */
             expect?: string | null;
+        };
+        /**
+         * DeleteItemsQuery
+         * @description Delete all items of a namespace and of those below it.
+         *
+         *     Below a first label alone, the object's generation ends: items put without knowledge of the deletion are deleted too, even
+         *     if they arrive later, and so are the indexes. Otherwise the items that the serving node shows are deleted, a
+         *     bounded number at a time, and items that are put meanwhile stay.
+         */
+        DeleteItemsQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
         };
         /**
          * DeleteMapQuery
@@ -954,6 +1002,20 @@ export interface components {
         DeletedView: {
             /** @description Whether it existed on the serving node. */
             existed: boolean;
+        };
+        /**
+         * DequeueIdDoneBody
+         * @description Finish an entry, which is then no longer pending.
+         *
+         *     With `once`, the request is rejected if the entry was finished before; without it, the answer has the first result.
+         */
+        DequeueIdDoneBody: {
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description Reject it if the entry was finished before. Default: `false`. */
+            once?: boolean;
+            /** @description A step's or an item's result. */
+            result?: unknown;
         };
         /**
          * DequeueIdTakeBody
@@ -1050,6 +1112,31 @@ export interface components {
              * @enum {unknown}
              */
             op: "document";
+        };
+        /**
+         * DoneEntryOp
+         * @description Finish an entry, which is then no longer pending.
+         *
+         *     With `once`, the request is rejected if the entry was finished before; without it, the answer has the first result.
+         */
+        DoneEntryOp: {
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description The id. */
+            id: string;
+            /** @description Reject it if the entry was finished before. Default: `false`. */
+            once?: boolean;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "done-entry";
+            /** @description A step's or an item's result. */
+            result?: unknown;
+            /** @description A thread's name. */
+            thread: string;
+            /** @description A worklist's name. */
+            worklist: string;
         };
         /**
          * DoneOp
@@ -1230,6 +1317,19 @@ export interface components {
             op: "erase-event";
             /** @description A thread's name. */
             thread: string;
+        };
+        /**
+         * EraseEventQuery
+         * @description Erase the value of an event of a thread's journal. Its place, id, key and time stay.
+         */
+        EraseEventQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
         };
         /**
          * EraseSubjectQuery
@@ -1976,7 +2076,7 @@ export interface components {
             node: string;
             /** @description How many operations it is known to hold durably: at least these, as long as it has not `told` them. */
             operations: number | null;
-            /** @description How many origins there are; the vector lists at most 1,000 of them. */
+            /** @description How many origins there are; the vector lists at most `status_origins_max` of them. */
             origins: number;
             /**
              * @description In the present epoch of the list of members.
@@ -2366,35 +2466,6 @@ export interface components {
         PlaceView: {
             /** @description 0 at the start. */
             place: number;
-        };
-        /**
-         * PopSetBody
-         * @description Remove the first `count` members that the serving node shows, in the order of their bytes, and return them.
-         *
-         *     It returns fewer if the set has fewer, or if they would not fit in one answer. On one node no two of these requests return
-         *     the same member, and none returns one whose removal the node knows. Two nodes that have not heard of each other's may.
-         */
-        PopSetBody: {
-            /** @description How many. Default: `1`. */
-            count?: number;
-        };
-        /**
-         * PopSetOp
-         * @description Remove the first `count` members that the serving node shows, in the order of their bytes, and return them.
-         *
-         *     It returns fewer if the set has fewer, or if they would not fit in one answer. On one node no two of these requests return
-         *     the same member, and none returns one whose removal the node knows. Two nodes that have not heard of each other's may.
-         */
-        PopSetOp: {
-            /** @description How many. Default: `1`. */
-            count?: number;
-            /**
-             * @description The operation.
-             * @enum {unknown}
-             */
-            op: "pop-set";
-            /** @description A set's name. */
-            set: string;
         };
         /**
          * PresenceView
@@ -3359,6 +3430,19 @@ export interface components {
             op: "remove-entry";
         };
         /**
+         * RemoveEntryQuery
+         * @description Remove all that the serving node shows of a key.
+         */
+        RemoveEntryQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
          * RemoveTagsBody
          * @description Remove tags of a subject; the objects stay.
          */
@@ -3819,16 +3903,6 @@ export interface components {
             value: unknown;
         };
         /**
-         * SetPoppedView
-         * @description The members that were removed.
-         */
-        SetPoppedView: {
-            /** @description Empty if the set is. */
-            members: unknown[];
-            /** @description The number of members that are left. */
-            size: number;
-        };
-        /**
          * SetQuotaBody
          * @description Replace the quota of a space, on all nodes. Of a limit, null: as each node's configuration says; 0: none.
          */
@@ -4214,6 +4288,21 @@ export interface components {
             fields: string[];
             /** @description Items, in order. */
             label: string;
+        };
+        /**
+         * UnlabelQuery
+         * @description Remove labels from their checkpoints, and delete their notes.
+         *
+         *     A checkpoint that another node saves concurrently under one of them keeps it.
+         */
+        UnlabelQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
         };
         /**
          * UnlabelledView

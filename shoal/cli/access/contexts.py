@@ -19,7 +19,8 @@ from urllib.parse import urlsplit
 import typer
 
 from shoal.cli import target
-from shoal.cli.options import Yes
+from shoal.cli.execution import agreed
+from shoal.cli.options import DryRun, Yes
 from shoal.cli.output import emit, line, table
 from shoal.cli.target import Json
 from shoal.errors import InvalidInput, NotFound
@@ -104,15 +105,17 @@ def list_all(json: Json = False) -> None:
 
 
 @group.command()
-def remove(name: Name, yes: Yes = False) -> None:
+def remove(name: Name, yes: Yes = False, dry_run: DryRun = False) -> None:
     """Forget a server. Its token's file stays.
 
     Example: shoal context remove crew --yes
     """
     found = read()
     _known(found, name)
-    if not yes:
-        typer.confirm(f"Forget context {name} ({found.named[name].url})?", abort=True, err=True)
+    if dry_run:
+        line(f"would remove {name} ({found.named[name].url})")
+        return
+    agreed(f"Forget context {name} ({found.named[name].url})?", yes=yes)
     rest = {each: context for each, context in found.named.items() if each != name}
     _write(Contexts("" if name == found.current else found.current, rest))
     line(f"removed {name}")

@@ -9,9 +9,10 @@ import typer
 from shoal.cli.absence import check_thread
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described, event_text
+from shoal.cli.execution import agreed
 from shoal.cli.ids import SHORT, checkpoint_id, checkpoint_or_branch
 from shoal.cli.options import Branch as BranchName
-from shoal.cli.options import By, Limit, Reason, Reveal, ThreadName
+from shoal.cli.options import By, DryRun, Limit, Reason, Reveal, ThreadName, Yes
 from shoal.cli.output import emit, line, note, pairs, to_text
 from shoal.cli.terminal import Listing
 from shoal.errors import NotFound
@@ -102,6 +103,8 @@ def branch(
     delete: Annotated[
         bool, typer.Option("--delete", help="Delete the branch. Its checkpoints stay until they are pruned.")
     ] = False,
+    yes: Yes = False,
+    dry_run: DryRun = False,
 ) -> Work:
     """List a thread's branches, create one, or delete one.
 
@@ -109,13 +112,16 @@ def branch(
     """
     if delete and (name is None or at is not None):
         raise typer.BadParameter("--delete needs the name of the branch, and no --at.")
+    if delete and not dry_run:
+        agreed(f"Delete branch {name} of thread {thread} of space {run.space} on every node?", yes=yes)
 
     async def work(store: Store) -> None:
         if name is None:
             await check_thread(store, run.space, thread)
         handle = store.space(run.space).thread(thread)
         if name is not None and delete:
-            gone = await handle.delete_branch(name)
+            there = {each.name: each for each in await handle.branches()} if dry_run else {}
+            gone = there.get(name) if dry_run else await handle.delete_branch(name)
             if gone is None:
                 raise NotFound(
                     f"thread {thread!r} has no branch {name!r}. Nothing was written. List them with `shoal branch {thread}`."

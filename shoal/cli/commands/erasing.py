@@ -1,4 +1,4 @@
-"""`shoal prune`, `shoal delete`, `shoal space` and `shoal subject`: deletions, which cannot be undone, and what they find.
+"""`shoal space` and `shoal subject`: deletions in several steps, which cannot be undone, and what they find.
 
 Quotas are here as well, because all commands of a space are one group.
 """
@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import typer
 
-from shoal.cli.arguments import age_of, bytes_of
+from shoal.cli.arguments import bytes_of
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.execution import FAILED, execute
-from shoal.cli.options import PANEL, DryRun, KeepLast, OlderThan, ThreadName, Yes
+from shoal.cli.execution import FAILED, agreed, execute
+from shoal.cli.options import PANEL, DryRun, Yes
 from shoal.cli.output import emit, line
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.cli.terminal import shown_bytes
 from shoal.config import Config
 from shoal.errors import Unsupported
-from shoal.workflows.spaces import DeleteSpace, exists
+from shoal.workflows.spaces import DeleteSpace
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
@@ -33,8 +33,6 @@ _POLL_S = 0.1
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
-    app.command(rich_help_panel=PANEL)(prune)
-    app.command(rich_help_panel=PANEL)(delete)
     group = typer.Typer(
         no_args_is_help=True, help="The quota of a space; its deletion with everything in it, and of its keys as well."
     )
@@ -50,63 +48,6 @@ def register(app: typer.Typer) -> None:
     app.add_typer(subjects, name="subject", rich_help_panel=PANEL)
 
 
-@in_store
-def prune(
-    run: Run,
-    thread: ThreadName,
-    keep_last: KeepLast = 10,
-    older_than: OlderThan = None,
-    branch: Annotated[
-        str | None, typer.Option("--branch", metavar="NAME", help="The thread's branch. \\[default: all]")
-    ] = None,
-    dry_run: DryRun = False,
-) -> Work:
-    """Prune a thread's old checkpoints. The last of each branch stay, and heads, labelled ones, and those where branches part.
-
-    Example: shoal prune researcher-1 --keep-last 20 --older-than 30d --dry-run --data ./state --space crew
-    """
-    age = None if older_than is None else age_of(older_than)
-
-    async def work(store: Store) -> None:
-        handle = store.space(run.space).thread(thread)
-        kept = 10 if keep_last is None else keep_last
-        report = await handle.prune(keep_last=kept, older_than=age, branch=branch, dry_run=dry_run)
-        if run.json:
-            emit(msgspec.structs.asdict(report))
-            return
-        stays = ", ".join(f"{count:,} {reason}" for reason, count in report.stays.items())
-        count = f"{report.count:,} checkpoints {'would go' if dry_run else 'went'}"
-        line(f"{count}, {shown_bytes(report.bytes)}; {stays or 'none'} stay")
-
-    return work
-
-
-@in_store
-def delete(
-    run: Run,
-    thread: ThreadName,
-    yes: Yes = False,
-    dry_run: DryRun = False,
-) -> Work:
-    """Delete a thread on every node: its checkpoints, branches and journal. This cannot be undone.
-
-    Example: shoal delete researcher-1 --yes --data ./state --space crew
-    """
-    if not yes and not dry_run:
-        typer.confirm(f"Delete thread {thread} of space {run.space} on every node, for good?", abort=True, err=True)
-
-    async def work(store: Store) -> None:
-        if dry_run:
-            is_there = await exists(store.connection, run.space, "thread", thread)
-            told = f"would delete {thread}" if is_there else f"there is no thread {thread}"
-            run.show({"thread": thread, "existed": is_there}, told)
-            return
-        existed = await store.space(run.space).thread(thread).delete()
-        run.show({"thread": thread, "existed": existed}, f"deleted {thread}" if existed else f"there was no thread {thread}")
-
-    return work
-
-
 def delete_space(
     space: Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)],
     yes: Yes = False,
@@ -119,8 +60,8 @@ def delete_space(
 
     Example: shoal space delete crew --yes --data ./state
     """
-    if not yes and not dry_run:
-        typer.confirm(f"Delete everything in space {space} on every node, for good?", abort=True, err=True)
+    if not dry_run:
+        agreed(f"Delete everything in space {space} on every node, for good?", yes=yes)
     execute(_delete_space(chosen(data, url, environment=os.environ), space, json=json, dry_run=dry_run))
 
 
@@ -143,6 +84,7 @@ async def _delete_space(target: Target, space: str, *, json: bool, dry_run: bool
 def erase_space(
     space: Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)],
     yes: Yes = False,
+    dry_run: DryRun = False,
     within: Annotated[
         float | None,
         typer.Option("--within", metavar="SECONDS", min=0.0, help="Wait so long for the keys. \\[default: 0; with --data 60]"),
@@ -158,8 +100,10 @@ def erase_space(
 
     Example: shoal space erase crew --yes --url http://127.0.0.1:7400
     """
-    if not yes:
-        typer.confirm(f"Erase everything in space {space} on every node, for good?", abort=True, err=True)
+    if dry_run:
+        execute(_delete_space(chosen(data, url, environment=os.environ), space, json=json, dry_run=True))
+        return
+    agreed(f"Erase everything in space {space} on every node, for good?", yes=yes)
     execute(_erase_space(chosen(data, url, environment=os.environ), space, within_s=within, json=json))
 
 
@@ -266,13 +210,22 @@ def tag(run: Run, subject: Subject, kind: Kind, name: Named, part: Part = "") ->
 
 
 @in_store
-def untag(run: Run, subject: Subject, kind: Kind, name: Named, part: Part = "") -> Work:
-    """Remove a tag. The object stays.
+def untag(
+    run: Run, subject: Subject, kind: Kind, name: Named, part: Part = "", yes: Yes = False, dry_run: DryRun = False
+) -> Work:
+    """Remove a tag, so that `find` and `erase` pass the object over. The object stays.
 
-    Example: shoal subject untag ana thread intake-7 --data ./state --space clinic
+    Example: shoal subject untag ana thread intake-7 --yes --data ./state --space clinic
     """
+    if not dry_run:
+        agreed(f"Remove the tag of {kind} {name} with {subject}, so that its data is not erased with that person's?", yes=yes)
 
     async def work(store: Store) -> None:
+        if dry_run:
+            tags = await store.space(run.space).subjects.find(subject)
+            is_there = any((each.kind, each.name, each.part) == (kind, name, part) for each in tags)
+            run.show({"removed": is_there}, "would be removed" if is_there else "there is no such tag")
+            return
         changed = await store.space(run.space).subjects.untag(subject, cast("SubjectKind", kind), name, part)
         run.show({"removed": changed}, "removed" if changed else "there was no such tag")
 
@@ -315,8 +268,7 @@ def erase_subject(
     if dry_run:
         execute(_find_subject(chosen(data, url, environment=os.environ), subject, within, json=json))
         return
-    if not yes:
-        typer.confirm(f"Delete all that is tagged with {subject} on every node, for good?", abort=True, err=True)
+    agreed(f"Delete all that is tagged with {subject} on every node, for good?", yes=yes)
     execute(_erase_subject(chosen(data, url, environment=os.environ), subject, within, json=json))
 
 

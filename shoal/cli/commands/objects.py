@@ -1,75 +1,112 @@
-"""`shoal watch`, and the shared objects: `doc`, `counter`, `register`, `set`, `map`, `budget`."""
+"""The objects that a space's agents share, and the parts of threads: derived commands, and beside them what is edited in place,
+followed, or found by conditions: `doc get|edit|watch`, `items search|namespaces`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, cast
+from json import loads
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import msgspec
 import typer
 
-from shoal.cli.absence import other_spaces, print_names, similar
+from shoal import values
+from shoal.cli.absence import check_there
+from shoal.cli.arguments import fields_of, file_text, json_of, json_of_file
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.commands import documents
-from shoal.cli.derived import add_derived
-from shoal.cli.options import PANEL, LimitOrAll, Prefix, Yes
-from shoal.cli.output import emit, moment, plain, to_text
-from shoal.cli.terminal import show_value
-from shoal.client.store import Space, Store
-from shoal.client.watching import Change, Reset
-from shoal.errors import NotFound
-from shoal.records import NamedTuple
+from shoal.cli.derived import add_commands, group_of
+from shoal.cli.options import PANEL, By, Limit, LimitOrAll
+from shoal.cli.output import emit, to_text
+from shoal.cli.terminal import Listing, ago, show_value
+from shoal.protocol import requests
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
+    from shoal.kinds.document.handle.changes import DocumentChange
+    from shoal.kinds.items.handle.item import Item
 
 Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 
-class _Kind(NamedTuple):
-    """A kind of shared object: its command, its name, and how it is listed and read."""
-
-    command: str
-    noun: str
-    names: Callable[[Space, str], AsyncIterator[str]]  # The names that begin with the text, in byte order.
-    read: Callable[[Space, str], Awaitable[Any]]
-    by_hand: tuple[Callable[..., None], ...] = ()  # Commands in addition to the derived ones.
-
-
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
-    app.command(rich_help_panel=PANEL)(watch)
-    for kind in _KINDS:
-        group = _group(kind)
-        if kind.command == "doc":
-            documents.extend(group)
-        app.add_typer(group, name=kind.command, rich_help_panel=PANEL)
+    add_commands(app, "labels", "unlabel", "append", "event", "consumers", "trim", "retain", "retention", "inbox")
+    add_commands(app, "steps", "step", "pause", "approve", "prune", "delete", "spaces")
+    documents = group_of("doc")
+    for command in (get, edit, watch):
+        documents.command()(command)
+    app.add_typer(documents, name="doc", rich_help_panel=PANEL)
+    add_commands(app, "counter", "register", "set", "map", "budget")
+    items = group_of("items")
+    for command in (search, namespaces):
+        items.command()(command)
+    app.add_typer(items, name="items", rich_help_panel=PANEL)
+    add_commands(app, "schema")
+
+
+@in_store
+def get(run: Run, name: Name) -> Work:
+    """Print a document as JSON.
+
+    Example: shoal doc get plan --data ./state --space crew
+    """
+
+    async def work(store: Store) -> None:
+        await check_there(store, run.space, "document", name)
+        reply = await store.connection.read(requests.ReadDocumentJson(run.space, name))
+        content = values.from_json(loads(reply.json))
+        emit(content) if run.json else show_value(content)
+
+    return work
+
+
+@in_store
+def edit(
+    run: Run,
+    name: Name,
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="JSON; - is standard input.", show_default=False)],
+    patch: Annotated[bool, typer.Option("--patch", help="FILE is a JSON Patch (RFC 6902).")] = False,
+    by: By = "",
+) -> Work:
+    """Edit a document in place until it equals FILE, with small changes, and print it. --patch only changes the named places.
+
+    Example: shoal doc edit plan plan.json --url http://127.0.0.1:7400
+    """
+    given: Any = file_text(source) if patch else json_of_file(source)
+
+    async def work(store: Store) -> None:
+        if patch:
+            request = requests.Patch(run.space, name, given.encode(), by)
+            reply = await store.connection.write(request, key=None, durability=None)
+            content = values.from_json(loads(reply.json))
+        else:
+            async with await store.space(run.space).document(name, author=by) as document:
+                document.replace(given)
+                await document.flush()
+                content = document.to_py()
+        emit(content) if run.json else show_value(content)
+
+    return work
 
 
 @in_store
 def watch(
     run: Run,
-    prefix: Prefix = "",
-    kind: Annotated[
-        list[str] | None, typer.Option("--kind", metavar="KIND", help="Only objects of this kind; may be repeated.")
-    ] = None,
-    after: Annotated[
-        str | None,
-        typer.Option("--after", metavar="BOOKMARK", help="Only changes after this bookmark; --json shows bookmarks."),
-    ] = None,
+    name: Name,
     limit: LimitOrAll = None,
 ) -> Work:
-    """Print every change in a space, from now on or after a bookmark, until Ctrl-C.
+    """Print the changes of a document and their authors from now on, until Ctrl-C.
 
-    Example: shoal watch --url http://127.0.0.1:7400 --space crew
+    Example: shoal doc watch plan --url http://127.0.0.1:7400
     """
-    kinds = kind or []
 
     async def work(store: Store) -> None:
-        shown = 0
-        watching = store.space(run.space).watch(prefix=prefix, kinds=cast("Any", kinds), after=after)
-        async with aclosing(watching) as changes:
-            async for change in changes:
-                run.show(_fields(change), _change(change))
+        async with await store.space(run.space).document(name) as document:
+            shown = 0
+            async for change in document.changes():
+                run.show({**asdict(change), "path": list(change.path)}, _told(change))
                 shown += 1
                 if shown == limit:
                     return
@@ -77,129 +114,97 @@ def watch(
     return work
 
 
-def _fields(change: Change | Reset) -> dict[str, Any]:
-    if isinstance(change, Reset):
-        return {"what": "reset", "reason": change.reason, "bookmark": change.bookmark}
-    told = {field: getattr(change, field) for field in ("space", "kind", "name", "what", "id", "hlc", "wall_ms")}
-    return {**told, "bookmark": change.bookmark}
-
-
-def _change(change: Change | Reset) -> str:
-    if isinstance(change, Reset):
-        return f"some changes were left out: {change.reason}. Read again what you follow."
-    return f"{moment(change.wall_ms)}  {change.kind} {change.name}  {change.what}  {change.id}".rstrip()
-
-
-def _group(kind: _Kind) -> typer.Typer:
-    """The commands of one kind of object: `get NAME`, `list`, and those that change one."""
-    group = typer.Typer(no_args_is_help=True, help=f"Look at the {kind.noun}s that a space's agents share.")
-    add_derived(group, kind.command)
-    for command in kind.by_hand:
-        group.command()(command)
-
-    @group.command(name="get", help=f"Print a {kind.noun} as JSON.")
-    @in_store
-    def get(run: Run, name: Name) -> Work:
-        return lambda store: _get(store, run, name, kind)
-
-    @group.command(name="list", help=f"List a space's {kind.noun}s, one name a line.")
-    @in_store
-    def list_names(run: Run) -> Work:
-        return lambda store: print_names(
-            kind.names(store.space(run.space), ""), store, run.space, what=f"{kind.noun}s", json=run.json
-        )
-
-    return group
-
-
-async def _get(store: Store, run: Run, name: str, kind: _Kind) -> None:
-    space = store.space(run.space)
-    # An object that was never written reads as empty, or as 0. That is
-    # right for agents, but for a person it would hide a misspelt name.
-    if not await _exists(kind.names(space, name), name):
-        raise NotFound(
-            f"there is no {kind.noun} {name!r} in space {run.space!r}. `shoal {kind.command} list` lists the "
-            "existing ones." + (await other_spaces(store, run.space) or await similar(name, kind.names(space, "")))
-        )
-    value = await kind.read(space, name)
-    emit(value) if run.json else show_value(value)
+def _told(change: DocumentChange) -> str:
+    told = {"delete": [change.old], "set": [change.old, change.new], "conflict": [change.old, change.new]}
+    what = " → ".join(map(to_text, told.get(change.kind, [change.new])))
+    lost = f" (lost: {change.lost_by})" if change.lost_by else ""
+    return f"{change.kind} /{'/'.join(map(str, change.path))}  {what}  {change.author}{lost}".rstrip()
 
 
 @in_store
-def clear(
+def search(
     run: Run,
-    name: Name,
-    yes: Yes = False,
+    namespace: Annotated[
+        str, typer.Argument(metavar="[NAMESPACE]", help="Its labels, joined by periods; by default all.", show_default=False)
+    ] = "",
+    filter: Annotated[
+        list[str] | None,
+        typer.Option("--filter", metavar="KEY=VALUE|JSON", help="Only those with these fields and values; may be repeated."),
+    ] = None,
+    limit: Limit = 100,
+    vector: Annotated[
+        str | None,
+        typer.Option("--vector", metavar="JSON", help="A vector, as a list of numbers: list the nearest items first."),
+    ] = None,
+    suffix: Annotated[
+        str,
+        typer.Option(
+            "--suffix", metavar="LABELS", help="Only namespaces that end with these labels; * is any label.", show_default=False
+        ),
+    ] = "",
+    explain: Annotated[bool, typer.Option("--explain", help="Show how they are found instead.")] = False,
 ) -> Work:
-    """Remove all elements of a set, and print their number.
+    """List items of a namespace and those below it.
 
-    Example: shoal set clear urls --yes --data ./state
+    Example: shoal items search memory --filter colour=blue --filter '{"age": {"$gte": 18}}' --data ./state
     """
-    if not yes:
-        typer.confirm(f"Remove all elements of set {name} of space {run.space}, for good?", abort=True, err=True)
+    wanted = fields_of(filter) if filter else None
+    nearest = None if vector is None or explain else json_of(vector, "--vector")
 
     async def work(store: Store) -> None:
-        removed = await store.space(run.space).set(name).clear()
-        run.show({"removed": removed}, str(removed))
+        items = store.space(run.space).items
+        if explain:
+            plan = await items.explain(_labels(namespace), filter=wanted, limit=limit)
+            how = plan.how if plan.field is None else f"{plan.how} of the index of {plan.field}"
+            run.show(asdict(plan), f"{how}: {plan.index_rows} index rows, {plan.item_rows} items")
+            return
+        ending = _labels(suffix)
+        found = await items.search(_labels(namespace), filter=wanted, vector=nearest, suffix=ending, limit=limit)
+        none = f"no such items in space {run.space!r}."
+        with Listing("namespace", "key", "value", "updated", json=run.json, none=none) as rows:
+            for item in found:
+                place, value = ".".join(item.namespace), to_text(item.value)
+                rows.add(_described(item), f"{place}  {item.key}  {value}", place, item.key, value, ago(item.updated))
 
     return work
 
 
 @in_store
-def history(run: Run, name: Name) -> Work:
-    """Print the values that a register was set to last, the latest first: when, by whom, and the value.
+def namespaces(
+    run: Run,
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Labels joined by periods; * is any label.", show_default=False)
+    ] = "",
+    depth: Annotated[int | None, typer.Option("--depth", min=1, metavar="N", help="Cut namespaces to so many labels.")] = None,
+    limit: Limit = 100,
+) -> Work:
+    """List namespaces that hold items.
 
-    Example: shoal register history goal --data ./state
+    Example: shoal items namespaces memory --depth 2 --data ./state
     """
 
     async def work(store: Store) -> None:
-        for past in await store.space(run.space).register(name).history():
-            value = to_text(past.value) if past.is_kept else f"({past.size} bytes)"
-            text = f"{past.time:%Y-%m-%d %H:%M:%SZ}  {past.by or '-'}  {value}"
-            run.show({**asdict(past), "time": past.time.isoformat()}, plain(text))
+        found = await store.space(run.space).items.namespaces(prefix=_labels(prefix), max_depth=depth, limit=limit)
+        with Listing("namespace", json=run.json, none=f"no such namespaces in space {run.space!r}.") as rows:
+            for labels in found:
+                rows.add(list(labels), ".".join(labels), ".".join(labels))
 
     return work
 
 
-async def _exists(names: AsyncIterator[str], name: str) -> bool:
-    """Whether `name` is among `names`, which begin with it and are in order, so that it would be the first."""
-    async for found in names:
-        return found == name
-    return False
+def _labels(namespace: str) -> Sequence[str]:
+    return tuple(namespace.split(".")) if namespace else ()
 
 
-async def _read_document(space: Space, name: str) -> Any:
-    async with await space.document(name) as document:
-        return document.to_py()
-
-
-async def _read_counter(space: Space, name: str) -> Any:
-    return await space.counter(name).value()
-
-
-async def _read_register(space: Space, name: str) -> Any:
-    return await space.register(name).get()
-
-
-async def _read_set(space: Space, name: str) -> Any:
-    return await space.set(name).members()
-
-
-async def _read_map(space: Space, name: str) -> Any:
-    return {entry.key: entry.value for entry in await space.map(name).entries()}
-
-
-async def _read_budget(space: Space, name: str) -> Any:
-    found = asdict(await space.budget(name).rights())
-    parts = {part: [msgspec.structs.asdict(each) for each in found[part]] for part in ("holders", "conflicts")}
-    return {**found, **parts}
-
-
-_KINDS = (
-    _Kind("doc", "document", Space.documents, _read_document),
-    _Kind("counter", "counter", Space.counters, _read_counter),
-    _Kind("register", "register", Space.registers, _read_register, (history,)),
-    _Kind("set", "set", Space.sets, _read_set, (clear,)),
-    _Kind("map", "map", Space.maps, _read_map),
-    _Kind("budget", "budget", Space.budgets, _read_budget),
-)
+def _described(item: Item) -> dict[str, Any]:
+    return {
+        "namespace": list(item.namespace),
+        "key": item.key,
+        "value": item.value,
+        "version": item.version,
+        "created": item.created.isoformat(),
+        "updated": item.updated.isoformat(),
+        "expires": None if item.expires is None else item.expires.isoformat(),
+        "siblings": item.siblings,
+        **({} if item.score is None else {"score": item.score}),
+    }

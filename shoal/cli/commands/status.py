@@ -1,4 +1,4 @@
-"""`shoal status`, `shoal spaces` and `shoal cluster`: a store as a whole, and who the members of its cluster are.
+"""`shoal status` and `shoal cluster`: a store as a whole, and who the members of its cluster are.
 
 A change of the members goes on by itself: its command waits until it is done and prints each step, unless `--no-wait` is given.
 
@@ -36,7 +36,6 @@ _UNKNOWN = ("unknown", "unknown", "unknown")
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(status)
-    app.command(rich_help_panel=PANEL)(spaces)
     group = typer.Typer(no_args_is_help=True, help="Show, add, drain, replace and forget the nodes of a cluster.")
     for command in (members, add, drain, replace, forget, cancel, rebuild, leftovers, rotate_key):
         group.command()(command)
@@ -130,21 +129,6 @@ def _show_cluster(cluster: ClusterView) -> None:
 
 def _state(member: Member) -> str:
     return member.state if member.part == "member" else f"{member.state}, {member.part}"
-
-
-def spaces(data: Data = None, url: Url = None, json: Json = False) -> None:
-    """List the spaces, one name per line.
-
-    Example: shoal spaces --data ./state
-    """
-    execute(_spaces(chosen(data, url, environment=os.environ), json=json))
-
-
-async def _spaces(target: Target, *, json: bool) -> None:
-    async with opened(target) as store:
-        with Listing("space", json=json, none="nothing was written to this store yet.") as rows:
-            async for name in store.spaces():
-                rows.add(name, name, name)
 
 
 def members(url: Url = None, json: Json = False) -> None:

@@ -1,4 +1,4 @@
-"""`shoal threads`, `shoal log`, `shoal show`, `shoal labels`: threads and their checkpoints."""
+"""`shoal threads`, `shoal log`, `shoal show`, `shoal resume`: threads and their checkpoints."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from shoal.cli.terminal import Listing, ago, is_terminal, show_value
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound
 from shoal.kinds.journal.flows import Event
+from shoal.kinds.step.flows import StepRecord
 from shoal.kinds.step.handle.resume import Standing
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
-from shoal.kinds.thread.flows.export import event_record
+from shoal.kinds.thread.flows.export import event_record, step_record
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.records import NamedTuple
 from shoal.values.codec import LANGGRAPH
@@ -35,7 +36,7 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(threads)
     app.command(rich_help_panel=PANEL)(log)
     app.command(rich_help_panel=PANEL)(show)
-    app.command(rich_help_panel=PANEL)(labels)
+    app.command(rich_help_panel=PANEL)(resume)
 
 
 @in_store
@@ -287,35 +288,6 @@ def event_text(event: Event) -> str:
 
 
 @in_store
-def labels(
-    run: Run,
-    thread: ThreadName,
-    prefix: Prefix = "",
-    remove: Annotated[
-        list[str] | None,
-        typer.Option("--remove", metavar="LABEL", help="Remove this label; may be repeated."),
-    ] = None,
-) -> Work:
-    """List a thread's labels and their checkpoints, or remove labels.
-
-    Example: shoal labels researcher-1 --data ./state --space crew
-    """
-
-    async def work(store: Store) -> None:
-        await check_thread(store, run.space, thread)
-        handle = store.space(run.space).thread(thread)
-        if remove:
-            removed = await handle.unlabel(*remove)
-            run.show({"removed": removed}, f"{removed} removed")
-            return
-        with Listing("label", "checkpoint", json=run.json, none=f"thread {thread!r} has no such labels.") as rows:
-            async for label, id in handle.labels(prefix):
-                rows.add({"label": label, "checkpoint": id}, f"{id}  {to_text(label)[1:-1]}", label, id[:SHORT])
-
-    return work
-
-
-@in_store
 def show(
     run: Run,
     thread: ThreadName,
@@ -349,3 +321,61 @@ def show(
         emit(described(found) | {"state": state}) if run.json else show_value(state)
 
     return work
+
+
+@in_store
+def resume(
+    run: Run,
+    thread: ThreadName,
+    branch: Branch = "main",
+) -> Work:
+    """Show the state from which an agent would resume: the newest state by quorum, and the reason.
+
+    Example: shoal resume support-1 --url http://n1:7400
+    """
+
+    async def work(store: Store) -> None:
+        found = await store.space(run.space).thread(thread).resume(branch=branch)
+        shown = {} if found.checkpoint is None else found.checkpoint.redacted
+        if not run.json:
+            line(found.reason.text)
+            for record in found.open:
+                line(_step_line(record))
+            show_value(shown)
+            return
+        emit(
+            {
+                "checkpoint": found.reason.head,
+                "state": shown,
+                "at": found.at,
+                "stack": found.stack,
+                "open": [step_record(record) for record in found.open],
+                "events": [event_record(event) for event in found.events],
+                "reason": {
+                    "text": found.reason.text,
+                    "other_heads": list(found.reason.other_heads),
+                    "skipped": list(found.reason.skipped),
+                    "unresolved": list(found.reason.unresolved),
+                    "quorum": found.reason.quorum,
+                    "staleness": found.reason.staleness,
+                },
+            }
+        )
+
+    return work
+
+
+def _notes(record: StepRecord) -> list[str]:
+    notes = [f"{len(record.attempts)} attempts"] if len(record.attempts) > 1 else []
+    if record.state == "open":
+        notes.append(f"held by {record.holder or 'somebody'} since {record.since:%Y-%m-%d %H:%M:%S}Z")
+    if record.error and record.state == "failed":
+        notes.append(to_text(dict(record.error)))
+    if record.state == "done":
+        notes.append(to_text(record.result))
+    return notes
+
+
+def _step_line(record: StepRecord) -> str:
+    notes = "  ".join(_notes(record))
+    return f"{record.begun:%Y-%m-%d %H:%M:%S}Z  {record.state:<9}  {record.name}  [{record.key}]  {notes}".rstrip()

@@ -37,16 +37,12 @@ __all__ = [
         ops=("grant",),
         example={"amount": 100, "key": "call-17"},
     ),
-    cli=[
-        Cli(
-            "budget grant",
-            "Add to the amount that may be spent, and print the amount left.",
-            "shoal budget grant tokens 100000 --data ./state",
-            shows="remaining",
-            arguments=("amount",),
-            options=("key",),
-        )
-    ],
+    cli=Cli(
+        "budget grant",
+        "shoal budget grant tokens 100000 --data ./state",
+        shows="remaining",
+        help="Add to the amount that may be spent, and print the amount left.",
+    ),
 )
 class Grant(ObjectWrite["Granted"], array_like=True, frozen=True, tag="grant"):
     """Add to the amount that may be spent. Of all grants with one `key`, one counts."""
@@ -76,16 +72,12 @@ class Granted(Reply, array_like=True, frozen=True, tag="granted"):
         errors=(BudgetExhausted, RightsElsewhere),
         example={"amount": 100, "key": "call-17"},
     ),
-    cli=[
-        Cli(
-            "budget spend",
-            "Spend an amount, if enough is left, and print the amount left.",
-            "shoal budget spend tokens 512 --url http://127.0.0.1:7400",
-            shows="remaining",
-            arguments=("amount",),
-            options=("key",),
-        )
-    ],
+    cli=Cli(
+        "budget spend",
+        "shoal budget spend tokens 512 --url http://127.0.0.1:7400",
+        shows="remaining",
+        help="Spend an amount, if enough is left, and print the amount left.",
+    ),
 )
 class Spend(ObjectWrite["Spent"], array_like=True, frozen=True, tag="spend"):
     """Spend an amount that the serving node has rights to, or can get. Of all spends with one `key`, one counts."""
@@ -112,16 +104,12 @@ class Spent(Reply, array_like=True, frozen=True, tag="spent"):
         errors=(BudgetExhausted, RightsElsewhere),
         example={"amount": 100},
     ),
-    cli=[
-        Cli(
-            "budget draw",
-            "Draw rights, so that the node may spend an amount alone, and print the rights that it has.",
-            "shoal budget draw tokens 5000 --url http://127.0.0.1:7400",
-            shows="rights",
-            arguments=("amount",),
-            options=("reclaimed",),
-        )
-    ],
+    cli=Cli(
+        "budget draw",
+        "shoal budget draw tokens 5000 --url http://127.0.0.1:7400",
+        shows="rights",
+        help="Draw rights, so that the node may spend an amount alone, and print the rights that it has.",
+    ),
 )
 class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-rights"):
     """Draw rights for the serving node, so that it may spend them alone.
@@ -145,15 +133,12 @@ class DrawRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="draw-
         errors=(BudgetExhausted,),
         example={"amount": 50},
     ),
-    cli=[
-        Cli(
-            "budget release",
-            "Give up to AMOUNT of the node's rights back, so that other nodes can draw them, and print what is left.",
-            "shoal budget release tokens 5000 --url http://127.0.0.1:7400",
-            shows="rights",
-            arguments=("amount",),
-        )
-    ],
+    cli=Cli(
+        "budget release",
+        "shoal budget release tokens 5000 --url http://127.0.0.1:7400",
+        shows="rights",
+        help="Give up to AMOUNT of the node's rights back, so that other nodes can draw them, and print what is left.",
+    ),
 )
 class ReleaseRights(ObjectWrite["Rights"], array_like=True, frozen=True, tag="release-rights"):
     """Give rights of the serving node back, so that others can draw them.
@@ -191,7 +176,9 @@ class Rights(Reply, array_like=True, frozen=True, tag="rights"):
 
 
 @operation(
-    multi_read=True, http=Http("GET", "/budgets/{budget}", "A budget: the amount left, and the rights to it", ops=("budget",))
+    multi_read=True,
+    http=Http("GET", "/budgets/{budget}", "A budget: the amount left, and the rights to it", ops=("budget",)),
+    cli=Cli("budget get", "shoal budget get tokens --data ./state"),
 )
 class ReadBudget(ObjectRead["BudgetState"], array_like=True, frozen=True, tag="read-budget"):
     """Read a budget. If nothing was granted, it is 0."""

@@ -15,17 +15,7 @@ __all__ = ["Add", "Added", "CounterValue", "ReadCounter"]
     action="append",
     batch=True,
     http=Http("POST", "/counters/{counter}", "Add to a counter", ops=("add",), example={"add": 250, "key": "call-17"}),
-    cli=[
-        Cli(
-            "counter add",
-            "Add to a counter, and print its value.",
-            "shoal counter add tokens 512 --data ./state",
-            shows="value",
-            arguments=("amount",),
-            options=("key",),
-            defaults={"amount": 1},
-        )
-    ],
+    cli=Cli("counter add", "shoal counter add tokens 512 --data ./state", shows="value", defaults={"amount": 1}),
 )
 class Add(ObjectWrite["Added"], array_like=True, frozen=True, tag="add"):
     """Add to a counter. Of all adds with one `key`, one counts."""
@@ -42,7 +32,11 @@ class Added(Reply, array_like=True, frozen=True, tag="added"):
     added: bool
 
 
-@operation(multi_read=True, http=Http("GET", "/counters/{counter}", "A counter's value", ops=("counter",)))
+@operation(
+    multi_read=True,
+    http=Http("GET", "/counters/{counter}", "A counter's value", ops=("counter",)),
+    cli=Cli("counter get", "shoal counter get tokens --data ./state", shows="value"),
+)
 class ReadCounter(ObjectRead["CounterValue"], array_like=True, frozen=True, tag="read-counter"):
     """Read a counter. If it does not exist, it is 0."""
 

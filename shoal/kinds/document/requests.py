@@ -141,15 +141,13 @@ class RestoreBeginning(ObjectWrite["Begun"], array_like=True, frozen=True, tag="
         "Delete a document on every node (no error if there is none)",
         errors=(DocumentChanged,),
     ),
-    cli=(
-        Cli(
-            "doc delete",
-            "Delete a document on every node, and print whether it existed. Clients that still edit it, also offline, "
-            "get an error. It can be created again.",
-            "shoal doc delete plan --yes --url http://127.0.0.1:7400",
-            shows="existed",
-            destroys="document {name}",
-        ),
+    cli=Cli(
+        "doc delete",
+        "shoal doc delete plan --yes --url http://127.0.0.1:7400",
+        shows="existed",
+        help="Delete a document on every node, and print whether it existed. Clients that still edit it, also offline, "
+        "get an error. It can be created again.",
+        destroys="Delete document {document}",
     ),
 )
 class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-document"):
@@ -168,6 +166,13 @@ class DeleteDocument(ObjectWrite[Deleted], array_like=True, frozen=True, tag="de
         "Replace a document's updates by one, without deleted content",
         errors=(NotFound,),
         example={"older_than_s": 3600},
+    ),
+    cli=Cli(
+        "doc compact",
+        "shoal doc compact plan --older-than 1d --url http://127.0.0.1:7400",
+        shows="updates",
+        help="Replace a document's updates by one, without deleted content, and print how many. Its content stays.",
+        hides=("at_least",),
     ),
 )
 class Compact(ObjectWrite["Compacted"], array_like=True, frozen=True, tag="compact"):
@@ -264,7 +269,14 @@ class ReadDocumentAt(ObjectRead["DocumentJson"], array_like=True, frozen=True, t
         "/documents/{document}/conflicts",
         "Values that concurrent assignments overwrote, latest first",
         errors=(NotFound,),
-    )
+    ),
+    cli=Cli(
+        "doc conflicts",
+        "shoal doc conflicts plan --data ./state",
+        help="List values that concurrent assignments of one key overwrote, the latest first, with both authors.",
+        rows="overwritten",
+        columns=("wall_ms", "path", "lost", "lost_by", "stands", "stands_by"),
+    ),
 )
 class ReadConflicts(ObjectRead["Conflicts"], array_like=True, frozen=True, tag="read-conflicts"):
     """List values of map keys that concurrent assignments overwrote."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import msgspec
 from msgspec import Struct, field
 
 from shoal.errors import InvalidInput, ItemChanged
 from shoal.kinds.thread.requests import Deleted
 from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.declared import (
+    Cli,
     Cursor,
     Elements,
     Few,
@@ -29,6 +31,7 @@ from shoal.protocol.declared import (
     Terms,
     Value,
     Vector,
+    Would,
     always,
     operation,
 )
@@ -105,6 +108,13 @@ _FOUND = Part({"namespace": Labels, "key": str}, ("items", "paths"), _paths)
         example={"value": {"tea": True}, "ttl_s": 86_400},
         parts=(_NAMESPACE,),
     ),
+    cli=Cli(
+        "items put",
+        """shoal items put memory.user-1 likes '{"colour": "blue"}' --url http://127.0.0.1:7400""",
+        shows="version",
+        help="Put an item, and print its version.",
+        parts=(_NAMESPACE,),
+    ),
 )
 class PutItem(ObjectWrite["ItemPut"], array_like=True, frozen=True, tag="put-item"):
     """Put a value, replacing the values that the serving node shows.
@@ -140,6 +150,18 @@ class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
         errors=(ItemChanged,),
         parts=(_NAMESPACE,),
     ),
+    would=Would(
+        lambda request: (GetItems(request.space, request.items, [(request.rest, request.key)]),),
+        lambda _, __, found: ItemDeleted(any(each is not None for each in found.items)),
+    ),
+    cli=Cli(
+        "items delete",
+        "shoal items delete memory.user-1 likes --yes --data ./state",
+        shows="deleted",
+        help="Delete an item, and print whether it was there.",
+        parts=(_NAMESPACE,),
+        destroys="Delete item {key} of {namespace}",
+    ),
 )
 class DeleteItem(ObjectWrite["ItemDeleted"], array_like=True, frozen=True, tag="delete-item"):
     """Delete the values of an item that the serving node shows."""
@@ -159,6 +181,19 @@ class ItemDeleted(Reply, array_like=True, frozen=True, tag="item-deleted"):
 @operation(
     action="write",
     http=Http("DELETE", "/items/{namespace}", "Delete all items of a namespace and those below it", parts=(_NAMESPACE,)),
+    would=Would(
+        lambda request: (SearchItems(request.space, request.items, request.rest, limit=1000),),
+        lambda _, before, found: ItemsDeleted((before.deleted if before else 0) + len(found.items)),
+        lambda read, reply: msgspec.structs.replace(read, after=reply.cursor) if reply.more else None,
+    ),
+    cli=Cli(
+        "items delete-all",
+        "shoal items delete-all memory.user-1 --yes --data ./state",
+        shows="deleted",
+        help="Delete all items of a namespace and those below it, and print their number. This cannot be undone.",
+        parts=(_NAMESPACE,),
+        destroys="Delete all items of {namespace}",
+    ),
 )
 class DeleteItems(Maintenance["ItemsDeleted"], array_like=True, frozen=True, tag="delete-items"):
     """Delete all items of a namespace and of those below it.
@@ -236,6 +271,14 @@ class ItemsSwept(Reply, array_like=True, frozen=True, tag="items-swept"):
         "/items/{namespace}/{key}",
         "An item; its namespace is its labels, joined by periods",
         ops=("item",),
+        parts=(_FOUND,),
+        one="items",
+    ),
+    cli=Cli(
+        "items get",
+        "shoal items get memory.user-1 likes --data ./state",
+        shows="value",
+        help="Print an item's value; as JSON also its version and times.",
         parts=(_FOUND,),
         one="items",
     ),
@@ -392,6 +435,12 @@ class Namespaces(Reply, array_like=True, frozen=True, tag="namespaces"):
         "Index fields of all items below a first label",
         example={"label": "memory", "fields": ["tea"]},
     ),
+    cli=Cli(
+        "items index",
+        "shoal items index memory kind user.age --data ./state",
+        shows="changed",
+        help="Index fields of all items below a first label, and print those that were not indexed.",
+    ),
 )
 class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="index-items"):
     """Index these fields on every node."""
@@ -404,6 +453,12 @@ class IndexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag=
     frees=True,
     action="admin",
     http=Http("POST", "/items:unindex", "Drop the indexes of fields", example={"label": "memory", "fields": ["tea"]}),
+    cli=Cli(
+        "items unindex",
+        "shoal items unindex memory kind --data ./state",
+        shows="changed",
+        help="Drop the indexes of fields, and print those that were indexed. Searches still find all, more slowly.",
+    ),
 )
 class UnindexItems(ObjectWrite["ItemsIndexed"], array_like=True, frozen=True, tag="unindex-items"):
     """Drop the indexes of these fields on every node."""
@@ -418,7 +473,10 @@ class ItemsIndexed(Reply, array_like=True, frozen=True, tag="items-indexed"):
     changed: list[str]  # The fields that are now indexed and were not before, or the other way round.
 
 
-@operation(http=Http("GET", "/items:indexes", "The indexed fields"))
+@operation(
+    http=Http("GET", "/items:indexes", "The indexed fields"),
+    cli=Cli("items indexes", "shoal items indexes memory --data ./state", rows="indexes"),
+)
 class ListItemIndexes(ObjectRead["ItemIndexes"], array_like=True, frozen=True, tag="list-item-indexes"):
     """List the indexed fields."""
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Struct
 
 from shoal.errors import ConsumerReset, JournalTrimmed, NotFound, SchemaViolation
 from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Http, Named, Natural, Positive, Seconds, Shape, Value, Waits, operation
+from shoal.protocol.declared import Cli, Cursor, Http, Named, Natural, Positive, Seconds, Shape, Value, Waits, Would, operation
 
 __all__ = [
     "Ack",
@@ -55,6 +56,7 @@ __all__ = [
         errors=(SchemaViolation,),
         example={"event": {"kind": "asked", "text": "hello"}, "key": "event-1"},
     ),
+    cli=Cli("append", """shoal append researcher-1 '{"order": 17}' --key order-17 --data ./state --space crew""", shows="id"),
 )
 class Append(ObjectWrite["Appended"], array_like=True, frozen=True, tag="append"):
     """Append an event to a thread's journal."""
@@ -81,15 +83,19 @@ class Appended(Reply, array_like=True, frozen=True, tag="appended"):
         ops=("erase-event",),
         errors=(NotFound,),
     ),
-    cli=(
-        Cli(
-            "event erase",
-            "Erase the value of an event of a thread's journal, on every node; its place, id, key and time stay.",
-            "shoal event erase researcher-1 019b…01 --yes --data ./state --space crew",
-            "erased",
-            arguments=("event",),
-            destroys="the value of event {event} of thread {name}",
+    would=Would(
+        lambda request: (ReadJournal(request.space, request.thread, skip_trimmed=True),),
+        lambda request, before, found: EventErased(
+            (before is not None and before.erased) or any(each.id == request.event and not each.erased for each in found.events)
         ),
+        lambda read, reply: msgspec.structs.replace(read, after=reply.cursor) if reply.more else None,
+    ),
+    cli=Cli(
+        "event erase",
+        "shoal event erase researcher-1 019b…01 --yes --data ./state --space crew",
+        shows="erased",
+        help="Erase the value of an event of a thread's journal, on every node; its place, id, key and time stay.",
+        destroys="Erase the value of event {event} of thread {thread}",
     ),
 )
 class EraseEvent(ObjectWrite["EventErased"], array_like=True, frozen=True, tag="erase-event"):
@@ -201,7 +207,17 @@ class ReadConsumer(ObjectRead[ConsumerState], array_like=True, frozen=True, tag=
     consumer: str
 
 
-@operation(http=Http("GET", "/threads/{thread}/consumers", "The journal's consumers, and how far behind they are"))
+@operation(
+    http=Http("GET", "/threads/{thread}/consumers", "The journal's consumers, and how far behind they are"),
+    cli=Cli(
+        "consumers",
+        "shoal consumers researcher-1 --data ./state --space crew",
+        help="List the consumers of a thread's journal, and how far behind they are.",
+        rows="items",
+        place="name",
+        columns=("name", "behind", "acked_ms"),
+    ),
+)
 class ReadConsumers(ObjectRead["Consumers"], array_like=True, frozen=True, tag="read-consumers"):
     """List a thread's consumers by name."""
 
@@ -299,7 +315,13 @@ EventsPlace = bytes  # Where an operation's events are in a journal: 32 bytes; e
         "Trim the journal's old events, or show how many would be trimmed",
         errors=(NotFound,),
         example={"keep": 10_000, "dry_run": True},
-    )
+    ),
+    cli=Cli(
+        "trim",
+        "shoal trim researcher-1 --older-than 30d --keep-last 1000 --dry-run --data ./state --space crew",
+        help="Trim old events of a thread's journal, on every node: those that meet all the options.",
+        destroys="Trim these events of thread {thread}",
+    ),
 )
 class Trim(Maintenance["TrimReport"], array_like=True, frozen=True, tag="trim-journal"):
     """Trim a journal's old events.
@@ -355,6 +377,11 @@ class EventsTrimmed(Reply, array_like=True, frozen=True, tag="events-trimmed"):
         "Set the journal's retention rule; without bounds everything is kept",
         example={"events": 100_000},
     ),
+    cli=Cli(
+        "retain",
+        "shoal retain researcher-1 --older-than 30d --keep-last 100000 --data ./state --space crew",
+        help="Set a journal's retention rule: events beyond any bound are trimmed from now on; without bounds all stay.",
+    ),
 )
 class SetRetention(ObjectWrite["Retention"], array_like=True, frozen=True, tag="set-retention"):
     """Set the retention rule: from now on events beyond any of these bounds are trimmed automatically."""
@@ -366,7 +393,8 @@ class SetRetention(ObjectWrite["Retention"], array_like=True, frozen=True, tag="
 
 
 @operation(
-    http=Http("GET", "/threads/{thread}/retention", "The journal's retention rule, and the time up to which it was trimmed")
+    http=Http("GET", "/threads/{thread}/retention", "The journal's retention rule, and the time up to which it was trimmed"),
+    cli=Cli("retention", "shoal retention researcher-1 --data ./state --space crew"),
 )
 class ReadRetention(ObjectRead["Retention"], array_like=True, frozen=True, tag="read-retention"):
     """Read the retention rule, and the time up to which the journal was trimmed."""

@@ -10,7 +10,7 @@ from shoal.errors import NotFound
 from shoal.kinds.label.state import Note
 from shoal.kinds.thread.requests import Checkpoint
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import ChannelNames, Elements, Http, Named, Notes, Part, Positive, Shape, operation
+from shoal.protocol.declared import ChannelNames, Cli, Elements, Http, Named, Notes, Part, Positive, Shape, Would, operation
 
 __all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "Note", "ReadLabels", "Unlabel", "Unlabelled"]
 
@@ -40,6 +40,17 @@ class Annotated(Reply, array_like=True, frozen=True, tag="annotated"):
         "Remove a label; its checkpoint stays",
         errors=(NotFound,),
         parts=(Part({"label": str}, ("labels",), lambda label: ([label],)),),
+    ),
+    would=Would(
+        lambda request: [ReadLabels(request.space, request.thread, label) for label in request.labels],
+        lambda _, before, found: Unlabelled((before.count if before else 0) + len(found.items)),
+    ),
+    cli=Cli(
+        "unlabel",
+        "shoal unlabel researcher-1 best --yes --data ./state --space crew",
+        shows="count",
+        help="Remove labels of a thread, and print how many there were. Their checkpoints stay.",
+        destroys="Remove these labels of thread {thread}",
     ),
 )
 class Unlabel(ObjectWrite["Unlabelled"], array_like=True, frozen=True, tag="unlabel"):
@@ -72,7 +83,19 @@ class Claimed(Reply, array_like=True, frozen=True, tag="claimed"):
     owner: str  # The token that the owner's writes carry from now on.
 
 
-@operation(multi_read=True, http=Http("GET", "/threads/{thread}/labels", "Labels, and their checkpoints"))
+@operation(
+    multi_read=True,
+    http=Http("GET", "/threads/{thread}/labels", "Labels, and their checkpoints"),
+    cli=Cli(
+        "labels",
+        "shoal labels researcher-1 --data ./state --space crew",
+        help="List a thread's labels, with their checkpoints.",
+        rows="items",
+        place="label",
+        columns=("label", "checkpoint.id"),
+        hides=("label", "reverse"),
+    ),
+)
 class ReadLabels(ObjectRead["Labels"], array_like=True, frozen=True, tag="read-labels"):
     """List labels in byte order, with their checkpoints."""
 

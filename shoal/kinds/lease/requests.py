@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from shoal.errors import LeaseHeld, LeaseLost, NotFound, Overloaded
 from shoal.protocol.base import ObjectWrite, Read, Reply
-from shoal.protocol.declared import Elements, Http, Moment, Natural, Seconds, operation
+from shoal.protocol.declared import Cli, Elements, Http, Moment, Natural, Seconds, operation
 
 __all__ = [
     "AcquireLease",
@@ -156,7 +156,16 @@ class LeaseState(Reply, array_like=True, frozen=True, tag="lease-state"):
     mark: str  # Changes when the holder or the queue changes.
 
 
-@operation(family="lease", http=Http("GET", "/leases", "List the leases of a space that are held"))
+@operation(
+    family="lease",
+    http=Http("GET", "/leases", "List the leases of a space that are held"),
+    cli=Cli(
+        "lease list",
+        "shoal lease list --url http://127.0.0.1:7400 --space crew",
+        rows="items",
+        columns=("lease", "thread", "holder", "fence", "until_ms", "waiting"),
+    ),
+)
 class ListLeases(Read["LeaseList"], array_like=True, frozen=True, tag="list-leases"):
     """List the leases of a space that are held, by name."""
 

@@ -10,7 +10,7 @@ from shoal.errors import RegisterChanged, TooManySiblings
 from shoal.kinds.register.requests import Sibling
 from shoal.kinds.set.requests import SetAltered
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Elements, Http, Keys, Named, Part, Positive, Value, always, operation
+from shoal.protocol.declared import Cli, Elements, Http, Keys, Named, Part, Positive, Value, Would, always, operation
 
 __all__ = [
     "AddEntry",
@@ -38,16 +38,7 @@ __all__ = [
         errors=(RegisterChanged, TooManySiblings),
         example={"value": "dark"},
     ),
-    cli=[
-        Cli(
-            "map set",
-            "Set a key of a map, and print its version.",
-            """shoal map set plan goal '{"reach": "Mars"}' --data ./state""",
-            shows="version",
-            arguments=("key", "value"),
-            options=("expect",),
-        )
-    ],
+    cli=Cli("map set", """shoal map set plan goal '{"reach": "Mars"}' --data ./state""", shows="version"),
 )
 class PutEntry(ObjectWrite["EntryPut"], array_like=True, frozen=True, tag="put-entry"):
     """Set a key's register, replacing all values that the serving node shows of it."""
@@ -68,6 +59,7 @@ class EntryPut(Reply, array_like=True, frozen=True, tag="entry-put"):
     action="append",
     batch=True,
     http=Http("POST", "/maps/{map}/{key}/counter", "Add to the counter of a key", ops=("add-entry",), example={"add": 1}),
+    cli=Cli("map add", "shoal map add votes blue --data ./state", defaults={"amount": 1}),
 )
 class AddEntry(ObjectWrite["EntryAdded"], array_like=True, frozen=True, tag="add-entry"):
     """Add to a key's counter."""
@@ -123,15 +115,17 @@ class AlterEntry(ObjectWrite[SetAltered], array_like=True, frozen=True, tag="alt
     removes=always,
     batch=True,
     http=Http("DELETE", "/maps/{map}/{key}", "Remove a key of a map", ops=("remove-entry",)),
-    cli=[
-        Cli(
-            "map remove",
-            "Remove a key of a map, and print whether it was there.",
-            "shoal map remove plan goal --data ./state",
-            shows="removed",
-            arguments=("key",),
-        )
-    ],
+    would=Would(
+        lambda request: (ReadMap(request.space, request.map, [request.key]),),
+        lambda _, __, found: EntryRemoved(bool(found.entries)),
+    ),
+    cli=Cli(
+        "map remove",
+        "shoal map remove plan goal --yes --data ./state",
+        shows="removed",
+        help="Remove a key of a map, and print whether it was there.",
+        destroys="Remove key {key} of map {map}",
+    ),
 )
 class RemoveEntry(ObjectWrite["EntryRemoved"], array_like=True, frozen=True, tag="remove-entry"):
     """Remove all that the serving node shows of a key."""
@@ -157,6 +151,14 @@ class EntryRemoved(Reply, array_like=True, frozen=True, tag="entry-removed"):
             parts=(Part({"key": str}, ("keys",), lambda key: ([key],)),),
             one="entries",
         ),
+    ),
+    cli=Cli(
+        "map get",
+        "shoal map get plan --data ./state",
+        rows="entries",
+        place="key",
+        columns=("key", "siblings.value", "count", "members"),
+        hides=("keys",),
     ),
 )
 class ReadMap(ObjectRead["MapEntries"], array_like=True, frozen=True, tag="read-map"):

@@ -34,16 +34,7 @@ __all__ = [
         errors=(RegisterChanged, TooManySiblings),
         example={"value": {"goal": "survey the library"}},
     ),
-    cli=[
-        Cli(
-            "register set",
-            "Set a register, and print its version.",
-            """shoal register set goal '{"reach": "Mars"}' --data ./state""",
-            shows="version",
-            arguments=("value",),
-            options=("expect", "by"),
-        )
-    ],
+    cli=Cli("register set", """shoal register set goal '{"reach": "Mars"}' --data ./state""", shows="version"),
 )
 class Assign(ObjectWrite["Assigned"], array_like=True, frozen=True, tag="assign"):
     """Set a register.
@@ -76,15 +67,11 @@ class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
         errors=(RegisterChanged, NoQuorum),
         example={"expected": "worker-1", "value": "worker-2"},
     ),
-    cli=[
-        Cli(
-            "register compare-and-set",
-            "Set a register if its value is the expected one on all nodes, and print its version.",
-            """shoal register compare-and-set leader null '"worker-1"' --data ./state""",
-            shows="version",
-            arguments=("expected", "value"),
-        )
-    ],
+    cli=Cli(
+        "register compare-and-set",
+        """shoal register compare-and-set leader null '"worker-1"' --data ./state""",
+        shows="version",
+    ),
 )
 class CompareAndSet(ObjectWrite["WasSet"], array_like=True, frozen=True, tag="compare-and-set"):
     """Set a register if its latest value is the expected one; a register that was never set has the value nil.
@@ -135,7 +122,11 @@ class Swapped(Reply, array_like=True, frozen=True, tag="swapped"):
     version: str
 
 
-@operation(multi_read=True, http=Http("GET", "/registers/{register}", "A register and its siblings", ops=("register",)))
+@operation(
+    multi_read=True,
+    http=Http("GET", "/registers/{register}", "A register and its siblings", ops=("register",)),
+    cli=Cli("register get", "shoal register get goal --data ./state", shows="value"),
+)
 class ReadRegister(ObjectRead["Siblings"], array_like=True, frozen=True, tag="read-register"):
     """Read a register. If it was never set, it has no siblings."""
 
@@ -162,7 +153,15 @@ class Siblings(Reply, array_like=True, frozen=True, tag="siblings"):
         return self.siblings[0].value if self.siblings else b"\xc0"
 
 
-@operation(http=Http("GET", "/registers/{register}/history", "The values that a register was set to last"))
+@operation(
+    http=Http("GET", "/registers/{register}/history", "The values that a register was set to last"),
+    cli=Cli(
+        "register history",
+        "shoal register history goal --data ./state",
+        rows="values",
+        columns=("time", "by", "value", "size"),
+    ),
+)
 class ReadRegisterHistory(ObjectRead["RegisterHistory"], array_like=True, frozen=True, tag="read-register-history"):
     """Read the values that a register was set to last, at most 16, also those that were replaced."""
 

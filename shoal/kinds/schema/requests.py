@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from shoal.errors import InvalidSchema, NotFound, SchemaTaken
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Http, Named, Shape, operation
+from shoal.protocol.declared import Cli, Http, Named, Part, Shape, operation
 
 __all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "SchemaVersions", "Violation", "Violations"]
 
@@ -22,6 +22,14 @@ __all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "Schema
         "Put a version of a JSON Schema that nodes enforce",
         errors=(InvalidSchema, SchemaTaken),
         example={"version": 1, "schema": {"type": "object"}, "threads": "planner"},
+    ),
+    cli=Cli(
+        "schema put",
+        "shoal schema put plan plan.json --version 1 --threads 'planner-*' --url http://n1:7400 --space crew",
+        shows="version",
+        help="Put a version of a schema: from now on nodes reject states that violate it.",
+        options=("version",),
+        parts=(Part({"file": Annotated[bytes, Shape.JSON]}, ("json",), lambda file: (file,)),),
     ),
 )
 class PutSchema(ObjectWrite["SchemaVersion"], array_like=True, frozen=True, tag="put-schema"):
@@ -47,7 +55,15 @@ class SchemaVersion(Reply, array_like=True, frozen=True, tag="schema-version"):
     rivals: int  # How many other contents were put concurrently under this version; they do not count.
 
 
-@operation(http=Http("GET", "/schemas/{schema}", "All versions of a schema, oldest first", errors=(NotFound,)))
+@operation(
+    http=Http("GET", "/schemas/{schema}", "All versions of a schema, oldest first", errors=(NotFound,)),
+    cli=Cli(
+        "schema show",
+        "shoal schema show plan --data ./state --space crew",
+        help="List all versions of a schema, oldest first.",
+        rows="versions",
+    ),
+)
 class ReadSchema(ObjectRead["SchemaVersions"], array_like=True, frozen=True, tag="read-schema"):
     """Read all versions of a schema.
 
@@ -69,7 +85,14 @@ class SchemaVersions(Reply, array_like=True, frozen=True, tag="schema-versions")
         "/threads/{thread}/violations",
         "Violations of the space's schemas by the heads of a thread",
         errors=(NotFound,),
-    )
+    ),
+    cli=Cli(
+        "schema check",
+        "shoal schema check planner-1 --data ./state --space crew",
+        help="List violations of schemas by the heads of a thread; if there are any, the exit code is 1.",
+        rows="violations",
+        alarms=True,
+    ),
 )
 class ReadViolations(ObjectRead["Violations"], array_like=True, frozen=True, tag="read-violations"):
     """List violations of the space's schemas by the heads of a thread."""

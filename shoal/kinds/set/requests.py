@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import field
 
 from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, always, operation
+from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, Would, always, operation
 
 __all__ = [
     "AlterSet",
@@ -32,22 +32,30 @@ __all__ = [
         ops=("alter-set",),
         example={"add": ["page-1"], "remove": ["page-0"]},
     ),
-    cli=[
+    # A face that may add too has no dry run: only the command shows this, and of it `removed`.
+    would=Would(
+        lambda request: (ContainsMembers(request.space, request.set, request.remove),),
+        lambda _, __, found: SetAltered(added=0, removed=sum(found.contained), size=0),
+    ),
+    cli=(
         Cli(
             "set add",
-            "Add elements to a set, and print how many were not members.",
             """shoal set add urls '"https://example.org"' --data ./state""",
             shows="added",
+            help="Add elements to a set, and print how many were not members.",
             arguments=("add",),
+            hides=("remove",),
         ),
         Cli(
             "set remove",
-            "Remove elements from a set, and print how many were members.",
-            """shoal set remove urls '"https://example.org"' --data ./state""",
+            """shoal set remove urls '"https://example.org"' --yes --data ./state""",
             shows="removed",
+            help="Remove elements from a set, and print how many were members.",
             arguments=("remove",),
+            hides=("add",),
+            destroys="Remove these elements of set {set}",
         ),
-    ],
+    ),
 )
 class AlterSet(ObjectWrite["SetAltered"], array_like=True, frozen=True, tag="alter-set"):
     """Remove elements, and add others. A removal only affects elements that the serving node shows."""
@@ -69,7 +77,18 @@ class SetAltered(Reply, array_like=True, frozen=True, tag="set-altered"):
     frees=True,
     removes=always,
     batch=True,
+    would=Would(
+        lambda request: (ReadSet(request.space, request.set, limit=1),),
+        lambda _, __, found: SetCleared(removed=found.size, more=False),
+    ),
     http=Http("DELETE", "/sets/{set}/members", "Remove members of a set, a bounded number per request", ops=("clear-set",)),
+    cli=Cli(
+        "set clear",
+        "shoal set clear urls --yes --data ./state",
+        shows="removed",
+        help="Remove all members of a set, and print their number.",
+        destroys="Remove all members of set {set}",
+    ),
 )
 class ClearSet(ObjectWrite["SetCleared"], array_like=True, frozen=True, tag="clear-set"):
     """Remove the members that the serving node shows, a bounded number per operation."""
@@ -90,16 +109,13 @@ class SetCleared(Reply, array_like=True, frozen=True, tag="set-cleared"):
     discloses=True,
     batch=True,
     http=Http("POST", "/sets/{set}/pop", "Remove members of a set, and return them", ops=("pop-set",), example={"count": 1}),
-    cli=[
-        Cli(
-            "set pop",
-            "Remove members of a set, the first in the order of their bytes, and print them.",
-            "shoal set pop urls 2 --data ./state",
-            shows="members",
-            arguments=("count",),
-            defaults={"count": 1},
-        )
-    ],
+    cli=Cli(
+        "set pop",
+        "shoal set pop urls 2 --data ./state",
+        shows="members",
+        help="Remove members of a set, the first in the order of their bytes, and print them.",
+        defaults={"count": 1},
+    ),
 )
 class PopSet(ObjectWrite["SetPopped"], array_like=True, frozen=True, tag="pop-set"):
     """Remove the first `count` members that the serving node shows, in the order of their bytes, and return them.
@@ -119,7 +135,11 @@ class SetPopped(Reply, array_like=True, frozen=True, tag="set-popped"):
     size: int  # The number of members that are left.
 
 
-@operation(multi_read=True, http=Http("GET", "/sets/{set}", "A page of a set's members", ops=("set",)))
+@operation(
+    multi_read=True,
+    http=Http("GET", "/sets/{set}", "A page of a set's members", ops=("set",)),
+    cli=Cli("set get", "shoal set get urls --data ./state", rows="members", help="List a set's members."),
+)
 class ReadSet(ObjectRead["SetMembers"], array_like=True, frozen=True, tag="read-set"):
     """Read a page of members, in the order of their bytes. A set that does not exist is empty."""
 
@@ -147,7 +167,8 @@ class SetMembers(Reply, array_like=True, frozen=True, tag="set-members"):
         "/sets/{set}/contains",
         "Check whether elements are members of a set",
         example={"elements": ["page-1"]},
-    )
+    ),
+    cli=Cli("set contains", """shoal set contains urls '"https://example.org"' --data ./state""", shows="contained"),
 )
 class ContainsMembers(ObjectRead["MembersContained"], array_like=True, frozen=True, tag="contains-members"):
     """Check whether elements are members of a set."""

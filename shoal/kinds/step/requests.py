@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from shoal.errors import NotFound, StepSettled
 from shoal.protocol.base import ObjectRead, ObjectWrite, Read, Reply
-from shoal.protocol.declared import Http, Named, Positive, Value, operation
+from shoal.protocol.declared import Cli, Http, Named, Positive, Value, operation
 
 __all__ = [
     "BeginStep",
@@ -122,6 +122,11 @@ class EndStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="end-step")
         errors=(NotFound, StepSettled),
         example={"how": "abandon", "by": "ada", "reason": "the order was cancelled"},
     ),
+    cli=Cli(
+        "step resolve",
+        """shoal step resolve support-1 call-42 result --result '{"paid": true}' --by ana --url http://n1:7400""",
+        shows="state",
+    ),
 )
 class ResolveStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="resolve-step"):
     """Settle a step by a person's decision, which the journal records too."""
@@ -134,7 +139,11 @@ class ResolveStep(ObjectWrite["Step"], array_like=True, frozen=True, tag="resolv
     reason: str = ""
 
 
-@operation(multi_read=True, http=Http("GET", _STEP, "A step", errors=(NotFound,)))
+@operation(
+    multi_read=True,
+    http=Http("GET", _STEP, "A step", errors=(NotFound,)),
+    cli=Cli("step show", "shoal step show support-1 call-42 --url http://n1:7400", help="Show a step with its attempts."),
+)
 class ReadStep(ObjectRead["Step"], array_like=True, frozen=True, tag="read-step"):
     """Read a step.
 
@@ -146,7 +155,16 @@ class ReadStep(ObjectRead["Step"], array_like=True, frozen=True, tag="read-step"
 
 
 @operation(
-    multi_read=True, http=Http("GET", "/threads/{thread}/steps", "Steps in the order of their first intents", ops=("steps",))
+    multi_read=True,
+    http=Http("GET", "/threads/{thread}/steps", "Steps in the order of their first intents", ops=("steps",)),
+    cli=Cli(
+        "steps",
+        "shoal steps support-1 --open --url http://n1:7400",
+        help="List a thread's steps in order.",
+        rows="items",
+        place="position",
+        columns=("begun_ms", "state", "name", "key", "attempts.holder", "attempts.error", "result"),
+    ),
 )
 class ListSteps(ObjectRead["Steps"], array_like=True, frozen=True, tag="list-steps"):
     """List steps in the order of their first intents."""
@@ -217,6 +235,23 @@ class Steps(Reply, array_like=True, frozen=True, tag="steps"):
         "Set the thread's status: while it is paused, no step begins until it is running again",
         errors=(NotFound,),
         example={"status": "paused", "by": "ada", "reason": "look at the plan first"},
+    ),
+    cli=(
+        Cli(
+            "pause",
+            """shoal pause support-1 --reason "too dear" --by ana --url http://n1:7400""",
+            shows="status",
+            help="Pause a thread's steps until a person approves.",
+            sets={"status": "paused"},
+        ),
+        Cli(
+            "approve",
+            "shoal approve support-1 --by ana --url http://n1:7400",
+            shows="status",
+            help="Let a thread continue that is paused or waits for a person.",
+            sets={"status": "running"},
+            known=True,  # Else a misspelt name is approved, and the right one goes on waiting.
+        ),
     ),
 )
 class MoveThread(ObjectWrite["Standing"], array_like=True, frozen=True, tag="move-thread"):

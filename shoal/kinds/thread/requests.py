@@ -15,6 +15,7 @@ from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.declared import (
     ChannelNames,
     Channels,
+    Cli,
     Cursor,
     Elements,
     Filtered,
@@ -28,6 +29,7 @@ from shoal.protocol.declared import (
     Shape,
     Time,
     Value,
+    Would,
     always,
     operation,
 )
@@ -113,6 +115,13 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     removes=always,
     drives=True,
     http=Http("DELETE", "/threads/{thread}", "Delete a thread on every node (no error if there is none)"),
+    cli=Cli(
+        "delete",
+        "shoal delete researcher-1 --yes --data ./state --space crew",
+        shows="existed",
+        help="Delete a thread on every node: its checkpoints, branches and journal. This cannot be undone.",
+        destroys="Delete thread {thread}",
+    ),
 )
 class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="delete-thread"):
     """Delete a thread on every node. It is no error if there is none."""
@@ -127,7 +136,15 @@ class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="de
         "Prune old checkpoints, or show which would be pruned",
         errors=(NotFound,),
         example={"keep_last": 100, "dry_run": True},
-    )
+    ),
+    cli=Cli(
+        "prune",
+        "shoal prune researcher-1 --keep-last 20 --older-than 30d --dry-run --data ./state --space crew",
+        help="Prune a thread's old checkpoints. Heads, labelled ones, and those where branches part stay.",
+        options=("keep_last",),
+        defaults={"keep_last": 10},
+        destroys="Prune these checkpoints of thread {thread}",
+    ),
 )
 class Prune(Maintenance["PruneReport"], array_like=True, frozen=True, tag="prune"):
     """Prune old checkpoints.
@@ -246,6 +263,10 @@ class Moved(Reply, array_like=True, frozen=True, tag="moved"):
         "/threads/{thread}/branches/{branch}",
         "Delete a branch; its checkpoints stay until they are pruned (no error if there is none)",
         ops=("delete-branch",),
+    ),
+    would=Would(
+        lambda request: (Heads(request.space, request.thread),),
+        lambda request, _, found: BranchDeleted(request.branch, found.branches.get(request.branch, [])),
     ),
 )
 class DeleteBranch(ObjectWrite["BranchDeleted"], array_like=True, frozen=True, tag="delete-branch"):

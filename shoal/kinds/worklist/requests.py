@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Struct, field
 
-from shoal.errors import LeaseLost, NoQuorum, NotFound, Overloaded, Taken
+from shoal.errors import InvalidInput, LeaseLost, NoQuorum, NotFound, Overloaded, Taken
 from shoal.kinds.worklist.state import identify
 from shoal.protocol.base import ObjectRead, ObjectWrite, Read, Reply
 from shoal.protocol.declared import (
+    Cli,
     Elements,
     Http,
     Moment,
@@ -25,6 +27,7 @@ from shoal.protocol.declared import (
     Time,
     Value,
     Waits,
+    Would,
     operation,
 )
 
@@ -68,6 +71,50 @@ _WORKLIST = "/threads/{thread}/worklists/{worklist}"
 _TO_INBOX = {"queue": ""}
 # An item of a worklist has a key, of which its id is made; a message has an id alone.
 _BY_KEY = Part({"item": str}, ("id",), lambda key: (identify(key).hex(),))
+_KEYS = Part({"keys": list[str]}, ("items",), lambda keys: ([QueueItem(key, NIL) for key in keys],))
+_PLAN = Part(
+    {"priority": int, "attempts": int},
+    ("plan",),
+    lambda priority, attempts: (QueuePlan(priority, attempts_max=attempts) if priority or attempts else None,),
+)
+_MESSAGE = Part({"message": Value, "key": str | None}, ("items",), lambda message, key: ([QueueItem(key, message)],))
+_ITEM = Part({"key": str}, ("id",), _BY_KEY.made)
+_KEY_OR_ID = {"key": None, "id": None}
+
+
+def _named(key: str | None, id: str | None) -> tuple[str]:
+    """The id of an item that is named by one of both: items that were added without a key have an id alone.
+
+    Raises:
+        InvalidInput: both are given, or neither.
+    """
+    if (key is None) == (id is None):
+        raise InvalidInput("give either the item's KEY or its --id. Nothing was written.", field="id")
+    return (identify(key).hex() if key is not None else id or "",)
+
+
+def _claim(ticket: str) -> tuple[int, str]:
+    """The fencing number and the token of a claim's ticket.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    fence, _, token = ticket.partition(".")
+    if not (fence.isdecimal() and len(fence) < 19 and token):
+        raise InvalidInput(f"a ticket is what claim printed, such as 3.0123…; got {ticket[:80]!r}. Nothing was written.")
+    return int(fence), token
+
+
+def _taken(request: Purge, reply: QueueEntries) -> int:
+    """How many entries of a page were finished before the time of a purge."""
+    return sum(bool(each.finishes) and each.finishes[0].wall_ms < request.before_ms for each in reply.entries)
+
+
+def _next_page(read: ReadQueue, reply: QueueEntries) -> ReadQueue | None:
+    return msgspec.structs.replace(read, after=reply.entries[-1].place) if reply.more else None
+
+
+_TICKET_OF = Part({"ticket": str}, ("fence", "token"), _claim)
 
 
 class QueueItem(Struct, array_like=True, frozen=True):
@@ -107,6 +154,28 @@ class QueuePlan(Struct, array_like=True, frozen=True):
             ops=("add-items",),
             created="added",
             example={"items": [{"key": "page-1", "value": {"url": "/1"}}], "by": "planner"},
+        ),
+    ),
+    cli=(
+        Cli(
+            "inbox send",
+            """shoal inbox send writer '{"review": 17}' --key review-17 --url http://127.0.0.1:7400 --space crew""",
+            shows="ids",
+            help="Send a message to a thread.",
+            sets=_TO_INBOX,
+            parts=(_MESSAGE,),
+            defaults={"key": None},
+            options=("key",),
+            hides=("plan",),
+        ),
+        Cli(
+            "worklist add",
+            "shoal worklist add researcher-1 files a.txt b.txt --data ./state --space crew",
+            shows="added",
+            help="Add keys to a worklist, and print which of them are new.",
+            parts=(_KEYS, _PLAN),
+            defaults={"priority": 0, "attempts": 0},
+            options=("priority", "attempts"),
         ),
     ),
 )
@@ -150,6 +219,33 @@ class Enqueued(Reply, array_like=True, frozen=True, tag="enqueued"):
             example={"result": "read", "by": "worker-1"},
             parts=(_BY_KEY,),
         ),
+        Http(
+            "POST",
+            _WORKLIST + "/entries/{id}/done",
+            "Mark an item as done by its id, which one that was added without a key has alone",
+            ops=("done-entry",),
+            errors=(NotFound, Taken),
+            example={"result": "read", "by": "worker-1"},
+        ),
+    ),
+    cli=(
+        Cli(
+            "inbox take",
+            "shoal inbox take writer 5f2a… --by editor --url http://127.0.0.1:7400 --space crew",
+            shows="first",
+            help="Take a message by its id, so that nobody else gets it.",
+            sets={**_TO_INBOX, "once": True},
+            hides=("result",),
+        ),
+        Cli(
+            "worklist done",
+            "shoal worklist done researcher-1 files a.txt --result 5 --data ./state --space crew",
+            help="Mark an item as done. If it was done before, the first result counts, and is printed.",
+            parts=(Part({"key": str | None, "id": str | None}, ("id",), _named),),
+            defaults=_KEY_OR_ID,
+            options=("id",),
+            hides=("once",),
+        ),
     ),
 )
 class Dequeue(ObjectWrite["Dequeued"], array_like=True, frozen=True, tag="dequeue"):
@@ -192,6 +288,30 @@ class Dequeued(Reply, array_like=True, frozen=True, tag="dequeued"):
             example={"before": "2026-01-01T00:00:00Z"},
         ),
     ),
+    would=Would(
+        lambda request: (ReadQueue(request.space, request.thread, request.queue, finished=True),),
+        lambda request, before, found: Purged((before.count if before else 0) + _taken(request, found), more=False),
+        lambda read, reply: _next_page(read, reply),
+    ),
+    cli=(
+        Cli(
+            "inbox forget",
+            "shoal inbox forget writer 2026-01-01T00:00:00Z --yes --data ./state --space crew",
+            shows="count",
+            help="Forget messages that were taken before a time, and their keys, and print how many.",
+            sets=_TO_INBOX,
+            hides=("limit",),
+            destroys="Forget the taken messages of thread {thread}",
+        ),
+        Cli(
+            "worklist forget",
+            "shoal worklist forget researcher-1 files 2026-01-01T00:00:00Z --yes --data ./state --space crew",
+            shows="count",
+            help="Forget items that were done before a time, and print how many. They can be added again.",
+            hides=("limit",),
+            destroys="Forget the done items of worklist {queue} of thread {thread}",
+        ),
+    ),
 )
 class Purge(ObjectWrite["Purged"], array_like=True, frozen=True, tag="purge"):
     """Forget entries that were finished before a time, the oldest first."""
@@ -229,6 +349,26 @@ class Purged(Reply, array_like=True, frozen=True, tag="purged"):
             waits=Waits("enqueue", "entries"),
         ),
     ),
+    cli=(
+        Cli(
+            "inbox list",
+            "shoal inbox list writer --data ./state --space crew",
+            help="List the messages that wait, or with --finished those that were taken, oldest first.",
+            sets=_TO_INBOX,
+            rows="entries",
+            place="place",
+            columns=("wall_ms", "id", "key", "by", "finishes.by", "value"),
+            hides=("dead",),
+        ),
+        Cli(
+            "worklist list",
+            "shoal worklist list researcher-1 files --data ./state --space crew",
+            help="List the items that are to be done, or with --finished those that are done, or dead letters with --dead.",
+            rows="entries",
+            place="place",
+            columns=("wall_ms", "key", "value", "finishes.by", "finishes.result", "tried.attempt", "tried.by", "tried.reason"),
+        ),
+    ),
 )
 class ReadQueue(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="read-queue"):
     """Read pending entries in order, or finished ones with `finished`, or dead letters with `dead`."""
@@ -246,6 +386,16 @@ class ReadQueue(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="r
     http=(
         Http("GET", _INBOX + "/{id}", "A message, and its takers", sets=_TO_INBOX, one="entries"),
         Http("GET", _WORKLIST + "/items/{item}", "An item by its key, and its result", one="entries", parts=(_BY_KEY,)),
+        Http("GET", _WORKLIST + "/entries/{id}", "An item by its id, and its result", one="entries"),
+    ),
+    cli=Cli(
+        "worklist show",
+        "shoal worklist show researcher-1 files a.txt --data ./state --space crew",
+        help="Show an item of a worklist, with its attempts and its result.",
+        parts=(Part({"key": str | None, "id": str | None}, ("id",), _named),),
+        defaults=_KEY_OR_ID,
+        options=("id",),
+        one="entries",
     ),
 )
 class ReadQueueEntry(ObjectRead["QueueEntries"], array_like=True, frozen=True, tag="read-queue-entry"):
@@ -300,7 +450,14 @@ class QueueEntries(Reply, array_like=True, frozen=True, tag="queue-entries"):
     dead: int = 0  # Dead letters, in the whole queue.
 
 
-@operation(http=Http("GET", "/threads/{thread}/worklists", "The worklists"))
+@operation(
+    http=Http("GET", "/threads/{thread}/worklists", "The worklists"),
+    cli=Cli(
+        "worklist names",
+        "shoal worklist names researcher-1 --data ./state --space crew",
+        rows="items",
+    ),
+)
 class ListWorklists(ObjectRead["Worklists"], array_like=True, frozen=True, tag="list-worklists"):
     """List a thread's worklists."""
 
@@ -401,6 +558,14 @@ class ClaimExtended(Reply, array_like=True, frozen=True, tag="claim-extended"):
         errors=(LeaseLost, NoQuorum, NotFound, Taken),
         example={**_TICKET, "result": {"pages": 3}},
     ),
+    cli=Cli(
+        "worklist complete",
+        "shoal worklist complete researcher-1 files a.txt --ticket 3.0123456789abcdef0123456789abcdef --space crew",
+        help="Complete an item that you have claimed. If the claim has ended, nothing is written.",
+        shows="id",
+        parts=(_ITEM, _TICKET_OF),
+        options=("ticket",),
+    ),
 )
 class CompleteItem(ObjectWrite["ItemCompleted"], array_like=True, frozen=True, tag="complete-item"):
     """Complete an item under a claim, with its result. It has at least durability `quorum`."""
@@ -431,6 +596,13 @@ class ItemCompleted(Reply, array_like=True, frozen=True, tag="item-completed"):
         errors=(LeaseLost, NoQuorum, NotFound, Taken),
         example={**_TICKET, "reason": "the page does not answer", "retry_in": 60},
     ),
+    cli=Cli(
+        "worklist fail",
+        """shoal worklist fail researcher-1 files a.txt --ticket 3.0123456789abcdef0123456789abcdef --reason "no answer\"""",
+        help="Give back an item that you have claimed. After its last attempt it is a dead letter.",
+        parts=(_ITEM, _TICKET_OF),
+        options=("ticket",),
+    ),
 )
 class FailItem(ObjectWrite["ItemFailed"], array_like=True, frozen=True, tag="fail-item"):
     """Give back an item under a claim, with the reason. After its last attempt it becomes a dead letter."""
@@ -460,6 +632,12 @@ class ItemFailed(Reply, array_like=True, frozen=True, tag="item-failed"):
         "Put a dead letter back into its worklist",
         errors=(NotFound,),
         example={"id": "0" * 64},
+    ),
+    cli=Cli(
+        "worklist revive",
+        "shoal worklist revive researcher-1 files a.txt --data ./state --space crew",
+        shows="id",
+        parts=(_ITEM,),
     ),
 )
 class ReviveItem(ObjectWrite["ItemRevived"], array_like=True, frozen=True, tag="revive-item"):

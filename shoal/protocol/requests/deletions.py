@@ -22,13 +22,12 @@ def _deletion(kind: str, name: str, action: Action | None = None) -> Callable[[_
     """Declare the deletion of an object of this kind. `name` is one for the example."""
     command = Cli(
         f"{kind} delete",
-        f"Delete a {kind}, and print whether it existed.",
         f"shoal {kind} delete {name} --yes --data ./state",
         shows="existed",
-        destroys=f"{kind} {{name}}",
+        destroys=f"Delete {kind} {{{kind}}}",
     )
     http = Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}")
-    return operation(frees=True, removes=always, action=action, http=http, cli=[command])
+    return operation(frees=True, removes=always, action=action, http=http, cli=command)
 
 
 @_deletion("counter", "tokens")

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Struct, field, structs
 
 from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Filtered, Http, Positive, Shape, operation
+from shoal.protocol.declared import Cli, Filtered, Http, Positive, Shape, operation
 
 __all__ = [
     "QUOTAS",
@@ -142,7 +142,18 @@ def _listing(kind: ObjectKind) -> Http:
     return Http("GET", f"/{plural}", f"List {plural}", sets={"kind": kind})
 
 
-@operation(http=tuple(_listing(kind) for kind in get_args(ObjectKind) if kind != "thread"))  # `ListThreads` lists those.
+def _listed(kind: ObjectKind) -> Cli:
+    """The command that lists the names of one kind: those of items are the first labels of their namespaces."""
+    group, plural = "doc" if kind == "document" else kind, kind if kind == "items" else f"{kind}s"
+    command = f"{group} list"
+    about = "the first labels of a space's items" if kind == "items" else f"a space's {plural}"
+    return Cli(command, f"shoal {command} --data ./state", rows="names", help=f"List {about}.", sets={"kind": kind})
+
+
+_NAMED: tuple[ObjectKind, ...] = tuple(kind for kind in get_args(ObjectKind) if kind != "thread")  # `ListThreads` lists those.
+
+
+@operation(http=tuple(map(_listing, _NAMED)), cli=tuple(map(_listed, _NAMED)))
 class ListObjects(Read["Names"], array_like=True, frozen=True, tag="list-objects"):
     """List the names of a space's objects of one kind, in byte order."""
 
@@ -153,7 +164,7 @@ class ListObjects(Read["Names"], array_like=True, frozen=True, tag="list-objects
     limit: Positive = 1000
 
 
-@operation(http=Http("GET", "/spaces", "List spaces"))
+@operation(http=Http("GET", "/spaces", "List spaces"), cli=Cli("spaces", "shoal spaces --data ./state", rows="names"))
 class ListSpaces(Read["Names"], array_like=True, frozen=True, tag="list-spaces"):
     """List the names of spaces."""
 
