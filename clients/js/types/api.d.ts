@@ -362,7 +362,7 @@ export interface components {
          */
         BatchBody: {
             /** @description Writes that are applied together or not at all. */
-            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AddEntryOp"] | components["schemas"]["AlterEntryOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["TakeOp"] | components["schemas"]["DoneOp"] | components["schemas"]["DoneEntryOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["SendOp"] | components["schemas"]["AddItemsOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"])[];
+            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AddEntryOp"] | components["schemas"]["AlterEntryOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["TakeOp"] | components["schemas"]["DoneOp"] | components["schemas"]["DoneEntryOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["SendOp"] | components["schemas"]["AddItemsOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PopSetOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"])[];
         };
         /**
          * BatchView
@@ -728,7 +728,7 @@ export interface components {
          * @description The overwritten values of a document.
          */
         ConflictsView: {
-            /** @description The latest first; at most `document_conflicts_max`. */
+            /** @description The latest first; at most 256. */
             conflicts: components["schemas"]["OverwrittenView"][];
             /** @description Whether there are more, for another request. */
             more: boolean;
@@ -2076,7 +2076,7 @@ export interface components {
             node: string;
             /** @description How many operations it is known to hold durably: at least these, as long as it has not `told` them. */
             operations: number | null;
-            /** @description How many origins there are; the vector lists at most `status_origins_max` of them. */
+            /** @description How many origins there are; the vector lists at most 1,000 of them. */
             origins: number;
             /**
              * @description In the present epoch of the list of members.
@@ -2466,6 +2466,35 @@ export interface components {
         PlaceView: {
             /** @description 0 at the start. */
             place: number;
+        };
+        /**
+         * PopSetBody
+         * @description Remove the first `count` members that the serving node shows, in the order of their bytes, and return them.
+         *
+         *     It returns fewer if the set has fewer, or if they would not fit in one answer. On one node no two of these requests return
+         *     the same member, and none returns one whose removal the node knows. Two nodes that have not heard of each other's may.
+         */
+        PopSetBody: {
+            /** @description How many. Default: `1`. */
+            count?: number;
+        };
+        /**
+         * PopSetOp
+         * @description Remove the first `count` members that the serving node shows, in the order of their bytes, and return them.
+         *
+         *     It returns fewer if the set has fewer, or if they would not fit in one answer. On one node no two of these requests return
+         *     the same member, and none returns one whose removal the node knows. Two nodes that have not heard of each other's may.
+         */
+        PopSetOp: {
+            /** @description How many. Default: `1`. */
+            count?: number;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "pop-set";
+            /** @description A set's name. */
+            set: string;
         };
         /**
          * PresenceView
@@ -3901,6 +3930,16 @@ export interface components {
             register: string;
             /** @description A value. */
             value: unknown;
+        };
+        /**
+         * SetPoppedView
+         * @description The members that were removed.
+         */
+        SetPoppedView: {
+            /** @description Empty if the set is. */
+            members: unknown[];
+            /** @description The number of members that are left. */
+            size: number;
         };
         /**
          * SetQuotaBody
