@@ -23,14 +23,12 @@ import typer
 
 from shoal import values
 from shoal.cli import options
-from shoal.cli.absence import check_there, note_absence
 from shoal.cli.arguments import age_of, bytes_of, json_of, json_of_file, milliseconds_of
 from shoal.cli.command import TAKEN, Run, Work, command_of
 from shoal.cli.execution import FAILED, agreed
-from shoal.cli.ids import event_id, holder_origin
-from shoal.cli.output import emit, line, note
+from shoal.cli.finding import check_there, event_id, holder_origin, note_absence
+from shoal.cli.output import Listing, emit, line, note, show_value
 from shoal.cli.replies import age, bare, cell, columns_of, date, document, fields, marks_of, present, shown
-from shoal.cli.terminal import Listing, show_value
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound
 from shoal.names import check_name
@@ -185,14 +183,18 @@ def _show(run: Run, request: Any, cli: Cli, reply: Any, named: str) -> None:
     if cli.one and (reply := next(iter(getattr(reply, cli.one)), None)) is None:
         raise NotFound(f"there is none in space {run.space!r} under {named}: it was never written, has expired, or is gone.")
     whole = document(reply)
-    told = whole[_shown_name(type(reply), cli.shows)] if cli.shows else whole
+    kind: Any = type(reply)
+    field = next((each for each in fields(kind) if each.name == cli.shows), None)
+    told = whole if field is None else whole[field.shown]
     if run.json:
         emit(whole)
     elif isinstance(request, Read):
         show_value(told)
     elif told or told is False or told == 0:
+        elements = () if field is None else (field.kind, *get_args(field.kind))
+        is_packed = any(Shape.VALUE in marks_of(each) for each in elements)
         for each in told if isinstance(told, list) else [told]:
-            line(each) if isinstance(each, str) else show_value(each)
+            line(each) if isinstance(each, str) and not is_packed else show_value(each)
 
 
 def _shown_name(kind: Any, name: str) -> str:

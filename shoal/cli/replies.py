@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from shoal import values
 from shoal.api.http.headers import shown_opaque
-from shoal.cli.output import moment, plain, to_text
-from shoal.cli.terminal import ago
+from shoal.cli.output import ago, moment, plain, to_text
 from shoal.protocol.declared import Named, Shape
 from shoal.records import NamedTuple
 from shoal.values import forms as vectors
@@ -123,7 +122,7 @@ def columns_of(kind: Any, chosen: Sequence[str], name: str) -> list[Column]:
 
 
 def cell(row: Any, kind: Any, path: Sequence[str], *, told: Callable[[int], str]) -> str:
-    """What a row has in a column; `told` shows a time."""
+    """The text of a row in a column; `told` shows a time."""
     return ", ".join(_texts(row, kind, path, told))
 
 

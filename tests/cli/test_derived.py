@@ -60,14 +60,14 @@ def test_a_command_is_derived_or_has_its_reason() -> None:
     assert {name for name in by_hand if not any(f"{each} ".startswith(f"{name} ") for each in named)} == set()
 
 
-def test_what_removes_asks_or_is_listed() -> None:
+def test_a_removal_asks_or_is_listed() -> None:
     removing = {name for name, (kind, _) in DERIVED.items() if declaration_of(kind).frees or declaration_of(kind).removes}
     adding = {name for name in removing if DERIVED[name][0] is requests.AlterSet and name == "set add"}
     assert removing - adding - DESTROYING.keys() == KEEPING.keys()
 
 
 @pytest.mark.parametrize("name", DESTROYING)
-def test_what_destroys_can_be_tried_and_agreed_to(name: str) -> None:
+def test_a_destroying_command_can_be_tried_and_agreed_to(name: str) -> None:
     assert {"--yes", "--dry-run"} <= options(name)
 
 

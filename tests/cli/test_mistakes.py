@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import shoal
+from shoal.cli.execution import near
 from shoal.cli.main import app
-from shoal.cli.mistakes import near
 
 
 @pytest.fixture(scope="module")

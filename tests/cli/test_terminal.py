@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shoal
-from shoal.cli import terminal
-from shoal.cli.terminal import ago, size
+from shoal.cli import output
+from shoal.cli.output import ago, size
 from tests.cli.test_commands import CREW, lines
 from tests.terminal import SIZES, Shown, shoal_in_terminal
 
@@ -182,9 +182,9 @@ def test_verify_takes_the_directory_as_other_commands_do(data: str) -> None:
 
 
 def test_a_long_listing_is_shown_as_it_comes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(terminal, "is_terminal", lambda: True)
-    monkeypatch.setattr(terminal, "_ROWS_MAX", 2)
-    with terminal.Listing("name", json=False) as rows:
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr(output, "_ROWS_MAX", 2)
+    with output.Listing("name", json=False) as rows:
         rows.add({}, "", "one")
         assert capsys.readouterr().out == ""
         rows.add({}, "", "two")

@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.absence import check_thread
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described, event_text
 from shoal.cli.execution import agreed
-from shoal.cli.ids import SHORT, checkpoint_id, checkpoint_or_branch
+from shoal.cli.finding import SHORT, check_thread, checkpoint_id, checkpoint_or_branch
 from shoal.cli.options import Branch as BranchName
 from shoal.cli.options import By, DryRun, Limit, Reason, Reveal, ThreadName, Yes
-from shoal.cli.output import emit, line, note, pairs, to_text
-from shoal.cli.terminal import Listing
+from shoal.cli.output import Listing, emit, line, note, pairs, to_text
 from shoal.errors import NotFound
 from shoal.kinds.thread.flows.export import event_record
 from shoal.kinds.thread.flows.merging import Difference

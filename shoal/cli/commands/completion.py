@@ -10,8 +10,7 @@ from typer._completion_classes import completion_init
 from typer._completion_shared import get_completion_script
 
 from shoal.cli.access import contexts
-from shoal.cli.output import line, note
-from shoal.cli.terminal import is_terminal
+from shoal.cli.output import is_terminal, line, note
 
 PANEL = "Run"
 _VARIABLE = "_SHOAL_COMPLETE"  # The variable with which the script asks `shoal` for completions.

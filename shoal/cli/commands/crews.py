@@ -9,8 +9,7 @@ import typer
 
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.options import PANEL
-from shoal.cli.output import plain, to_text
-from shoal.cli.terminal import Listing
+from shoal.cli.output import Listing, plain, to_text
 from shoal.client.store import Store
 from shoal.crew.crew import AgentStatus, Crew, MachineStatus
 

@@ -16,9 +16,8 @@ from shoal.cli.arguments import bytes_of
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.execution import FAILED, agreed, execute
 from shoal.cli.options import PANEL, DryRun, Yes
-from shoal.cli.output import emit, line
+from shoal.cli.output import emit, line, shown_bytes
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
-from shoal.cli.terminal import shown_bytes
 from shoal.config import Config
 from shoal.errors import Unsupported
 from shoal.workflows.spaces import DeleteSpace

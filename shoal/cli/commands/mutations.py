@@ -7,14 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.absence import check_thread
 from shoal.cli.arguments import json_of
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described
-from shoal.cli.ids import checkpoint_id, mutation_id
+from shoal.cli.finding import check_thread, checkpoint_id, mutation_id
 from shoal.cli.options import PANEL, Branch, By, Key, Label, LimitOrAll, Reveal, ThreadName
-from shoal.cli.output import to_text
-from shoal.cli.terminal import Listing, ago
+from shoal.cli.output import Listing, ago, to_text
 from shoal.client.store import Store
 from shoal.errors import HeadMoved, InvalidInput
 from shoal.kinds.thread.flows.checkpoints import Checkpoint

@@ -19,11 +19,10 @@ import typer
 
 from shoal.cli.execution import execute
 from shoal.cli.options import PANEL
-from shoal.cli.output import emit, line, moment, note, pairs, table
+from shoal.cli.output import Listing, ago, emit, is_terminal, line, moment, note, pairs, size, table
 from shoal.cli.rebuilding import rebuild
 from shoal.cli.rotating import rotate_key
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
-from shoal.cli.terminal import Listing, ago, is_terminal, size
 from shoal.client.store import Store
 from shoal.protocol.requests import ClusterView, Member, MembersView
 

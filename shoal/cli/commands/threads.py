@@ -8,13 +8,11 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from shoal.cli.absence import check_thread, note_absence, other_spaces, print_names, similar
 from shoal.cli.arguments import fields_of, moment_of
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.ids import SHORT, checkpoint_id
+from shoal.cli.finding import SHORT, check_thread, checkpoint_id, note_absence, other_spaces, print_names, similar
 from shoal.cli.options import PANEL, Branch, Label, Limit, LimitOrAll, Prefix, Reveal, ThreadName
-from shoal.cli.output import emit, line, plain, to_text
-from shoal.cli.terminal import Listing, ago, is_terminal, show_value
+from shoal.cli.output import Listing, ago, emit, is_terminal, line, plain, show_value, to_text
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound
 from shoal.kinds.journal.flows import Event

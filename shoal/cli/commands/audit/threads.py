@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from shoal.cli.absence import check_thread
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.ids import SHORT
+from shoal.cli.finding import SHORT, check_thread
 from shoal.cli.options import ThreadName
-from shoal.cli.output import to_text
-from shoal.cli.terminal import Listing, ago
+from shoal.cli.output import Listing, ago, to_text
 
 if TYPE_CHECKING:
     from shoal.client.store import Store

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import shoal
-from shoal.cli import ids
+from shoal.cli import finding
 from tests.cli.test_commands import documents, lines
 from tests.cli.test_commands import shoal as command
 
@@ -108,12 +108,12 @@ async def test_a_whole_id_is_not_looked_up(monkeypatch: pytest.MonkeyPatch) -> N
     async def refused(*_: object) -> str:
         raise AssertionError("looked up")
 
-    monkeypatch.setattr(ids, "_only", refused)
-    assert await ids.checkpoint_id(None, None, "ab" * 32) == "ab" * 32  # type: ignore[arg-type]
+    monkeypatch.setattr(finding, "_only", refused)
+    assert await finding.checkpoint_id(None, None, "ab" * 32) == "ab" * 32  # type: ignore[arg-type]
 
 
 def test_candidates_are_as_long_as_it_takes_to_tell_them_apart() -> None:
-    assert ids._shown(["0" * 20 + "1", "0" * 20 + "2"]) == "0" * 20 + "1, " + "0" * 20 + "2"
+    assert finding._shown(["0" * 20 + "1", "0" * 20 + "2"]) == "0" * 20 + "1, " + "0" * 20 + "2"
 
 
 def test_output_stays_json_whatever_was_shortened(where: list[str]) -> None:
