@@ -75,7 +75,7 @@ _GROUPS = {
 
 
 class _Input(NamedTuple):
-    """What the caller gives for a field of the request, or for a name of which fields are made."""
+    """An input of a command: text for a field of the request, or for a name of which fields are made."""
 
     annotation: Any
     default: Any  # `Parameter.empty`: it must be given. If it is this, the field keeps the protocol's default.
@@ -241,7 +241,7 @@ async def _rows(store: Store, cli: Cli, request: Any, limit: int | None) -> Asyn
 
 
 def _inputs(kind: type[Request[Any]], cli: Cli) -> Iterator[tuple[str, _Input]]:
-    """What a caller gives, by name, in the order of the fields that it makes."""
+    """The inputs by name, in the order of the fields that it makes."""
     made = {field: part for part in cli.parts for field in part.fields}
     left = {"space", *cli.sets, *cli.hides, *(("after", "limit") if cli.rows else ())}
     taken = set()
