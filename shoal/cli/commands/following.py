@@ -1,4 +1,4 @@
-"""Commands that follow changes, or hold something while a program runs: `shoal watch`, `events`, `presence`, `lease`, `worklist`.
+"""Commands that follow changes, or last as long as a program: `shoal watch`, `events`, `presence`, `lease`, `worklist`.
 
 The commands of leases and worklists that are one request are derived. `presence` is not present itself: presence belongs to
 connections, so a store's directory has none.
