@@ -26,7 +26,7 @@ def an_index_row_of_the_last_value_stays(patch: pytest.MonkeyPatch) -> None:
 
 
 def vectors_in_memory_miss_what_is_written(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Rankings, "_moved", lambda self, target, path: None)
+    patch.setattr(Rankings, "moved", lambda self, target, path: None)
 
 
 MUTANTS = (
