@@ -13,7 +13,7 @@ from shoal.config import Config, MiB, checked
 from shoal.errors import InvalidConfig, TooLarge
 
 PAGE = (Path(__file__).parents[1] / "docs" / "CONFIGURATION.md").read_text().split("## How large a value may be")[1]
-SECTION = PAGE.split("## Listening")[0]
+SECTION = PAGE.split("## [listener]")[0]
 UNITS = {"KiB": 1024, "MiB": MiB}
 
 

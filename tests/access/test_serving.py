@@ -27,6 +27,7 @@ from shoal.integrations.langgraph import ShoalStore
 from shoal.protocol import requests
 from shoal.protocol.session import Credential, Wrapper
 from shoal.transport.keyring import ClusterKey
+from simulation.bounds import altered
 from tests.access.conftest import Made, Mint, Serve
 
 PATIENT = Config(request_timeout_s=30.0, reach_timeout_s=30.0)
@@ -560,6 +561,7 @@ async def test_revocations_are_read_again_and_again(mint: Mint, serve: Serve) ->
 
     config = msgspec.structs.replace(Config(), token_keys=mint.keys)
     access = Access(config, now_s=time.time, entropy=os.urandom)
-    await access.start(Counting(served.node.session()))  # type: ignore[arg-type]
-    await until(lambda: len(reads) > 4)  # One at the start, and one by the watch that tells of nothing.
-    await access.stop()
+    with altered(token_look_s=0.02):
+        await access.start(Counting(served.node.session()))  # type: ignore[arg-type]
+        await until(lambda: len(reads) > 4)  # One at the start, and one by the watch that tells of nothing.
+        await access.stop()

@@ -9,6 +9,7 @@ from shoal.crdt.dot import Origin, VersionVector
 from shoal.kinds.thread.flows.provenance import SAID_AGAIN_EVERY, Provenance
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Save, Saved
+from simulation.bounds import altered
 
 SAVE = Save("s", "t", {}, b"\x80")
 
@@ -17,7 +18,7 @@ def seen(sequence: int) -> VersionVector:
     return VersionVector({Origin(b"o" * 16): sequence})
 
 
-def author(bookmark: Bookmark, *, bytes_max: int = 1000, name: str = "ada") -> Provenance:
+def author(bookmark: Bookmark, *, name: str = "ada") -> Provenance:
     session = SimpleNamespace(bookmark=bookmark)
     connection: Any = SimpleNamespace(session=session, config=None)
     return Provenance(connection, name)
@@ -67,5 +68,6 @@ def test_unfitting_writes_go_with_the_next_save() -> None:
     bookmark = Bookmark()
     for partition in (1, 2):
         bookmark.note(partition, seen(1))
-    provenance = author(bookmark, bytes_max=60)
-    assert [saved(provenance), saved(provenance)] == [[1], [2]]
+    provenance = author(bookmark)
+    with altered(seen_bytes_max=60):
+        assert [saved(provenance), saved(provenance)] == [[1], [2]]

@@ -172,7 +172,7 @@ class NotedValue(Struct, array_like=True, frozen=True):
     """A value in the history of a register. One above 4096 bytes is not kept: it is nil, and `is_kept` is false."""
 
     value: Value
-    is_kept: bool
+    is_kept: bool  # Whether `value` is there; a large one is not kept.
     size: int  # The bytes of the value.
     by: str  # The author; empty if none was named.
     time: Time  # When it was set.

@@ -118,7 +118,7 @@ def test_the_number_of_keys_is_bounded(open_keys: OpenKeys) -> None:
     keyring = open_keys(KeysInMemory(), keys_max=2)
     keyring.ensure(b"a")
     keyring.ensure(b"b")
-    with pytest.raises(StorageFull, match="too many keys"):
+    with pytest.raises(StorageFull, match="has 2 data keys, and 2 are possible"):
         keyring.ensure(b"c")
 
 
