@@ -8,11 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from shoal.protocol.requests import ClusterView
+
+
+class Access(Struct, frozen=True):
+    """How clients are let in to nodes: the files with a token, and with the CA of the nodes; None: as the environment says."""
+
+    token_file: str | None = None
+    tls_ca: str | None = None
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The same as arguments of `shoal.connect`."""
+        return {"token": None if self.token_file is None else Path(self.token_file), "tls_ca": self.tls_ca}
 
 
 class Plan(Struct, frozen=True):
@@ -26,6 +39,7 @@ class Plan(Struct, frozen=True):
     members: list[int]  # The agents of this crew.
     # How many modules the crew may begin before a second line comes, so that a kill comes before its end; None: all.
     gate: int | None = None
+    access: Access = Access()  # How the agents are let in to nodes.
 
 
 class Message(Struct, frozen=True):

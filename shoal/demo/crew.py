@@ -99,7 +99,7 @@ class Crew:
 
     async def _arrive(self, number: int, here: Sequence[Store], stores: AsyncExitStack) -> Member:
         # An agent at a node has a connection of its own, as agents on several machines have.
-        opening = shoal.connect(self.plan.urls, durability="quorum", in_order=True, wait=30)
+        opening = shoal.connect(self.plan.urls, durability="quorum", in_order=True, wait=30, **self.plan.access.arguments)
         store = here[0] if here else await stores.enter_async_context(opening)
         space = store.space(SPACE)
         document = await stores.enter_async_context(await space.document(DOCUMENT))

@@ -73,7 +73,10 @@ class Director:
         try:
             async with AsyncExitStack() as stores:
                 # One address each, so that no other node answers.
-                looks = [await stores.enter_async_context(shoal.connect(node.url)) for node in self._course.nodes]
+                looks = [
+                    await stores.enter_async_context(shoal.connect(node.url, **plans[0].access.arguments))
+                    for node in self._course.nodes
+                ]
                 async with asyncio.TaskGroup() as tasks:
                     looking = tasks.create_task(self._look(looks))
                     crews = [

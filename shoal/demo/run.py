@@ -19,7 +19,7 @@ from rich.console import Console
 
 import shoal
 from shoal.demo.agent import DOCUMENT, SPACE, thread_name
-from shoal.demo.course import Course, Plan
+from shoal.demo.course import Access, Course, Plan
 from shoal.demo.director import CREW, Director, Script, write_script
 from shoal.demo.nodes import Node, cluster, node_name
 from shoal.demo.screen import Screen
@@ -37,6 +37,7 @@ class Options(NamedTuple):
     limit: int | None = None  # The number of modules; None for all.
     embedded: bool = False
     urls: Sequence[str] = ()  # Nodes that run already.
+    access: Access = Access()
     keep: bool = False  # Keep the directory, and let the cluster run.
     command: Sequence[str] = CREW
 
@@ -95,6 +96,7 @@ async def _survey(
                     options.limit,
                     options.agents,
                     [*members],
+                    access=options.access,
                 )
                 for crew, members in enumerate(course.crews)
             ]
@@ -112,7 +114,7 @@ async def _survey(
 
 async def _read_back(options: Options, data: Path | None, urls: Sequence[str]) -> Mapping[str, Found]:
     # One address only, so that no other node answers.
-    openings = {node_name(number): shoal.connect(url, wait=30) for number, url in enumerate(urls)}
+    openings = {node_name(number): shoal.connect(url, wait=30, **options.access.arguments) for number, url in enumerate(urls)}
     found = {}
     for name, opening in (openings or {"the store": shoal.open(str(data))}).items():
         async with opening as store:

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from shoal.cli.execution import FAILED, execute, failure, interruptible
+from shoal.cli.target import tls_ca, token_file
 
 PANEL = "Run"
 AGENTS_MAX = 64
@@ -55,13 +56,16 @@ def demo(
     Example: shoal demo --limit 300 --keep
     """
     # Imported here, because no other command needs them, and all would start more slowly.
+    from shoal.demo.course import Access
     from shoal.demo.nodes import DemoFailed
     from shoal.demo.run import Options, run_demo
 
     urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
     if urls and (embedded or keep):
         raise typer.BadParameter("--url names nodes that run already: leave out --embedded and --keep. Nothing was written.")
-    options = Options(agents=agents, limit=limit, embedded=embedded, urls=urls, keep=keep)
+    token = token_file.get()
+    access = Access(None if token is None else str(token), tls_ca.get())
+    options = Options(agents=agents, limit=limit, embedded=embedded, urls=urls, keep=keep, access=access)
     work = run_demo(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)
     try:
         agreed = execute(interruptible(work))

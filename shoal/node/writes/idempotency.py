@@ -162,7 +162,7 @@ def _form(request: requests.AnyWrite) -> list[object]:
         form[index] = defaults[index]
     while form[-1] == defaults[len(form) - 1]:
         form.pop()
-    return form
+    return [None if each is NODEFAULT else each for each in form]
 
 
 @cache
