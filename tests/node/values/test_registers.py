@@ -124,6 +124,13 @@ async def test_a_history_says_who_set_what_before(bench: Bench) -> None:
     assert past[0].time >= past[1].time >= past[2].time
 
 
+async def test_a_repeated_comparison_may_name_an_author(bench: Bench) -> None:
+    goal = bench.space.register("goal")
+    first = await goal.compare_and_set(None, "Mars", by="ada", key="k")
+    assert await goal.compare_and_set(None, "Mars", by="ada", key="k") == first
+    assert [(each.value, each.by) for each in await goal.history()] == [("Mars", "ada")]
+
+
 async def test_a_history_is_bounded(bench: Bench) -> None:
     goal = bench.space.register("goal")
     for n in range(20):
