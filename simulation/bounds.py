@@ -29,23 +29,15 @@ def altered(**bounds: float) -> Iterator[None]:
         LookupError: no module that is imported has such a constant. Nothing was changed.
     """
     constants = {name.upper(): value for name, value in bounds.items()}
-    before = {constant: _value(constant) for constant in constants}
-    _set(constants)
+    before = [(module, constant, getattr(module, constant)) for constant in constants for module in _modules(constant)]
+    if missing := constants.keys() - {constant for _, constant, _ in before}:
+        raise LookupError(f"{min(missing).lower()} is neither a setting nor a bound")
+    for module, constant, _ in before:
+        setattr(module, constant, constants[constant])
     try:
         yield
     finally:
-        _set(before)
-
-
-def _value(constant: str) -> Any:
-    for module in _modules(constant):
-        return getattr(module, constant)
-    raise LookupError(f"{constant.lower()} is neither a setting nor a bound")
-
-
-def _set(constants: Mapping[str, Any]) -> None:
-    for constant, value in constants.items():
-        for module in _modules(constant):
+        for module, constant, value in before:
             setattr(module, constant, value)
 
 

@@ -2419,6 +2419,7 @@ export interface components {
             by: string;
             /** @description The place of its operation in the causal order, in hex. */
             id: string;
+            /** @description Whether `value` is there; a large one is not kept. */
             is_kept: boolean;
             /** @description The bytes of the value. */
             size: number;

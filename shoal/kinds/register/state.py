@@ -22,8 +22,10 @@ Laws (dotted version vectors, Preguiça et al. 2010):
   (docs/decisions/0072-compare-and-set.md). Whatever it covers is replaced nevertheless.
 - If one request was sent to several nodes and left several live siblings, the one with the
   least dot is shown. The others stay in the row, so that order does not matter.
-- The history has the `HISTORY_MAX` noted assigns with the greatest positions, whether they are live or replaced. The set of
-  all noted assigns only grows, and one that has left the greatest never comes back: order does not matter here either.
+- The history has the `HISTORY_MAX` noted assigns with the greatest positions, whether they are live or replaced. A request
+  that was sent to several nodes is one of them, at the greatest position that it got. The positions of a request, and of
+  the requests as a set, only grow, so one that has left the greatest never comes back unless it is made anew: order does
+  not matter here either.
 
 The replica's vector prevents redelivery. The node bounds the number of siblings
 before it issues an assign: `apply` is total.
@@ -179,17 +181,15 @@ def apply_swap(rows: Rows, stamp: Stamp, swap: Swap) -> None:
 
 
 def history(rows: Rows) -> list[NotedValue]:
-    """The values that were noted last, the latest first. Of a request that was sent twice, the first that was made."""
-    first: dict[bytes, NotedValue] = {}
-    for noted in _noted(rows):
-        first.setdefault(noted.name, noted)
-    return list(reversed(first.values()))
+    """The values that were noted last, the latest first. Of a request that was sent twice, the last that was made."""
+    return _noted(rows)[::-1]
 
 
 def _note(rows: Rows, stamp: Stamp, value: bytes, key: str | None, by: str) -> None:
     kept = value if len(value) <= HISTORY_VALUE_BYTES_MAX else b""
     noted = NotedValue(stamp.pack_position(), stamp.wall_ms, key, by, len(value), kept)
-    rows.put(HISTORY, _encoder.encode(sorted([*_noted(rows), noted], key=_position)[-HISTORY_MAX:]))
+    latest = {each.name: each for each in sorted([*_noted(rows), noted], key=_position)}
+    rows.put(HISTORY, _encoder.encode(sorted(latest.values(), key=_position)[-HISTORY_MAX:]))
 
 
 def _noted(rows: Rows) -> list[NotedValue]:

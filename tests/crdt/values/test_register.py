@@ -263,7 +263,8 @@ def _noted(change: Assign | Swap, choose: Choose) -> Assign | AssignBy | Swap:
         return change
     if isinstance(change, Swap):
         return replace(change, by=by)
-    return AssignBy(change.value * 5000 if choose(5) == 0 else change.value, change.context or (), change.key, by)
+    key = change.key if choose(3) else f"repeated-{choose(3)}"
+    return AssignBy(change.value * 5000 if choose(5) == 0 else change.value, change.context or (), key, by)
 
 
 def apply_any(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> None:
@@ -274,14 +275,17 @@ def apply_any(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> Non
 
 
 def latest_noted(operations: list[Operation]) -> list[tuple[bytes, str, int, bytes]]:
-    """The twin: of all noted assigns at once, the last in the order of positions."""
-    noted = [
-        (at.pack_position(), change.by, len(change.value), change.value if len(change.value) <= 4096 else b"")
-        for operation in operations
-        for at, change in operation.stamped()
-        if not isinstance(change, Assign) and change.by is not None and change.value is not None
-    ]
-    return sorted(noted, reverse=True)[: register.HISTORY_MAX]
+    """The twin: of all noted assigns at once, the last in the order of positions; of each request, its last one."""
+    latest: dict[bytes, tuple[bytes, str, int, bytes]] = {}
+    for operation in operations:
+        for at, change in operation.stamped():
+            if isinstance(change, Assign) or change.by is None or change.value is None:
+                continue
+            name = at.pack_position() if change.key is None else change.key.encode()
+            shown = change.value if len(change.value) <= 4096 else b""
+            noted = (at.pack_position(), change.by, len(change.value), shown)
+            latest[name] = max(noted, latest.get(name, noted))
+    return sorted(latest.values(), reverse=True)[: register.HISTORY_MAX]
 
 
 def check_history(choose: Choose, apply: Apply = apply_any) -> None:
@@ -307,12 +311,21 @@ def latest_to_arrive_stay(rows: Rows, stamp: Stamp, change: Assign | AssignBy | 
         rows.put(register.HISTORY, register._encoder.encode([*before, *new][-register.HISTORY_MAX :]))
 
 
+def a_repeated_request_takes_two_places(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> None:
+    before = register._noted(rows)
+    apply_any(rows, stamp, change)
+    every = {noted.position: noted for noted in (*before, *register._noted(rows))}
+    rows.put(register.HISTORY, register._encoder.encode([every[at] for at in sorted(every)][-register.HISTORY_MAX :]))
+
+
 def swaps_that_come_late_are_not_noted(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> None:
     is_late = isinstance(change, Swap) and register.fence(rows).number > change.fence
     apply_any(rows, stamp, replace(change, by=None) if is_late and isinstance(change, Swap) else change)
 
 
 @pytest.mark.answers("data-type-whose-result-depends-on-the-order")
-@pytest.mark.parametrize("bug", [latest_to_arrive_stay, swaps_that_come_late_are_not_noted])
+@pytest.mark.parametrize(
+    "bug", [latest_to_arrive_stay, a_repeated_request_takes_two_places, swaps_that_come_late_are_not_noted]
+)
 def test_the_check_finds_a_planted_bug_of_histories(bug: Apply) -> None:
     assert fails_for_some_seed(lambda choose: check_history(choose, bug))
