@@ -1,0 +1,2 @@
+/** Plots over time. */
+export { default } from 'uplot'
