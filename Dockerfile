@@ -16,6 +16,8 @@ RUN pip install --no-cache-dir --disable-pip-version-check --require-hashes --re
         --require-hashes --requirement deploy/requirements.txt
 COPY pyproject.toml README.md LICENSE ./
 COPY shoal ./shoal
+# `shoal/page/client` leads there.
+COPY clients/js/src ./clients/js/src
 RUN pip wheel --no-cache-dir --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir /wheels . \
     && pip --python /opt/shoal/bin/python install --no-cache-dir --disable-pip-version-check --no-deps --no-index /wheels/*.whl
 # The bill of materials (CycloneDX): what the image's environment contains, version by version.

@@ -51,7 +51,8 @@ ALLOWED: dict[str, set[str]] = {
     "node": BASE | {"audit", "crdt", "cluster", "protocol", "storage"},
     "workflows": BASE | {"crdt", "protocol"},
     "client": BASE | {"crdt", "protocol", "workflows"},
-    "api": BASE | {"access", "protocol", "workflows"},  # Not the client: `workflows` has what both share.
+    "page": {"records"},
+    "api": BASE | {"access", "page", "protocol", "workflows"},  # Not the client: `workflows` has what both share.
     "opening": BASE | {"client", "node", "protocol", "transport"},
     "sync": BASE | {"client", "opening", "protocol"},
     "replies": {"protocol"},

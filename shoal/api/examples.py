@@ -18,6 +18,7 @@ PARTS: dict[str, str] = {
     "label": "approved",
     "document": "board",
     "stream": "runs/42",
+    "file": "client/index.js",
     "counter": "tokens",
     "register": "goal",
     "set": "seen",

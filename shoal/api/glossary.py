@@ -22,6 +22,7 @@ NAMES: dict[str, str] = {
     "thread": "A thread's name.",
     "document": "A document's name.",
     "stream": "A stream's name, which may have slashes.",
+    "file": "A file of the page, with its folder.",
     "counter": "A counter's name.",
     "register": "A register's name.",
     "set": "A set's name.",

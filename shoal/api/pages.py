@@ -1,19 +1,26 @@
-"""The pages that a node shows in a browser: a summary of the node, and the description of its API.
+"""The pages that a node shows in a browser: the page on what is stored (`shoal.page`), and the description of its API.
 
-Law: these pages load nothing from other hosts, and run no script except the viewer that comes with Shoal
-(`viewer/`); their Content-Security-Policy says so.
+Laws:
+- These pages load nothing from other hosts, and run no script but those that come with Shoal; their
+  Content-Security-Policy says so.
+- The page asks its own node and the other members of the cluster alone.
+- The files hold no stored data, so that they need no token.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import re
+from collections.abc import Callable, Sequence
 from functools import cache
-from html import escape
 from importlib.resources import files
 
 from aiohttp import hdrs, web
 from msgspec import Struct
 
+from shoal import page
+from shoal.api.http import headers
 from shoal.api.http.exchange import Exchange
 from shoal.records import NamedTuple
 
@@ -43,11 +50,19 @@ _HEADERS = {
 }
 
 
+PAGE_PATH = "/ui/{file}"
+_ADDRESS = re.compile(r"[A-Za-z0-9.-]+:[0-9]{1,5}")  # As a policy can name one; it knows no IPv6.
+
+
 class About(NamedTuple):
     """The node that serves."""
 
     node: str
     version: str
+    is_open: bool = True  # Whether it asks for no token.
+    is_local: bool = True  # Whether only its own machine reaches it.
+    scheme: str = "http"
+    others: Callable[[], Sequence[str]] = tuple  # "host:port" of the cluster's other members.
 
 
 ABOUT: web.AppKey[About] = web.AppKey("about", About)
@@ -60,6 +75,9 @@ class Welcome(Struct):
     summary: str  # What Shoal is.
     version: str  # The version of Shoal that this node runs.
     node: str  # The node's id.
+    open: bool  # Whether the node asks for no token.
+    local: bool  # Whether only the node's own machine reaches it.
+    others: list[str] = []  # The URLs of the cluster's other members, which a client may ask if this node fails.
     docs: str = DOCS_PATH  # The description of the API, for people.
     openapi: str = "/v1/openapi.json"  # The same, for programs.
     health: str = "/healthz"  # Is the process alive?
@@ -69,19 +87,51 @@ class Welcome(Struct):
     spaces: str = "/v1/spaces"  # The spaces of the store.
 
 
-async def welcome(exchange: Exchange) -> web.Response:
-    """`Welcome`, as a page if the client accepts HTML, else as JSON or msgpack."""
+async def welcome(exchange: Exchange) -> web.StreamResponse:
+    """The page if the client accepts HTML, else `Welcome` as JSON or msgpack."""
     about = exchange.request.app[ABOUT]
-    view = Welcome("shoal", _SUMMARY, about.version, about.node)
+    others = [f"{about.scheme}://{address}" for address in about.others() if _ADDRESS.fullmatch(address)]
     if _HTML not in exchange.request.headers.get(hdrs.ACCEPT, ""):
-        return await exchange.answer(view)
-    links = "".join(
-        f'<li><a href="{escape(path.lstrip("/"))}">{escape(name)}</a></li>'
-        for name in ("docs", "openapi", "health", "ready", "metrics", "cluster", "spaces")
-        for path in (getattr(view, name),)
-    )
-    return _page(
-        f"<h1>Shoal {escape(about.version)}</h1><p>{_SUMMARY}</p><p>Node {escape(about.node)}</p><ul>{links}</ul>",
+        return await exchange.answer(
+            Welcome("shoal", _SUMMARY, about.version, about.node, about.is_open, about.is_local, others)
+        )
+    # It has no ETag: the policy among its headers changes with the members.
+    policy = {"Content-Security-Policy": _page_policy(others)}
+    return web.Response(body=await _read(page.listed()[page.INDEX]), content_type=_HTML, headers={**_HEADERS, **policy})
+
+
+async def part(exchange: Exchange) -> web.StreamResponse:
+    """A file of the page."""
+    file = page.listed().get(exchange.request.match_info["file"])
+    if file is None:
+        raise web.HTTPNotFound
+    response = web.Response(body=await _read(file), content_type=file.content_type, charset="utf-8", headers=_HEADERS)
+    tagged = headers.tagged(exchange.request, response, None)
+    if tagged is response:  # Else the client holds it, and nothing is sent.
+        tagged.enable_compression()
+    return tagged
+
+
+async def _read(file: page.File) -> bytes:
+    # Disks may be slow, and the loop has others to serve.
+    return await asyncio.to_thread(file.path.read_bytes)
+
+
+def _page_policy(others: Sequence[str]) -> str:
+    """The policy of the page, which may also ask these other nodes, and join documents there."""
+    sockets = (f"ws{url.removeprefix('http')}" for url in others)
+    return "; ".join(
+        (
+            "default-src 'none'",
+            "script-src 'self'",
+            "style-src 'self'",
+            "img-src 'self' data:",
+            "font-src 'self'",
+            " ".join(("connect-src 'self'", *others, *sockets)),
+            "base-uri 'none'",
+            "form-action 'self'",
+            "frame-ancestors 'none'",
+        )
     )
 
 

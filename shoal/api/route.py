@@ -1,6 +1,6 @@
 """A route: the handler of a method and a path, and its description.
 
-A part in braces stands for one part of the path, `[^/]+`, percent-encoded.
+A part in braces stands for one part of the path, `[^/]+`, percent-encoded; `{file}` for all that follow.
 """
 
 from __future__ import annotations

@@ -54,6 +54,15 @@ BY_HAND: tuple[Route, ...] = (
     Route("GET", "/", pages.welcome, "This node, and the paths to its parts", pages.Welcome, is_open=True, reason=_PAGE),
     Route(
         "GET",
+        pages.PAGE_PATH,
+        pages.part,
+        "A file of the page that browsers get at `/`",
+        content_type="text/javascript",
+        is_open=True,
+        reason=_PAGE,
+    ),
+    Route(
+        "GET",
         pages.DOCS_PATH,
         pages.docs,
         "This description as a page",

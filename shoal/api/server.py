@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from itertools import count
@@ -175,6 +175,7 @@ def create_app(
     end_waits: Callable[[], None] = lambda: None,
     gate: Gate | None = None,
     make_id: Callable[[], str] | None = None,
+    others: Callable[[], Sequence[str]] = tuple,
 ) -> web.Application:
     """The application, which opens sessions to answer. Call it inside a running event loop.
 
@@ -186,6 +187,7 @@ def create_app(
     application begins to stop: requests that wait for a change are then answered with what is so.
     With a `gate`, all routes ask for a token but those that are declared open, and the further
     `doors`, which have means of their own. `make_id` names requests whose callers did not; without it they are counted.
+    `others` are the addresses of the cluster's other members, "host:port": their pages may ask this node, and its page them.
     """
     metrics = Metrics(backlog, version=version)
 
@@ -205,7 +207,7 @@ def create_app(
 
     welcome = Welcome(PROTOCOL, version, node, config.request_bytes_max, config.session_requests_max, config.subscriptions_max)
     sessions = Sessions(metered, admit=admit, end_waits=end_waits, welcome=welcome, config=config, metrics=metrics)
-    origins = Origins(config)
+    origins = Origins(config, others)
     hosts = Hosts(config)
     numbers = count(1)
     make_id = make_id or (lambda: str(next(numbers)))
@@ -227,7 +229,9 @@ def create_app(
             now_s=now_s,
         )
         _add(app, route.method, route.path, handler)
-    app[ABOUT] = About(node, version)
+    app[ABOUT] = About(
+        node, version, gate is None, credentials.is_local(config.listen_host), credentials.scheme_of(config), others
+    )
     _add(app, "GET", OPENAPI_PATH, _description(version))
     app[YJS] = YjsDoor(metered, may_read, config=config, metrics=metrics)
     for path, serve in {SESSION_PATH: sessions.serve, YJS_PATH: app[YJS].serve}.items():
@@ -310,6 +314,7 @@ async def _answer(route: Route, exchange: Exchange) -> web.StreamResponse:
 
 def _pattern(path: str) -> str:
     """The path with a pattern for each part: aiohttp's own excludes braces, which are legal in names (`{crew-7}/planner`)."""
+    path = path.replace("{file}", "{file:.+}")
     return re.sub(r"{(\w+)}", r"{\1:[^/]+}", path)
 
 

@@ -268,6 +268,7 @@ async def listening(
         admit=node.service.readiness.admit,
         end_waits=node.leases.end_waits,
         gate=None if access is None else access.gate,
+        others=lambda: [] if node.replicator is None else node.replicator.memberships.addresses,
     )
     if peers is not None:
         # Stop them after the requests are done, because some of those wait for peers.

@@ -234,6 +234,7 @@ async def test_every_route_that_is_not_open_asks_for_a_token(
 def test_the_open_routes_are_these() -> None:
     assert [f"{route.method} {route.path}" for route in ROUTES if route.is_open] == [
         "GET /",
+        "GET /ui/{file}",
         "GET /docs",
         "GET /docs/rapidoc.js",
         "GET /healthz",

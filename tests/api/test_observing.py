@@ -388,9 +388,7 @@ async def test_the_root_says_what_this_is(http: aiohttp.ClientSession, served: S
         assert (await http.get(served.url + told[link])).status == 200
     async with http.get(served.url, headers={"Accept": "text/html,*/*"}) as response:
         assert response.content_type == "text/html"
-        page = await response.text()
-    assert "<h1>Shoal 0.1.0</h1>" in page
-    assert 'href="docs"' in page
+        assert 'href="docs"' in await response.text()
 
 
 async def test_the_pages_ask_no_other_host(http: aiohttp.ClientSession, served: Served) -> None:

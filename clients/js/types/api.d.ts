@@ -4441,14 +4441,20 @@ export interface components {
             docs: string;
             /** @description Is the process alive? */
             health: string;
+            /** @description Whether only the node's own machine reaches it. */
+            local: boolean;
             /** @description For Prometheus. */
             metrics: string;
             /** @description The name. */
             name: string;
             /** @description The node's id. */
             node: string;
+            /** @description Whether the node asks for no token. */
+            open: boolean;
             /** @description The same, for programs. */
             openapi: string;
+            /** @description The URLs of the cluster's other members, which a client may ask if this node fails. */
+            others: string[];
             /** @description Does it take reads and writes? */
             ready: string;
             /** @description The spaces of the store. */

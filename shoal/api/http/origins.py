@@ -8,7 +8,7 @@ cover WebSockets; one setting has to decide for all of them.
 Laws:
 
 - Only `allowed_origins` decides, in the same way for requests, server-sent events and
-  WebSockets. Pages that this node serves are always allowed; a request without an Origin
+  WebSockets. Pages that this node or another member of its cluster serves are always allowed; a request without an Origin
   does not come from a page.
 - A request of any other page is rejected before everything else, so that no web
   page can reach a node on the reader's own machine.
@@ -46,6 +46,7 @@ Laws:
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Protocol
 from urllib.parse import urlsplit
@@ -119,11 +120,13 @@ async def seal(_: web.Request, response: web.StreamResponse) -> None:
 
 
 class Origins:
-    """The origins that a node's configuration allows."""
+    """The origins that a node's configuration allows, and those of the other members of its cluster ("host:port")."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, others: Callable[[], Sequence[str]] = tuple) -> None:
         self._named = origins(config)
         self._any = "*" in self._named
+        self._others = others
+        self._scheme = scheme_of(config)
 
     def check(self, request: web.Request) -> None:
         """Check the Origin of a request.
@@ -136,7 +139,7 @@ class Origins:
             return
         raise CrossOrigin(
             f"pages of {origin[:200]!r} may not use this node. Nothing was written. "
-            "Add the origin to the node's setting allowed_origins, or use a page that the node itself serves."
+            "Add the origin to the node's setting allowed_origins, or use a page that a node of the cluster serves."
         )
 
     def preflight(self, request: web.Request) -> web.Response | None:
@@ -162,7 +165,23 @@ class Origins:
             response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = ANSWER_HEADERS
 
     def _allows(self, origin: str) -> bool:
-        return self._any or origin.lower() in self._named
+        return self._any or origin.lower() in self._named or self._is_members(origin)
+
+    def _is_members(self, origin: str) -> bool:
+        asked = _loopback_as_one(origin.lower())
+        return any(_loopback_as_one(f"{self._scheme}://{address.lower()}") == asked for address in self._others())
+
+
+def _loopback_as_one(origin: str) -> str:
+    """An origin, in which the names of this machine for itself are one: members name one of them, and people type another."""
+    scheme, _, address = origin.partition("://")
+    host = _name(address)
+    return f"{scheme}://localhost{address[address.rfind(':') :]}" if is_local(host) and ":" in address else origin
+
+
+def scheme_of(config: Config) -> str:
+    """The scheme of this node's URL, and of those of the cluster's other members."""
+    return "https" if config.tls_cert else "http"
 
 
 def is_own(origin: str, request: web.Request) -> bool:

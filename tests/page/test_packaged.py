@@ -1,0 +1,41 @@
+"""The files of the page are in the wheel, with the client, which in the source tree is a link."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shoal import page
+
+ROOT = Path(__file__).parents[2]
+NAMED = '[project]\nname = "shoal"\nversion = "0"\n'
+"""As the build's own tables need it, so that any version of setuptools builds them."""
+
+
+def test_the_wheel_holds_every_file_of_the_page(tmp_path: Path) -> None:
+    pytest.importorskip("setuptools", reason="a Python without setuptools builds no wheel")
+    tree = tmp_path / "tree"
+    ignored = shutil.ignore_patterns("__pycache__", "node_modules")
+    for name in ("shoal", "clients"):
+        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
+    tables = (ROOT / "pyproject.toml").read_text().partition("[tool.setuptools.packages")
+    (tree / "pyproject.toml").write_text(NAMED + "".join(tables[1:]))
+    command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build_py", "--build-lib", str(tmp_path)]
+    subprocess.run(command, cwd=tree, capture_output=True, check=True)
+    built = tmp_path / "shoal" / "page"
+    held = {str(path.relative_to(built)): path.read_bytes() for path in built.rglob("*") if path.is_file()}
+    assert {name: held.get(name) for name in page.listed()} == {
+        name: file.path.read_bytes() for name, file in page.listed().items()
+    }
+    assert not (built / "client").is_symlink()
+
+
+def test_the_client_of_the_page_is_the_one_that_users_have() -> None:
+    source = ROOT / "clients" / "js" / "src"
+    assert {name.removeprefix("client/") for name in page.listed() if name.startswith("client/")} == {
+        file.name for file in source.glob("*.js")
+    }
