@@ -27,7 +27,7 @@ from shoal.client.store import Store
 from shoal.protocol.requests import ClusterView, Member, MembersView
 
 if TYPE_CHECKING:
-    from shoal.cli.members.leftovers import Leftover
+    from shoal.cli.leftovers import Leftover
 
 _UNKNOWN = ("unknown", "unknown", "unknown")
 
@@ -195,7 +195,7 @@ def leftovers(directory: Directory, url: Url = None, json: Json = False, issue: 
 
 
 async def _leftovers(directory: Path, url: str, *, json: bool, is_issued: bool) -> None:
-    from shoal.cli.members.leftovers import lacking  # It opens a store, which takes time to import.
+    from shoal.cli.leftovers import lacking  # It opens a store, which takes time to import.
 
     found = await lacking(directory, url)
     if is_issued:
@@ -210,7 +210,7 @@ async def _leftovers(directory: Path, url: str, *, json: bool, is_issued: bool) 
 
 
 async def _issue(directory: Path, url: str, found: list[Leftover], *, json: bool) -> None:
-    from shoal.cli.members.issuing import issue
+    from shoal.cli.leftovers import issue
 
     staying = 0
     async for issued in issue(directory, url, found):

@@ -1,4 +1,4 @@
-"""`shoal audit sign`, `export` and `verify`: proof that nothing was altered since a signed statement."""
+"""`shoal audit`: who did what in a thread, and proof that nothing was altered since a signed statement."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import structs
 
-from shoal.cli.command import Work
+from shoal.cli.command import Run, Work, in_store
 from shoal.cli.execution import FAILED, execute
-from shoal.cli.output import emit, line, note, plain
+from shoal.cli.finding import SHORT, check_thread
+from shoal.cli.options import PANEL, ThreadName
+from shoal.cli.output import Listing, ago, emit, line, note, plain, to_text
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput
 from shoal.names import RESERVED
@@ -21,6 +24,43 @@ if TYPE_CHECKING:
     from shoal.audit.verification import Report
     from shoal.client.store import Store
     from shoal.protocol.requests import Statement
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    group = typer.Typer(no_args_is_help=True, help="Show who did what, and prove that nothing was altered.")
+    group.command(name="thread")(timeline)
+    for command in (sign, export, verify):
+        group.command()(command)
+    app.add_typer(group, name="audit", rich_help_panel=PANEL)
+
+
+@in_store
+def timeline(run: Run, thread: ThreadName) -> Work:
+    """Show checkpoints, steps, events and moves in one time line, with the newest checkpoint at each.
+
+    Example: shoal audit thread support-1 --url http://n1:7400
+    """
+
+    async def work(store: Store) -> None:
+        await check_thread(store, run.space, thread)
+        headings = ("age", "what", "by", "knowing", "data")
+        with Listing(*headings, json=run.json, none=f"nothing happened to thread {thread!r}.") as rows:
+            for entry in await store.space(run.space).thread(thread).audit():
+                by = f"  by {entry.by}" if entry.by else ""
+                known = f"  knowing {entry.known[:SHORT]}" if entry.known else ""
+                shown = entry.id if entry.kind == "checkpoint" else f"[{entry.id}]" if entry.kind == "step" else ""
+                data = f"{to_text(entry.data)}" if entry.data or entry.kind != "checkpoint" else ""
+                told = f"{entry.text} {shown}{by}{known}{f'  {data}' if data else ''}"
+                what = f"{entry.text} {shown[:SHORT] if entry.kind == 'checkpoint' else shown}"
+                rows.add(
+                    {**structs.asdict(entry), "time": entry.time.isoformat()},
+                    f"{entry.time:%Y-%m-%d %H:%M:%S}Z  {told}".rstrip(),
+                    *(ago(entry.time), what, entry.by, entry.known[:SHORT] if entry.known else "", data),
+                )
+
+    return work
+
 
 _TOLD_MAX = 20  # Lines on what was not compared.
 
@@ -64,7 +104,7 @@ def sign(data: Data = None, url: Url = None) -> None:
 
 
 def export(data: Data = None, url: Url = None, since: Since = None) -> None:
-    """Print the operations of a node as JSON Lines, with their proofs. What has left the log is only in older archives.
+    """Print the operations of a node as JSON Lines, with their  What has left the log is only in older archives.
 
     Example: shoal audit export --url http://n1:7400 --since 2026-11.statement > 2026-12.jsonl
     """

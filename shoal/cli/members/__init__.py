@@ -1,1 +1,0 @@
-"""Directories of nodes that are no members, for `shoal cluster`."""
