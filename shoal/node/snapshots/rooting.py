@@ -21,6 +21,7 @@ from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, Dot, Origin, Versio
 from shoal.node.collection.entries import Garbage
 from shoal.node.collection.expiring import range_end
 from shoal.node.retired import Retirement, Summary
+from shoal.node.snapshots.switching import Row
 from shoal.node.turns import Steps
 from shoal.protocol.requests import StateRoot
 from shoal.records import NamedTuple
@@ -36,8 +37,6 @@ _RETIRED, _LISTED, _OBJECT, _KEY = (table[0] for table in TABLES)
 _HEAD_BYTES = 3
 _ROWS_AT_ONCE, _BYTES_AT_ONCE = 256, 1 << 18  # That are hashed before others get a turn.
 _NAMES = {keys.RETIRED: "retired origins", keys.LISTED: "list of objects", keys.OBJECT: "objects", keys.KEY: "requests' keys"}
-
-Row = tuple[bytes, bytes]
 
 
 class Left(NamedTuple):

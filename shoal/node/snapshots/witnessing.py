@@ -27,13 +27,13 @@ from shoal.node.snapshots.rooting import (
     TABLES,
     Left,
     Rooting,
-    Row,
     in_slices,
     mark_of,
     mark_of_ended,
     tables_that_differ,
     vector_root,
 )
+from shoal.node.snapshots.switching import Row
 from shoal.node.turns import Background
 from shoal.records import NamedTuple
 from shoal.storage import keys

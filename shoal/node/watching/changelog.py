@@ -17,7 +17,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue
 from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Change, Mutation
+from shoal.node.appliers.mutation import Mutation
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
 from shoal.node.partitions import Partitions
@@ -121,7 +121,7 @@ def target_of(change: Mutation) -> Target:
     return Target(Kind(change.kind), change.space, change.name)
 
 
-def change_of(target: Target, stamp: Stamp, change: Change) -> requests.Change:
+def change_of(target: Target, stamp: Stamp, change: mutation.Change) -> requests.Change:
     """The push to watchers for a change, the same on every node."""
     what, id = str(type(change).__struct_config__.tag), mutation.id_of(target.name, stamp, change)
     return requests.Change(target.space, LABELS[target.kind], target.name, what, id, stamp.hlc, stamp.wall_ms)

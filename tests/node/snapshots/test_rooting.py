@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.crdt.dot import Origin
-from shoal.node.snapshots.rooting import TABLES, Left, Rooting, Row, mark_of, vector_root
+from shoal.node.snapshots.rooting import TABLES, Left, Rooting, mark_of, vector_root
+from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
 from simulation.world.fleet import Fleet, Member
 from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
