@@ -55,7 +55,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node.peers.replica import QUARANTINE_MAX
 from shoal.node.snapshots import switching
-from shoal.node.snapshots.rooting import vector_root
+from shoal.node.snapshots.checking import vector_root
 from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage

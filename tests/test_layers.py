@@ -112,7 +112,6 @@ ROOMS: dict[str, set[str]] = {
     "reads": {"watching"},
     "consensus": set(),
     "membership": {"consensus"},
-    "audit": {"collection", "snapshots"},
     "spaces": set(),
     "snapshots": {"collection"},
     "peers": {

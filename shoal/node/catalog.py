@@ -5,20 +5,65 @@ Laws:
 - The entry of a thread that is not running holds its status, and the thread has one row under it.
 - These rows are complete once the directory is marked as indexed: from its first object on, or, if an older version
   wrote it, when `shoal.kinds.step.serving.status` has entered its threads.
+
+A bounded set that forgets its least recently used members first.
+
+Law: the last `members_max / 2` members that were put or found are never forgotten. The set keeps two
+halves and drops the older one as a whole once the newer one is full, so that a lookup costs no more
+than in a plain set.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from typing import Generic, TypeVar
 
 from shoal.crdt.rows import successor
-from shoal.node.recent import Recent
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
+
+T = TypeVar("T", bound=Hashable)
+
+
+class Recent(Generic[T]):
+    """A set of at most `members_max` members, at least two. A lookup that finds a member renews it."""
+
+    def __init__(self, members_max: int) -> None:
+        self._half = max(1, members_max // 2)
+        self._newer: set[T] = set()
+        self._older: set[T] = set()
+
+    def __contains__(self, member: T) -> bool:
+        if member in self._newer:
+            return True
+        if member in self._older:
+            self.put(member)
+            return True
+        return False
+
+    def __len__(self) -> int:
+        return len(self._newer | self._older)
+
+    def put(self, member: T) -> None:
+        """Add or renew a member; this may drop the older half."""
+        if len(self._newer) >= self._half and member not in self._newer:
+            self._older, self._newer = self._newer, set()
+        self._newer.add(member)
+
+    def clear(self) -> None:
+        """Remove all members."""
+        self._newer.clear()
+        self._older.clear()
+
+    def drop(self, member: T) -> None:
+        """Remove a member, if it is there."""
+        self._newer.discard(member)
+        self._older.discard(member)
+
 
 _PAGE = 256
 _INDEXED = keys.meta("statuses")

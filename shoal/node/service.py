@@ -42,20 +42,17 @@ from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import is_under_claim
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.names import check_key, check_name
-from shoal.node.audit.reads import AuditReads
-from shoal.node.audit.recorder import Recorder
-from shoal.node.audit.signer import Signer, StateRoots
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Contest, Flow
-from shoal.node.reads.cluster import ClusterReads, Readiness
-from shoal.node.reads.listing import Listings
+from shoal.node.reads.cluster import ClusterReads, Listings, Readiness
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.replicas import Cluster, ReadRepair
 from shoal.node.session import ServiceSession
 from shoal.node.spaces.quotas import Quotas
+from shoal.node.statements import AuditReads, Recorder, Signer, StateRoots
 from shoal.node.target import target_of
 from shoal.node.turns import Background
 from shoal.node.writes.acknowledging import Acknowledging

@@ -24,7 +24,7 @@ from shoal.node.peers import incoming
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
 from shoal.node.target import Place, Target
-from shoal.node.watching import changelog, feed, resumable
+from shoal.node.watching import changelog, feed
 from shoal.node.watching.feed import Audience, Feed, Staged
 from shoal.node.writes import issuing
 from shoal.node.writes.idempotency import Answered, IdempotencyTable
@@ -139,7 +139,7 @@ def a_watch_tells_of_other_objects(patch: pytest.MonkeyPatch) -> None:
         return space == watch.space and name[:5] == watch.prefix[:5]
 
     patch.setattr(feed, "matches", matches)
-    patch.setattr(resumable, "matches", matches)
+    patch.setattr(changelog, "matches", matches)
     patch.setattr(Audience, "of", lambda self, kind, name: list(self))
 
 
@@ -170,7 +170,7 @@ def a_resumed_watch_tells_the_time_of_before(patch: pytest.MonkeyPatch) -> None:
         hlc, last[0] = last[0], stamp.hlc
         return replace(sound(target, stamp, change), hlc=hlc)
 
-    patch.setattr(resumable, "change_of", change_of)
+    patch.setattr(changelog, "change_of", change_of)
 
 
 # ── mends undone ──────────────────────────────────────────────────────────────

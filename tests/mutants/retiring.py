@@ -11,7 +11,7 @@ from shoal.cluster import truncation as stability
 from shoal.cluster.knowledge import Parts
 from shoal.cluster.truncation import Holding, SecondStep
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
-from shoal.node.appliers import retirement as applier
+from shoal.node import partitions as applier
 from shoal.node.collection.retiring import Retiring
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Ahead, Partition

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.crdt.dot import NOTHING_SEEN
-from shoal.node.watching.resumable import Merge, ResumableWatch, SeenChange
+from shoal.node.watching.changelog import Merge, ResumableWatch, SeenChange
 from shoal.protocol.requests import Push
 from tests.mutants.mutant import Mutant
 

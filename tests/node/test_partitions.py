@@ -8,7 +8,7 @@ from shoal.cluster.operation import CHAIN_START, Tip
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import BadOperation
-from shoal.node.appliers import retirement
+from shoal.node import partitions as retirement
 from shoal.node.partitions import Ahead, Partitions
 from shoal.node.retired import Retirement
 from shoal.storage import keys

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from shoal.node.recent import Recent
+from shoal.node.catalog import Recent
 
 MEMBERS_MAX = 8
 MEMBERS = range(20)

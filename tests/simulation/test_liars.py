@@ -20,7 +20,7 @@ from shoal.cluster.snapshots.roots import Word, is_believed
 from shoal.errors import InvalidValue
 from shoal.node.consensus.condition import Condition
 from shoal.node.snapshots import witnessing
-from shoal.node.snapshots.rooting import Rooting
+from shoal.node.snapshots.checking import Rooting
 from shoal.node.snapshots.witnessing import Witnesses
 from simulation.liars import drawn, run_plan
 

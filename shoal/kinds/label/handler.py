@@ -14,8 +14,8 @@ from shoal.kinds.thread.serving.ownership import check_owner
 from shoal.kinds.thread.state import dag, ownership
 from shoal.names import NAME_BYTES_MAX, check_key, check_name
 from shoal.node.blobs import Blobs
-from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.naming import PAGE_BYTES_MAX, check_size
 from shoal.protocol import requests
 from shoal.protocol.requests import Annotate, Annotated, Claim, Claimed, Labelled, ReadLabels, Unlabel, Unlabelled
 

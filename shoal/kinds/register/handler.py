@@ -9,8 +9,8 @@ from shoal.config import Config
 from shoal.errors import LeaseLost, RegisterChanged, TooLarge, TooManySiblings, Unsupported
 from shoal.kinds.register import state as register
 from shoal.names import check_name
-from shoal.node.checks import check_size, check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.naming import check_size, check_text
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     NIL,

@@ -28,10 +28,9 @@ from shoal.kinds.thread.serving.shapes import completed, value_of
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.node.blobs import Blobs
-from shoal.node.catalog import Catalog
+from shoal.node.catalog import Catalog, Recent
 from shoal.node.collection.generations import Generations
 from shoal.node.handler import Applied, Checks, Memory, Readers, View, WriteContext, Writers
-from shoal.node.recent import Recent
 from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests

@@ -15,8 +15,8 @@ from shoal.crdt.rows import Rows
 from shoal.errors import TooLarge
 from shoal.kinds.set import state as orset
 from shoal.names import check_name
-from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.naming import PAGE_BYTES_MAX, check_size
 from shoal.protocol.requests import (
     AlterSet,
     ClearSet,

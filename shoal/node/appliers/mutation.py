@@ -44,12 +44,18 @@ from shoal.kinds.thread import changes as checkpoints
 from shoal.kinds.thread.state import dag, ownership, pruning
 from shoal.kinds.worklist import changes as queues
 from shoal.kinds.worklist import state as queue
-from shoal.node.appliers import deletions
-from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects
+from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects, Sweep, What, bare
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit
 from shoal.storage.keys import Kind
+
+APPLIERS: Appliers = {
+    deletion.Delete: bare(Kind.THREAD, deletion.apply, effects=Effects(ends=True, sweeps=Sweep(What.GENERATION)))._replace(
+        others=frozenset(Kind) - {Kind.THREAD}
+    )
+}
+
 
 Change = (
     dag.Save
@@ -107,7 +113,7 @@ _APPLIERS: Appliers = {
     **item_changes.APPLIERS,
     **schemas.APPLIERS,
     **steps.APPLIERS,
-    **deletions.APPLIERS,
+    **APPLIERS,
 }
 
 _EFFECTS = {kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS}

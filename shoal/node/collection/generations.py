@@ -16,7 +16,7 @@ from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import ERASED, NOTHING, Blobs
-from shoal.node.recent import Recent
+from shoal.node.catalog import Recent
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys

@@ -31,7 +31,8 @@ from shoal.kinds.document.state.document import Pace
 from shoal.kinds.thread.state import dag
 from shoal.names import check_key, check_name
 from shoal.node import blobs
-from shoal.node.appliers import mutation, retirement
+from shoal.node import partitions as retirement
+from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection import answers

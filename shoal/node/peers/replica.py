@@ -24,7 +24,7 @@ from shoal.config import Config
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.node.database import Database
 from shoal.node.incarnation import Incarnation
-from shoal.node.snapshots.sending import SNAPSHOT_IDLE_S
+from shoal.node.snapshots.exchange import SNAPSHOT_IDLE_S
 
 QUARANTINE_MAX = 1024  # Operations that were rejected and are not requested again.
 TICK_QUIET_S = 1.0  # Once nothing has happened for this long, a node looks for due work less often.

@@ -16,8 +16,8 @@ from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
+from shoal.node.watching.changelog import ResumableWatch
 from shoal.node.watching.feed import Subscriber
-from shoal.node.watching.resumable import ResumableWatch
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Follow, FollowPresence, Push, Subscription, Watch
 from shoal.storage.keys import Kind

@@ -22,9 +22,9 @@ from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection.entries import Garbage, unpack
 from shoal.node.context import NodeContext
 from shoal.node.retired import Retirement, Summary
-from shoal.node.snapshots.checking import Content
-from shoal.node.snapshots.rooting import (
+from shoal.node.snapshots.checking import (
     TABLES,
+    Content,
     Left,
     Rooting,
     in_slices,

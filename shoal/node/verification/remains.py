@@ -45,7 +45,7 @@ from shoal.node.collection import answers
 from shoal.node.collection.entries import of_partition
 from shoal.node.collection.generations import split
 from shoal.node.retired import RetiredOrigins
-from shoal.node.snapshots.rooting import mark_of, state_root, vector_root
+from shoal.node.snapshots.checking import mark_of, state_root, vector_root
 from shoal.node.turns import at_once
 from shoal.node.verification.replay import Folded, refolded
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of

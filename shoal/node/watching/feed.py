@@ -11,7 +11,7 @@ Laws:
   there before it: its bookmark includes that with the push, not earlier.
 - A subscriber has a buffer of bounded bytes. Past the bound the buffer is dropped and
   the subscriber gets SlowConsumer, then nothing: it must read again. A `ResumableWatch`
-  (shoal.node.watching.resumable) gets one Reset instead, and continues.
+  (shoal.node.watching.changelog) gets one Reset instead, and continues.
 
 The subscribers of one space, found by the objects that they subscribed to.
 

@@ -25,13 +25,12 @@ from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import Effects, Sweep, What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
-from shoal.node.catalog import Catalog
+from shoal.node.catalog import Catalog, Recent
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
-from shoal.node.recent import Recent
 from shoal.node.target import Target, named_by
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import (

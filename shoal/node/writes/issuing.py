@@ -26,7 +26,8 @@ from shoal.errors import SpansPartitions, TooLarge, Unavailable, Unsupported
 from shoal.kinds.thread.serving.ownership import DRIVING
 from shoal.names import check_name
 from shoal.node import blobs
-from shoal.node.appliers import mutation, retirement
+from shoal.node import partitions as retirement
+from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import FencedMutation, Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.collection.answers import Changed

@@ -10,10 +10,10 @@ import pytest
 
 from shoal.cluster.operation import Tip, partition_of
 from shoal.crdt.dot import Origin
-from shoal.node.audit import signer as signing
-from shoal.node.audit.signer import Signer
-from shoal.node.snapshots import rooting
-from shoal.node.snapshots.rooting import vector_root
+from shoal.node import statements as signing
+from shoal.node.snapshots import checking as rooting
+from shoal.node.snapshots.checking import vector_root
+from shoal.node.statements import Signer
 from shoal.protocol.requests import LeftOut, SignHeads, Statement
 from tests.node.conftest import Bench
 

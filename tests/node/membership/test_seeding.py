@@ -9,7 +9,7 @@ import pytest
 from shoal.cluster.membership.epochs import Record, founded
 from shoal.cluster.peering import Identity
 from shoal.errors import StorageFull
-from shoal.node.membership.seeding import Seeding
+from shoal.node.peers.memberships import Seeding
 
 NAMES = ("a:1", "b:1", "c:1")
 

@@ -23,8 +23,8 @@ from shoal.node import blobs
 from shoal.node.appliers.applier import What
 from shoal.node.collection.entries import Garbage
 from shoal.node.retired import Summary
+from shoal.node.snapshots.exchange import SnapshotSender
 from shoal.node.snapshots.receiving import taken
-from shoal.node.snapshots.sending import SnapshotSender
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet, Member

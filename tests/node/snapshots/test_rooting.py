@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from shoal.cluster.operation import NO_TIP, Tip
 from shoal.crdt.dot import Origin
-from shoal.node.snapshots.rooting import TABLES, Left, Rooting, mark_of, vector_root
+from shoal.node.snapshots.checking import TABLES, Left, Rooting, mark_of, vector_root
 from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
 from simulation.world.fleet import Fleet, Member

@@ -11,7 +11,7 @@ import pytest
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.config import Config
-from shoal.node.snapshots.sending import SnapshotSender
+from shoal.node.snapshots.exchange import SnapshotSender
 from simulation.bounds import altered
 from tests.node.snapshots.conftest import NUMBER, Filled
 from tests.support.pacing import LOOK_S

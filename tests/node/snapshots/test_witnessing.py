@@ -11,7 +11,7 @@ import pytest
 from shoal.cluster.snapshots.roots import Roots, RootsMessage, RootsRequest
 from shoal.config import Config
 from shoal.node.environment import Environment
-from shoal.node.snapshots.rooting import vector_root
+from shoal.node.snapshots.checking import vector_root
 from shoal.node.snapshots.witnessing import Others, Owners, Witnesses
 from shoal.storage import keys
 from tests.node.snapshots.conftest import NUMBER, Filled

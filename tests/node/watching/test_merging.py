@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
-from shoal.node.watching.resumable import SLICE_MAX, WAITING_MAX, Merge, SeenChange
+from shoal.node.watching.changelog import SLICE_MAX, WAITING_MAX, Merge, SeenChange
 from shoal.protocol.requests import Change
 
 LARGE = 10**9

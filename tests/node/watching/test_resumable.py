@@ -12,7 +12,7 @@ import pytest
 
 from shoal import values
 from shoal.errors import InvalidValue, StorageFull, Unavailable
-from shoal.node.watching.resumable import ResumableWatch
+from shoal.node.watching.changelog import ResumableWatch
 from shoal.protocol import requests
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, Push, Reset, Watching

@@ -27,9 +27,8 @@ from shoal.kinds.document.state.live import Building
 from shoal.names import check_name
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
-from shoal.node.checks import check_size
 from shoal.node.handler import Checks, Memory, Preparation, Preparations, Readers, View, WriteContext, Writers
-from shoal.node.naming import expired_hlc
+from shoal.node.naming import check_size, expired_hlc
 from shoal.node.replicas import named
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows

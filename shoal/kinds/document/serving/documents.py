@@ -29,8 +29,8 @@ from shoal.kinds.document.state.yjs import CLIENT_MAX
 from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
-from shoal.node.checks import check_size
 from shoal.node.handler import Applied, Checks, Memory, Preparation, Preparations, Readers, View, WriteContext, Writers
+from shoal.node.naming import check_size
 from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once

@@ -20,9 +20,8 @@ from shoal.errors import InvalidInput, ItemChanged, TooLarge
 from shoal.kinds.items import state as items
 from shoal.kinds.items.state import NEVER
 from shoal.names import check_label, check_name
-from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
-from shoal.node.naming import implied_key
+from shoal.node.naming import PAGE_BYTES_MAX, check_size, implied_key
 from shoal.protocol import requests
 from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import (

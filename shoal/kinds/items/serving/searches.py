@@ -34,8 +34,8 @@ from shoal.kinds.items import state as items
 from shoal.kinds.items.serving.indexes import Indexes, Standings, values_of
 from shoal.kinds.items.serving.items import ITEM_SCAN_ROWS_MAX, check_matches, check_namespace, fits, told
 from shoal.kinds.items.state import labels_of
-from shoal.node.checks import PAGE_BYTES_MAX
 from shoal.node.handler import Checks, Readers, Scans, View, Writers
+from shoal.node.naming import PAGE_BYTES_MAX
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Stride
 from shoal.protocol import requests

@@ -21,9 +21,8 @@ from shoal.kinds.journal.state import events, journal
 from shoal.kinds.journal.state.events import dot_of
 from shoal.names import STREAMS, check_key, check_name
 from shoal.node.blobs import Blobs
-from shoal.node.checks import PAGE_BYTES_MAX, check_size
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.naming import position_of, users_key
+from shoal.node.naming import PAGE_BYTES_MAX, check_size, position_of, users_key
 from shoal.protocol import requests
 from shoal.protocol.requests import Append, Appended, EraseEvent, EventErased, ReadJournal
 

@@ -21,10 +21,10 @@ from shoal.kinds.journal.serving.journals import tell
 from shoal.kinds.step import state as status
 from shoal.names import check_name
 from shoal.node.catalog import Catalog
-from shoal.node.checks import check_text
 from shoal.node.collection.generations import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.naming import check_text
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadStatus

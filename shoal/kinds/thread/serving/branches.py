@@ -17,9 +17,8 @@ from shoal.errors import BranchTaken, InvalidInput, NotFound, Pruned, TooLarge
 from shoal.kinds.journal.serving.journals import tell
 from shoal.kinds.thread.state import ancestry, dag, pruning
 from shoal.names import check_name
-from shoal.node.checks import check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.naming import checkpoint_named, hexed
+from shoal.node.naming import check_text, checkpoint_named, hexed
 from shoal.protocol import requests
 from shoal.protocol.requests import BranchDeleted, CommonAncestor, DeleteBranch, Heads, Move, Moved
 

@@ -37,9 +37,8 @@ from shoal.kinds.thread.state import ancestry, channel, dag, pruning
 from shoal.kinds.thread.state import chunking as tree
 from shoal.kinds.thread.state.channel import Recipe
 from shoal.names import check_name
-from shoal.node.checks import PAGE_BYTES_MAX
 from shoal.node.handler import Checks, Readers, Scan, Scans, View, Writers
-from shoal.node.naming import checkpoint_named, hexed, unhex
+from shoal.node.naming import PAGE_BYTES_MAX, checkpoint_named, hexed, unhex
 from shoal.node.turns import Steps, Stride
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

@@ -27,9 +27,8 @@ from shoal.kinds.thread.serving.shapes import ShapeCache, Shapes, Spot
 from shoal.kinds.thread.state import channel, dag
 from shoal.names import NAME_BYTES_MAX, check_key, check_name, check_names
 from shoal.node.blobs import Blobs
-from shoal.node.checks import check_annotations, check_schema, check_size
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
-from shoal.node.naming import checkpoint_named, hexed
+from shoal.node.naming import check_annotations, check_schema, check_size, checkpoint_named, hexed
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import NO_HEAD, Save, Saved
 from shoal.schemas import secret_fields

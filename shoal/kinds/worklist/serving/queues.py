@@ -19,9 +19,8 @@ from shoal.kinds.thread.serving.ownership import UnderClaim
 from shoal.kinds.worklist import state as queue
 from shoal.kinds.worklist.state import DEAD, INBOX, RUNNING, WAITING, Item, RankedEntry
 from shoal.names import check_key, check_name
-from shoal.node.checks import PAGE_BYTES_MAX, check_size, check_text
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.naming import of_hex, users_key
+from shoal.node.naming import PAGE_BYTES_MAX, check_size, check_text, of_hex, users_key
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     AttemptBegun,

@@ -6,27 +6,61 @@ Laws:
 - Statements that are kept are numbered without gaps. The number of one, and its bytes, are durable before anybody sees it.
 - A root in a statement is that of exactly the operations which its heads name in that partition: both are of one moment.
 - Roots are computed in steps. A statement that somebody waits for lacks those that take longer; the next one has them.
+
+Keeps a statement of this node every `audit_interval_s`: as an event of a journal, which all nodes get.
+
+Laws:
+- Thread `statements/NODE` of the space `.shoal` has the statements of one node, in order and without gaps.
+- A statement that was made and perhaps not kept, because the node stopped, is kept before the next one is made.
+
+Answers who audits: statements, and the logs that prove them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from typing import Any, Protocol
 
 import msgspec
 
+from shoal import values
 from shoal.audit import statements
-from shoal.errors import ShoalError
+from shoal.audit.statements import THREADS, to_text
+from shoal.cluster.operation import NO_TIP, PARTITIONS, LogEntry, Tip
+from shoal.config import Config
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
+from shoal.crdt.rows import successor
+from shoal.errors import InvalidInput, ShoalError
+from shoal.names import RESERVED
 from shoal.node.collection.entries import of_partition
 from shoal.node.context import NodeContext
-from shoal.node.partitions import Partition
-from shoal.node.snapshots.rooting import mark_of, state_root
+from shoal.node.handler import Answers
+from shoal.node.incarnation import Incarnation
+from shoal.node.partitions import Partition, Partitions
+from shoal.node.snapshots.checking import mark_of, state_root
 from shoal.node.transaction import Transaction
 from shoal.node.turns import in_turns
-from shoal.protocol.requests import LeftOut, LogHead, Statement, StateRoot
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import (
+    AnyReply,
+    Append,
+    Durability,
+    LeftOut,
+    LoggedOperation,
+    LogHead,
+    LogPage,
+    ReadLog,
+    SetRetention,
+    SignHeads,
+    Statement,
+    StateRoot,
+)
 from shoal.records import NamedTuple
 from shoal.storage import keys
+from shoal.storage.interface import Storage
 
 _ROOTS_WAIT_S = 5.0  # So long a request for a statement waits for roots.
 _LOOKS_AT_ONCE = 8  # Partitions that are looked at before others get a turn.
@@ -251,3 +285,131 @@ def heads_of(partition: Partition) -> list[LogHead]:
     retired = [(bytes(origin), found.tip) for origin, found in partition.retired.all() if found.is_logged]
     logs = sorted([*((bytes(origin), tip) for origin, tip in partition.tips.items()), *retired])
     return [LogHead(partition.number, origin, tip.sequence, tip.hlc, tip.chain) for origin, tip in logs]
+
+
+_log = logging.getLogger("shoal.node")
+
+
+class Write(Protocol):
+    """Makes a write with the node's service."""
+
+    def __call__(
+        self, request: Any, bookmark: Bookmark, key: str | None, durability: Durability, /, *, stale: bool
+    ) -> Awaitable[AnyReply]:
+        """Serve a request (`Service.call`)."""
+        ...
+
+
+class Recorder:
+    """The background task of one node; it does nothing if the interval is 0."""
+
+    def __init__(self, signer: Signer, write: Write, *, incarnation: Incarnation, config: Config) -> None:
+        self._signer = signer
+        self._write = write
+        self._incarnation = incarnation
+        self._interval_s = config.audit_interval_s
+        self._keep_ms = int(config.audit_keep_s * 1000)
+        self._kept: Statement | None = None
+        self._is_bounded = False  # Whether the journal's retention is set.
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start the task, on the running loop."""
+        if self._interval_s:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Cancel the task. Stopping twice is allowed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._signer.stop()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self.record()
+            except ShoalError as error:
+                _log.warning("no audit statement could be kept: %s", error)
+            await asyncio.sleep(self._interval_s)
+
+    async def record(self) -> None:
+        """Keep a statement now, if anything has changed since the last one.
+
+        Raises:
+            ShoalError: it could not be kept. The next call tries again.
+        """
+        last = self._signer.last
+        if last is not None and last != self._kept:
+            await self._keep(last)
+        found = await self._signer.state()
+        if found is not None:
+            await self._keep(found)
+
+    async def _keep(self, statement: Statement) -> None:
+        thread = THREADS + self._incarnation.node.hex()
+        event = values.encode(to_text(statement), where="statement")
+        append = Append(RESERVED, thread, event, key=f"statement-{statement.number}")
+        await self._write(append, Bookmark(), None, "local", stale=True)
+        self._kept = statement
+        if not self._is_bounded:
+            bound = SetRetention(RESERVED, thread, older_than_ms=self._keep_ms)
+            await self._write(bound, Bookmark(), f"keep-{thread}-{self._keep_ms}", "local", stale=True)
+            self._is_bounded = True
+
+
+_ANSWER_BYTES = 1 << 20
+
+
+class AuditReads:
+    """Answers `SignHeads` and `ReadLog`."""
+
+    def __init__(self, signer: Signer, storage: Storage, partitions: Partitions, *, config: Config) -> None:
+        self._signer = signer
+        self._storage = storage
+        self._partitions = partitions
+        self._config = config
+        self.answers: Answers = {SignHeads: self._sign, ReadLog: self._log}
+
+    async def _log(self, request: ReadLog, _bookmark: Bookmark) -> LogPage:
+        if not 0 <= request.partition < PARTITIONS or len(request.origin) != ORIGIN_BYTES:
+            raise InvalidInput(
+                f"a log has a partition, 0 to {PARTITIONS - 1}, and an origin of {ORIGIN_BYTES} bytes. Nothing was read."
+            )
+        if request.after < 0 or request.limit < 1:
+            raise InvalidInput("`after` is 0 or more, and `limit` is 1 or more. Nothing was read.")
+        partition, origin = self._partitions.load(request.partition), Origin(request.origin)
+        partition.check_open()
+        tip, base = partition.tip(origin), partition.bases.get(origin, NO_TIP)
+        if tip is NO_TIP and (retired := partition.retired.find(origin)) is not None:
+            tip = base = retired.tip
+            if retired.is_logged:
+                stored = self._storage.get(keys.base(request.partition, origin))
+                base = NO_TIP if stored is None else Tip.unpack(stored)
+        return LogPage(
+            base.sequence,
+            base.chain if base.sequence else b"",
+            tip.sequence,
+            tip.chain if tip.sequence else b"",
+            partition.retired.summary.forgotten_hlc,
+            self._operations(request, origin),
+        )
+
+    def _operations(self, request: ReadLog, origin: Origin) -> list[LoggedOperation]:
+        """As many as fit, at least one if there is any."""
+        start = keys.log(request.partition, Dot(origin, request.after + 1))
+        stop = successor(keys.log_of(request.partition, origin))
+        found: list[LoggedOperation] = []
+        size = 0
+        for key, row in self._storage.scan(start, stop, limit=min(request.limit, self._config.page_items_max)):
+            entry = LogEntry.unpack(row)
+            size += len(row)
+            if found and size > _ANSWER_BYTES:
+                break
+            found.append(LoggedOperation(keys.split_log(key)[1].sequence, entry.chain, entry.packed))
+        return found
+
+    async def _sign(self, request: SignHeads, _bookmark: Bookmark) -> Statement:
+        if not all(0 <= each.partition < PARTITIONS for each in request.without):
+            raise InvalidInput(f"a partition is a number from 0 to {PARTITIONS - 1}. Nothing was signed.")
+        return await self._signer.sign(request.without)
