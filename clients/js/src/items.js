@@ -62,6 +62,17 @@ export class Items {
     }
   }
 
+  /** The namespaces that hold items, in order. @param {string} label Their first one; `space.names('items')` has all. @param {ReadOptions} [options] @returns {AsyncGenerator<string[], void, void>} */
+  async * namespaces (label, options) {
+    let after
+    for (;;) {
+      const page = await this._transport.ask(`${this._path}:namespaces`, { label, after, limit: PAGE }, options)
+      yield * page.namespaces
+      if (!page.more) return
+      after = page.cursor
+    }
+  }
+
   /** @param {Namespace} namespace */
   _at (namespace) {
     return this._path + path(checked(namespace).join('.'))

@@ -4,7 +4,7 @@ import { SharedDocument } from './document.js'
 import { Items } from './items.js'
 import { Thread } from './thread.js'
 import { path, Transport } from './transport.js'
-import { Counter, Register, SharedMap, SharedSet } from './values.js'
+import { Budget, Counter, Register, SharedMap, SharedSet } from './values.js'
 import { watch } from './watch.js'
 
 /** @typedef {import('../types/api.js').components['schemas']} Schemas */
@@ -45,9 +45,19 @@ export class Store {
   access (options) {
     return this._transport.read('/v1/access', {}, options)
   }
+
+  /** The members, their lag, and the node that answers, as that node sees them. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['ClusterDocument']>} */
+  cluster (options) {
+    return this._transport.read('/v1/cluster', {}, options)
+  }
+
+  /** The list of the members, and how far a change of it is. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['MembersView']>} */
+  members (options) {
+    return this._transport.read('/v1/cluster/members', {}, options)
+  }
 }
 
-/** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets'} Family */
+/** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'budgets' | 'items' | 'schemas'} Family */
 
 export class Space {
   /** @param {Transport} transport @param {string} name */
@@ -80,6 +90,45 @@ export class Space {
   /** @param {string} name */
   set (name) {
     return new SharedSet(this._transport, this.name, 'sets', name)
+  }
+
+  /** @param {string} name */
+  budget (name) {
+    return new Budget(this._transport, this.name, 'budgets', name)
+  }
+
+  /** The leases that are held, also those of threads. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['LeaseStateView'][]>} */
+  async leases (options) {
+    return (await this._transport.read(`/v1/spaces${path(this.name)}/leases`, {}, options)).items
+  }
+
+  /** The clients that are present, with what they say of themselves. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['PresentView'][]>} */
+  async presence (options) {
+    return (await this._transport.read(`/v1/spaces${path(this.name)}/presence`, {}, options)).members
+  }
+
+  /** The limits of the space, and what it uses of them at the node that answers. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['QuotaView']>} */
+  quota (options) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/quota`, {}, options)
+  }
+
+  /** A document as JSON: root → content. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Record<string, any>>} */
+  content (name, options) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/documents${path(name)}`, {}, options)
+  }
+
+  /**
+   * Change a document by the steps of a JSON Patch (RFC 6902), each of which is an edit that merges with others.
+   * @param {string} name @param {object[]} steps @param {{ author?: string } & import('./transport.js').WriteOptions} [options]
+   * @returns {Promise<Record<string, any>>} The document after it.
+   */
+  patch (name, steps, { author, ...write } = {}) {
+    return this._transport.write('PATCH', `/v1/spaces${path(this.name)}/documents${path(name)}`, steps, write, { author })
+  }
+
+  /** Values of a document that others overwrote at the same time. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['ConflictsView']>} */
+  conflicts (name, options) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/documents${path(name)}/conflicts`, {}, options)
   }
 
   get items () {

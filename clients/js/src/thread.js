@@ -6,6 +6,7 @@
  */
 
 import { invalid } from './errors.js'
+import { Inbox, Worklist } from './queues.js'
 import { path } from './transport.js'
 
 /** @typedef {import('../types/api.js').components['schemas']} Schemas */
@@ -36,6 +37,7 @@ export class Thread {
     this._path = `/v1/spaces${path(space)}/threads${path(name)}`
     this.name = name
     this.journal = new Journal(transport, this._path)
+    this.inbox = new Inbox(transport, `${this._path}/inbox`)
     /** @type {Map<string, string>} Branch → the checkpoint that this handle last loaded or saved there. */
     this._seen = new Map()
   }
@@ -152,6 +154,16 @@ export class Thread {
     const items = [{ key: messageKey ?? null, value: message }]
     const { ids, added } = await this._transport.write('POST', `${this._path}/inbox`, { items, by }, write)
     return { id: ids[0], sent: added[0] }
+  }
+
+  /** How far each of its worklists is. @param {ReadOptions} [options] @returns {Promise<Schemas['WorklistView'][]>} */
+  async worklists (options) {
+    return (await this._transport.read(`${this._path}/worklists`, {}, options)).worklists
+  }
+
+  /** @param {string} name @returns {Worklist} */
+  worklist (name) {
+    return new Worklist(this._transport, `${this._path}/worklists${path(name)}`)
   }
 
   /** Delete the thread on every node. @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */

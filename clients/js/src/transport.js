@@ -87,11 +87,11 @@ export class Transport {
    * @param {string} path
    * @param {unknown} body
    * @param {WriteOptions} [options]
-   * @param {Record<string, string>} [headers]
+   * @param {Call['query']} [query]
    * @returns {Promise<any>}
    */
-  write (method, path, body, { key = newKey(), durability, signal } = {}, headers = {}) {
-    return this._retried({ method, path, body, query: { durability }, key, headers, signal })
+  write (method, path, body, { key = newKey(), durability, signal } = {}, query = {}) {
+    return this._retried({ method, path, body, query: { ...query, durability }, key, signal })
   }
 
   /**

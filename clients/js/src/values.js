@@ -1,4 +1,4 @@
-/** Counters, registers, maps and sets, which many agents and pages change at once. */
+/** Counters, registers, maps, sets and budgets, which many agents and pages change at once. */
 
 import { path } from './transport.js'
 
@@ -8,7 +8,7 @@ import { path } from './transport.js'
 
 const PAGE = 500
 
-/** What all four have: a name, a path, and an end. */
+/** What all of them have: a name, a path, and an end. */
 class Value {
   /** @param {import('./transport.js').Transport} transport @param {string} space @param {string} family @param {string} name */
   constructor (transport, space, family, name) {
@@ -133,5 +133,22 @@ export class SharedSet extends Value {
   /** Remove members and return them; another node may return the same. @param {number} [count] @param {WriteOptions} [options] @returns {Promise<any[]>} */
   async pop (count = 1, options) {
     return (await this._transport.write('POST', `${this._path}/pop`, { count }, options)).members
+  }
+}
+
+export class Budget extends Value {
+  /** What was granted and spent, and which node may spend how much of the rest alone. @param {ReadOptions} [options] @returns {Promise<Schemas['BudgetStateView']>} */
+  get (options) {
+    return this._transport.read(this._path, {}, options)
+  }
+
+  /** Add to what may be spent. @param {number} amount @param {WriteOptions} [options] @returns {Promise<Schemas['GrantedView']>} */
+  grant (amount, options) {
+    return this._transport.write('POST', `${this._path}/grants`, { amount }, options)
+  }
+
+  /** Spend, if the node that is asked has rights to so much or can get them. @param {number} amount @param {WriteOptions} [options] @returns {Promise<Schemas['SpentView']>} */
+  spend (amount, options) {
+    return this._transport.write('POST', `${this._path}/spends`, { amount }, options)
   }
 }

@@ -9,4 +9,5 @@ export type ReadOptions = import("./transport.js").ReadOptions;
 export type WriteOptions = import("./transport.js").WriteOptions;
 export { connect, Space, Store } from "./store.js";
 export { NO_HEAD, Journal, Thread } from "./thread.js";
-export { Counter, Register, SharedMap, SharedSet } from "./values.js";
+export { Inbox, Worklist } from "./queues.js";
+export { Budget, Counter, Register, SharedMap, SharedSet } from "./values.js";

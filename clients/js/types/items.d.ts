@@ -37,6 +37,8 @@ export class Items {
         value: any;
         score?: number;
     }, void, void>;
+    /** The namespaces that hold items, in order. @param {string} label Their first one; `space.names('items')` has all. @param {ReadOptions} [options] @returns {AsyncGenerator<string[], void, void>} */
+    namespaces(label: string, options?: ReadOptions): AsyncGenerator<string[], void, void>;
     /** @param {Namespace} namespace */
     _at(namespace: Namespace): string;
 }

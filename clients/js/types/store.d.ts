@@ -11,8 +11,16 @@ export class Store {
     access(options?: {
         signal?: AbortSignal;
     }): Promise<Schemas["AccessView"]>;
+    /** The members, their lag, and the node that answers, as that node sees them. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['ClusterDocument']>} */
+    cluster(options?: {
+        signal?: AbortSignal;
+    }): Promise<Schemas["ClusterDocument"]>;
+    /** The list of the members, and how far a change of it is. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['MembersView']>} */
+    members(options?: {
+        signal?: AbortSignal;
+    }): Promise<Schemas["MembersView"]>;
 }
-/** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets'} Family */
+/** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'budgets' | 'items' | 'schemas'} Family */
 export class Space {
     /** @param {Transport} transport @param {string} name */
     constructor(transport: Transport, name: string);
@@ -28,6 +36,26 @@ export class Space {
     map(name: string): SharedMap;
     /** @param {string} name */
     set(name: string): SharedSet;
+    /** @param {string} name */
+    budget(name: string): Budget;
+    /** The leases that are held, also those of threads. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['LeaseStateView'][]>} */
+    leases(options?: import("./transport.js").ReadOptions): Promise<Schemas["LeaseStateView"][]>;
+    /** The clients that are present, with what they say of themselves. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['PresentView'][]>} */
+    presence(options?: import("./transport.js").ReadOptions): Promise<Schemas["PresentView"][]>;
+    /** The limits of the space, and what it uses of them at the node that answers. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['QuotaView']>} */
+    quota(options?: import("./transport.js").ReadOptions): Promise<Schemas["QuotaView"]>;
+    /** A document as JSON: root → content. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Record<string, any>>} */
+    content(name: string, options?: import("./transport.js").ReadOptions): Promise<Record<string, any>>;
+    /**
+     * Change a document by the steps of a JSON Patch (RFC 6902), each of which is an edit that merges with others.
+     * @param {string} name @param {object[]} steps @param {{ author?: string } & import('./transport.js').WriteOptions} [options]
+     * @returns {Promise<Record<string, any>>} The document after it.
+     */
+    patch(name: string, steps: object[], { author, ...write }?: {
+        author?: string;
+    } & import("./transport.js").WriteOptions): Promise<Record<string, any>>;
+    /** Values of a document that others overwrote at the same time. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['ConflictsView']>} */
+    conflicts(name: string, options?: import("./transport.js").ReadOptions): Promise<Schemas["ConflictsView"]>;
     get items(): Items;
     /**
      * Join a document with its editors and agents, as a Yjs client.
@@ -54,12 +82,13 @@ export class Space {
     }): AsyncGenerator<string, void, void>;
 }
 export type Schemas = import("../types/api.js").components["schemas"];
-export type Family = "threads" | "documents" | "counters" | "registers" | "maps" | "sets";
+export type Family = "threads" | "documents" | "counters" | "registers" | "maps" | "sets" | "budgets" | "items" | "schemas";
 import { Transport } from './transport.js';
 import { Thread } from './thread.js';
 import { Counter } from './values.js';
 import { Register } from './values.js';
 import { SharedMap } from './values.js';
 import { SharedSet } from './values.js';
+import { Budget } from './values.js';
 import { Items } from './items.js';
 import { SharedDocument } from './document.js';

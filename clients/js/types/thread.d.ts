@@ -22,6 +22,7 @@ export class Thread {
     _path: string;
     name: string;
     journal: Journal;
+    inbox: Inbox;
     /** @type {Map<string, string>} Branch → the checkpoint that this handle last loaded or saved there. */
     _seen: Map<string, string>;
     /**
@@ -117,6 +118,10 @@ export class Thread {
         id: string;
         sent: boolean;
     }>;
+    /** How far each of its worklists is. @param {ReadOptions} [options] @returns {Promise<Schemas['WorklistView'][]>} */
+    worklists(options?: ReadOptions): Promise<Schemas["WorklistView"][]>;
+    /** @param {string} name @returns {Worklist} */
+    worklist(name: string): Worklist;
     /** Delete the thread on every node. @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
     delete(options?: WriteOptions): Promise<boolean>;
 }
@@ -181,3 +186,5 @@ export type Changes = {
     append?: Record<string, unknown[]>;
     remove?: string[];
 };
+import { Inbox } from './queues.js';
+import { Worklist } from './queues.js';

@@ -49,10 +49,10 @@ export class Transport {
      * @param {string} path
      * @param {unknown} body
      * @param {WriteOptions} [options]
-     * @param {Record<string, string>} [headers]
+     * @param {Call['query']} [query]
      * @returns {Promise<any>}
      */
-    write(method: "POST" | "PUT" | "PATCH" | "DELETE", path: string, body: unknown, { key, durability, signal }?: WriteOptions, headers?: Record<string, string>): Promise<any>;
+    write(method: "POST" | "PUT" | "PATCH" | "DELETE", path: string, body: unknown, { key, durability, signal }?: WriteOptions, query?: Call["query"]): Promise<any>;
     /**
      * Ask once whether this client may read something.
      * @param {string} path

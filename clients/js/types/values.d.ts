@@ -63,10 +63,18 @@ export class SharedSet extends Value {
     /** Remove members and return them; another node may return the same. @param {number} [count] @param {WriteOptions} [options] @returns {Promise<any[]>} */
     pop(count?: number, options?: WriteOptions): Promise<any[]>;
 }
+export class Budget extends Value {
+    /** What was granted and spent, and which node may spend how much of the rest alone. @param {ReadOptions} [options] @returns {Promise<Schemas['BudgetStateView']>} */
+    get(options?: ReadOptions): Promise<Schemas["BudgetStateView"]>;
+    /** Add to what may be spent. @param {number} amount @param {WriteOptions} [options] @returns {Promise<Schemas['GrantedView']>} */
+    grant(amount: number, options?: WriteOptions): Promise<Schemas["GrantedView"]>;
+    /** Spend, if the node that is asked has rights to so much or can get them. @param {number} amount @param {WriteOptions} [options] @returns {Promise<Schemas['SpentView']>} */
+    spend(amount: number, options?: WriteOptions): Promise<Schemas["SpentView"]>;
+}
 export type Schemas = import("../types/api.js").components["schemas"];
 export type ReadOptions = import("./transport.js").ReadOptions;
 export type WriteOptions = import("./transport.js").WriteOptions;
-/** What all four have: a name, a path, and an end. */
+/** What all of them have: a name, a path, and an end. */
 declare class Value {
     /** @param {import('./transport.js').Transport} transport @param {string} space @param {string} family @param {string} name */
     constructor(transport: import("./transport.js").Transport, space: string, family: string, name: string);

@@ -107,3 +107,85 @@ async def test_values_without_a_json_form_arrive_or_are_refused(js: Program, ope
         with pytest.raises(Rejected) as refused:
             await js(f"{OPEN} await space.register('r').set({wrong})", given)
         assert (refused.value.code, refused.value.written) == ("invalid-value", "no"), wrong
+
+
+async def test_a_budget_is_granted_spent_and_read(js: Program, open_url: str) -> None:
+    told = await js(
+        f"""{OPEN}
+        const budget = space.budget('tokens')
+        await budget.grant(100)
+        await budget.spend(30)
+        const {{ granted, spent, remaining, holders }} = await budget.get()
+        return {{ granted, spent, remaining, holders: holders.length, names: await all(space.names('budgets')) }}""",
+        {"url": open_url, "space": "budgets"},
+    )
+    assert told == {"granted": 100, "spent": 30, "remaining": 70, "holders": 1, "names": ["tokens"]}
+
+
+async def test_a_worklist_and_an_inbox_are_read_and_changed(js: Program, open_url: str) -> None:
+    async with shoal.connect(open_url) as store:
+        thread = store.space("queues").thread("t")
+        await thread.worklist("jobs").add({"a": 1, "b": 2}, attempts_max=1)
+        job = await thread.worklist("jobs").claim()
+        assert job is not None
+        await job.fail("no answer")
+    told = await js(
+        f"""{OPEN}
+        const thread = space.thread('t')
+        const jobs = thread.worklist('jobs')
+        const dead = await jobs.page({{ part: 'dead' }})
+        const told = {{ before: await thread.worklists(), dead: dead.entries.map(({{ key, tried }}) => [key, tried.reason]) }}
+        await jobs.revive(dead.entries[0].id, {{ by: 'ana' }})
+        const {{ ids }} = await jobs.add([{{ key: 'c', value: 3 }}], {{ by: 'ana' }})
+        await jobs.done(ids[0], 'fine', {{ by: 'ana' }})
+        told.after = await thread.worklists()
+        await thread.send('hello', {{ by: 'ana' }})
+        const inbox = await thread.inbox.page()
+        told.inbox = inbox.entries.map(({{ value, by }}) => [value, by])
+        await thread.inbox.take(inbox.entries[0].id, {{ by: 'ana' }})
+        told.left = (await thread.inbox.page()).pending
+        return told""",
+        {"url": open_url, "space": "queues"},
+    )
+    assert told == {
+        "before": [{"name": "jobs", "pending": 1, "finished": 0, "dead": 1}],
+        "dead": [["a", "no answer"]],
+        "after": [{"name": "jobs", "pending": 2, "finished": 1, "dead": 0}],
+        "inbox": [["hello", "ana"]],
+        "left": 0,
+    }
+
+
+async def test_documents_namespaces_leases_and_the_cluster_are_read(js: Program, open_url: str) -> None:
+    async with shoal.connect(open_url) as store:
+        space = store.space("readings")
+        async with await space.document("plan", author="bob") as plan:
+            plan.text("notes").insert(0, "hello")
+        await space.items.put(("memory", "ana"), "n1", {"text": "likes tea"})
+        async with space.lease("nightly", holder="worker-1"):
+            told = await js(
+                f"""{OPEN}
+                const told = {{ content: await space.content('plan') }}
+                told.patched = await space.patch('plan', [{{ op: 'add', path: '/limits', value: {{ retries: 3 }} }}], {{ author: 'ana' }})
+                told.conflicts = (await space.conflicts('plan')).conflicts
+                told.namespaces = await all(space.items.namespaces('memory'))
+                told.leases = (await space.leases()).map(({{ lease, holder }}) => [lease, holder])
+                told.present = await space.presence()
+                told.quota = (await space.quota()).used.documents
+                const store = shoal.connect(given.url)
+                told.size = (await store.cluster()).size
+                told.members = (await store.members()).members.length
+                return told""",
+                {"url": open_url, "space": "readings"},
+            )
+    assert told == {
+        "content": {"notes": "hello"},
+        "patched": {"notes": "hello", "limits": {"retries": 3}},
+        "conflicts": [],
+        "namespaces": [["memory", "ana"]],
+        "leases": [["nightly", "worker-1"]],
+        "present": [],
+        "quota": told["quota"],
+        "size": 1,
+        "members": 1,
+    }
