@@ -166,7 +166,8 @@ async def test_documents_namespaces_leases_and_the_cluster_are_read(js: Program,
             told = await js(
                 f"""{OPEN}
                 const told = {{ content: await space.content('plan') }}
-                told.patched = await space.patch('plan', [{{ op: 'add', path: '/limits', value: {{ retries: 3 }} }}], {{ author: 'ana' }})
+                const step = {{ op: 'add', path: '/limits', value: {{ retries: 3 }} }}
+                told.patched = await space.patch('plan', [step], {{ author: 'ana' }})
                 told.conflicts = (await space.conflicts('plan')).conflicts
                 told.namespaces = await all(space.items.namespaces('memory'))
                 told.leases = (await space.leases()).map(({{ lease, holder }}) => [lease, holder])
