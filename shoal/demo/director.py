@@ -83,7 +83,7 @@ class Director:
                         tasks.create_task(self._follow(crew, self._gated(crew, plan), command))
                         for crew, plan in enumerate(plans)
                     ]
-                    returning = tasks.create_task(self._bring_back())
+                    returning = tasks.create_task(self._bring_back(looks))
                     await asyncio.gather(*crews)
                     self._return_due.set()
                     await returning
@@ -126,17 +126,20 @@ class Director:
         is_writing = bool(self._course.in_the_air & set(self._course.crews[crew]))
         return self._course.outage is None and is_writing and done >= self._script.kill_after
 
-    async def _bring_back(self) -> None:
+    async def _bring_back(self, looks: Sequence[Store]) -> None:
         """Start the killed node again when it is due, and return once it has caught up."""
         await self._return_due.wait()
         outage = self._course.outage
         if outage is None or not self._nodes:
             return
         state, name = self._course.nodes[outage.crew], node_name(outage.crew)
-        state.state = "starting"
+        state.state, held = "starting", state.operations
         await self._nodes[outage.crew].start()
-        ready_s, target = self._now_s(), max(node.operations for node in self._course.nodes)
-        outage.down_s, outage.missed = ready_s - outage.at_s, target - state.operations
+        ready_s = self._now_s()
+        # Asked now: what was seen last may be older than the kill.
+        self._course.note_views(await asyncio.gather(*map(_view_of, looks)))
+        target = max(node.operations for node in self._course.nodes)
+        outage.down_s, outage.missed = ready_s - outage.at_s, target - held
         state.state = "catching up"
         self._screen.say(f"[yellow]started again[/] {name}, which missed {outage.missed:,} operations")
         while state.operations < target:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import ast
 import sysconfig
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from shoal.records import NamedTuple
+
+_PARSING = threading.Lock()
 
 
 class Figures(NamedTuple):
@@ -75,7 +78,8 @@ def recount(root: Path, modules: Sequence[str], *, stopped: Callable[[], bool]) 
 
 def _parse(source: bytes) -> ast.Module | None:
     """The syntax tree; None if the interpreter rejects the source. The library has such files, to test its parser."""
-    with warnings.catch_warnings():
+    # One at a time: CPython 3.11 counts the depth of all parsers of a process together, and filters of warnings are global.
+    with _PARSING, warnings.catch_warnings():
         # Warnings about the surveyed code are not ours to show.
         warnings.simplefilter("ignore")
         try:

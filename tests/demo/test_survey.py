@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -103,3 +106,23 @@ def test_shares_are_a_partition_of_the_modules(modules: list[str], agents: int) 
 def test_recount_stops_when_told(tmp_path: Path) -> None:
     answers = iter([False, True])
     assert list(recount(library_of(tmp_path, "a.py", "b.py"), ["a.py", "b.py"], stopped=lambda: next(answers))) == ["a.py"]
+
+
+def test_two_threads_parse_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    under_way, overlaps = threading.Semaphore(1), []
+
+    def parsed(source: bytes) -> ast.Module:
+        is_alone = under_way.acquire(blocking=False)
+        overlaps.append(not is_alone)
+        time.sleep(0.01)  # Gives another thread the interpreter.
+        tree = real(source)
+        if is_alone:
+            under_way.release()
+        return tree
+
+    real, file = ast.parse, written(SOURCE, tmp_path)
+    with monkeypatch.context() as patch, ThreadPoolExecutor(4) as threads:
+        patch.setattr(ast, "parse", parsed)
+        counted = list(threads.map(figures_of, [file] * 8))
+    assert counted == [COUNTED] * 8
+    assert overlaps == [False] * 8
