@@ -297,6 +297,8 @@ class Service:
             return False
         if not self._quotas.is_ready(located):
             return False
+        if self._database.issuer.is_late(located):
+            return False
         self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
             issued = self._database.issuer.issue(located, key)
@@ -353,6 +355,8 @@ class Service:
             try:
                 if terms:
                     await self._holding.admit(located, key, terms)
+                elif self._database.issuer.is_late(located):
+                    return await self._database.issuer.issue_late(located, key)
                 return self._database.issuer.issue(located, key)
             except UnderLease as marked:
                 located = await self._holding.freed(located, marked)

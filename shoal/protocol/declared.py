@@ -143,6 +143,9 @@ class Declaration(NamedTuple):
     discloses: bool | None = None  # Whether its answer says what is stored; it is logged with the reads. None: a `read` does.
     reveals: bool = False  # Whether it shows secret parts of states as they are stored, so that it takes that right too.
     hearsay: tuple[str, ...] = ()  # Fields that name the author of what others wrote, rather than of this request.
+    # What it takes to decide a write, as bytes of values. A heavy one is decided in steps (`shoal.node.writes.issuing`): its
+    # decision changes nothing but its transaction. None: it is decided in one step.
+    weighs: Callable[[Any], int] | None = None
     http: tuple[Http, ...] = ()
     cli: tuple[Cli, ...] = ()
 
@@ -167,6 +170,7 @@ def operation(
     discloses: bool | None = None,
     reveals: bool = False,
     hearsay: tuple[str, ...] = (),
+    weighs: Callable[[Any], int] | None = None,
     http: Http | Sequence[Http] = (),
     cli: Cli | Sequence[Cli] = (),
 ) -> Callable[[_Kind], _Kind]:
@@ -194,6 +198,7 @@ def operation(
             discloses,
             reveals,
             hearsay,
+            weighs,
             (http,) if isinstance(http, Http) else tuple(http),
             (cli,) if isinstance(cli, Cli) else tuple(cli),
         )

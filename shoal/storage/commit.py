@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
@@ -104,6 +105,23 @@ class LoggedStorage(Storage, Protocol):
         ...
 
 
+class Watch:
+    """Notices whether rows of one partition were written: `crossed`."""
+
+    def __init__(self, partition: int) -> None:
+        self.crossed = False
+        self._number = partition.to_bytes(2, "big")
+
+    def meet(self, rows: Iterable[bytes], ranges: Iterable[tuple[bytes, bytes]]) -> None:
+        """A write was made. Rows of no partition may count, too, and so may a range beside it."""
+        number = self._number  # Of all tables: it follows the table's byte (`shoal.storage.keys`).
+        self.crossed = (
+            self.crossed
+            or any(key[1:3] == number for key in rows)
+            or any(start[:1] != stop[:1] or start[1:3] <= number <= stop[1:3] for start, stop in ranges)
+        )
+
+
 class GroupCommit:
     """Decides when to sync. Everything except what `run_blocking` runs is called on one event loop.
 
@@ -135,6 +153,7 @@ class GroupCommit:
         self._on_durable = on_durable
         self._on_failed = on_failed
         self._now = now
+        self._watches: list[Watch] = []  # One for each write that is decided in steps.
         self._waiting: list[tuple[int, Waiter, str]] = []
         self._woken: dict[str, deque[Waiter]] = {}  # Whose write is durable, by lane; the first lane has the next turn.
         self._is_waking = False
@@ -167,18 +186,42 @@ class GroupCommit:
             ShuttingDown: `close` was called; nothing was written.
             StorageFull: storage failed now; no part of the write is visible.
         """
+        return self._write(rows, ranges, None)
+
+    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        """`write` in two steps (`Storage.begin_write`). `rows` must stay as they are."""
+        return partial(self._write, rows, (), self._storage.begin_write(rows))
+
+    @contextmanager
+    def watching(self, partition: int) -> Iterator[Watch]:
+        """Within, notice writes of rows of this partition."""
+        watch = Watch(partition)
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
+
+    def _write(
+        self,
+        rows: Mapping[bytes, bytes | None],
+        ranges: Sequence[tuple[bytes, bytes]],
+        begun: Callable[[], int] | None,
+    ) -> int:
         if self.failed is not None or self._closed or self.written - self.durable >= self._writes_pending_max:
             raise self._refusal()
         if self.written == self.durable:
             self._pending_since = self._now()
         changes = self.counting.noting(rows, ranges) if self.counting is not None else None
         try:
-            self.written = self._storage.write(rows, ranges)
+            self.written = self._storage.write(rows, ranges) if begun is None else begun()
         except StorageFull as error:
             self._fail(error)
             raise
         if changes:
             self.counting.noted(changes)  # type: ignore[union-attr]
+        for watch in self._watches:
+            watch.meet(rows, ranges)
         if self._runner is None:
             # A task begins at the loop's next turn, so that one tick's writes share a sync.
             self._runner = asyncio.get_running_loop().create_task(self._run())

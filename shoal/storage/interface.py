@@ -80,6 +80,12 @@ class Storage(Protocol):
         """
         ...
 
+    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        """`write` in two steps, for large rows: they are copied now, and nothing is written before the call that it returns,
+        which is made once at most. It returns and raises as `write`.
+        """
+        ...
+
     def begin_sync(self) -> Callable[[], int]:
         """A sync of all writes before this call, to be called once, in any thread; it returns the number of the last one.
 

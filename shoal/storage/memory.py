@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal
 
 from shoal.errors import StorageError, StorageFull
@@ -128,6 +129,10 @@ class MemoryStorage:
         self._unsynced.append(write)
         self._written += 1
         return self._written
+
+    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        """`write` in two steps (`Storage.begin_write`)."""
+        return partial(self.write, dict(rows))
 
     def begin_sync(self) -> Callable[[], int]:
         """A sync of all writes before this call, to be called once, in any thread; it returns the number of the last one

@@ -21,6 +21,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Never
 
@@ -231,8 +232,14 @@ class RocksStorage:
         """Delete `ranges` (start inclusive, stop exclusive), then put `rows` (None deletes), atomically (`Storage.write`).
         Beyond twice `memtable_bytes` it also syncs, and begins a new log.
         """
+        return self._write(_batch(rows, ranges))
+
+    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        """`write` in two steps (`Storage.begin_write`)."""
+        return partial(self._write, _batch(rows, ()))
+
+    def _write(self, batch: WriteBatch) -> int:
         self._refuse_if_failed()
-        batch = _batch(rows, ranges)
         size = batch.size_in_bytes() + ROW_OVERHEAD_BYTES * batch.len()
         try:
             self._db.write(batch)

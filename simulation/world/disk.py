@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal, Protocol
 from zlib import crc32
 
@@ -171,6 +172,9 @@ class SimulatedDisk:
         if holds_snapshot:
             self._points.passed("snapshot")
         return number
+
+    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        return partial(self.write, rows)
 
     def begin_sync(self) -> Callable[[], int]:
         return self.sync

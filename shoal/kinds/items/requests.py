@@ -98,6 +98,7 @@ _FOUND = Part({"namespace": Labels, "key": str}, ("items", "paths"), _paths)
 
 
 @operation(
+    weighs=lambda request: len(request.value),
     batch=True,
     http=Http(
         "PUT",

@@ -45,6 +45,7 @@ __all__ = [
 
 
 @operation(
+    weighs=lambda request: len(request.event),
     action="append",
     batch=True,
     http=Http(

@@ -29,6 +29,7 @@ __all__ = [
 
 
 @operation(
+    weighs=lambda request: len(request.value),
     batch=True,
     http=Http(
         "PUT",

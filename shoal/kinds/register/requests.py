@@ -26,6 +26,7 @@ __all__ = [
 
 @operation(
     batch=True,
+    weighs=lambda request: len(request.value),
     http=Http(
         "PUT",
         "/registers/{register}",

@@ -22,6 +22,7 @@ __all__ = [
 
 
 @operation(
+    weighs=lambda request: 1024 * (len(request.add) + len(request.remove)),  # What an element takes, whatever its size.
     removes=lambda request: bool(request.remove),
     discloses=True,
     batch=True,

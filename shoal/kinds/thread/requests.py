@@ -67,7 +67,12 @@ __all__ = [
 
 
 # A client that repeats a save may have loaded the first one's checkpoint since, and would build on that.
-@operation(batch=True, not_of_key=("parent", "fork", "setting", "seen"), drives=True)
+@operation(
+    batch=True,
+    not_of_key=("parent", "fork", "setting", "seen"),
+    drives=True,
+    weighs=lambda request: len(request.metadata) + sum(map(len, request.channels.values())),
+)
 @final
 class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
     """Save a checkpoint.

@@ -6,11 +6,15 @@ Laws:
 - Nothing in memory changes before the write is made: a request that is rejected, or
   whose write fails, leaves no trace.
 - All objects that a request writes are in one partition.
+- A heavy request is decided in steps, between which others get a turn. It is written only if no row of its partition was
+  written since it began to be decided, and else it is decided again: so it is decided on what it is written on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from msgspec import Struct
@@ -18,11 +22,12 @@ from msgspec import Struct
 from shoal.cluster import operation
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Shipment
+from shoal.cluster.operation import Tip
 from shoal.crdt import deletion
 from shoal.crdt.clock import END_MS
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.errors import SpansPartitions, TooLarge, Unavailable, Unsupported
+from shoal.errors import ShoalError, SpansPartitions, TooLarge, Unavailable, Unsupported
 from shoal.kinds.thread.serving.ownership import DRIVING
 from shoal.names import check_name
 from shoal.node import blobs
@@ -43,9 +48,13 @@ from shoal.node.writes import idempotency
 from shoal.node.writes.erasing import Eraser
 from shoal.node.writes.idempotency import IdempotencyTable
 from shoal.protocol import requests
+from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import ObjectWrite, Reply
 from shoal.records import NamedTuple
 from shoal.storage import keys
+
+HEAVY_BYTES = 1024 * 1024  # A write that weighs more is decided in steps (`Declaration.weighs`).
+HEAVY_ATTEMPTS_MAX = 4  # To decide it in steps, while peers and upkeep write its partition. Then it is decided in one.
 
 
 class Located(Struct, frozen=True):
@@ -104,6 +113,25 @@ class _Writing(Struct, frozen=True):
     key: str | None  # The request's idempotency key.
 
 
+class _Decision(Struct, frozen=True):
+    """What a request makes, as far as it is decided. Nothing is written yet."""
+
+    stamp: Stamp
+    endings: VersionVector
+    replies: list[Reply]
+    mutations: list[Mutation]
+    attached: list[Blobs]  # One for each mutation,
+    made: list[tuple[Target, Made]]  # and so is this.
+
+
+class _Sealed(Struct, frozen=True):
+    """A decision as the log stores it. Its rows are in the transaction."""
+
+    dot: Dot
+    entry: operation.LogEntry
+    tips: dict[Origin, Tip]
+
+
 class Issuer:
     """Makes operations of requests; `operations` counts them. `keyed` is called with the partition of each that has a key."""
 
@@ -132,6 +160,9 @@ class Issuer:
         self._keyed = keyed
         self._outbound: Outbound | None = None
         self._spoken: Callable[[], int] = lambda: PEER_PROTOCOL
+        self._weights = {request: declaration_of(request).weighs for request in self._writers}
+        self._pause = context.environment.pause
+        self._heavy: dict[int, asyncio.Event] = {}  # By the partition that a heavy request holds: set once it is over.
         self.operations = 0
 
     def replicate(self, outbound: Outbound) -> None:
@@ -179,17 +210,114 @@ class Issuer:
             Unavailable: a peer runs an older version, which cannot apply it. Nothing was written.
             UnderClaim: it finishes an entry that may be claimed. Nothing was written.
         """
-        partition = self._partitions.load(located.partition)
-        if partition.closed:
-            partition.check_open()
-        if key is not None and (known := self._receipts.find(partition.number, key, located.request)) is not None:
-            return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, True, known.changed)
+        partition = self._opened(located)
+        if (before := self._before(partition, located, key)) is not None:
+            return before
         writing = _Writing(located, Transaction(self._storage), partition, key)
         try:
-            return self._issue(writing)
+            decision = self._begun(writing)
+            for place in range(len(located.writes)):
+                self._decide(writing, decision, place)
+            reply = self._reply(writing, decision)
+            if self._is_nothing(writing, decision):
+                return Issued(reply, partition.written, partition.vector, decision.endings)
+            sealed = self._seal(writing, decision, reply)
+            return self._written(writing, decision, sealed, reply, self._commit.write(writing.transaction.rows))
         except BaseException:
             writing.transaction.abandoned()
             raise
+
+    # ── heavy requests ────────────────────────────────────────────────────────
+
+    def is_late(self, located: Located) -> bool:
+        """Whether a request is heavy, or waits for a heavy one: `issue_late` issues it."""
+        return located.partition in self._heavy or self._is_heavy(located)
+
+    async def issue_late(self, located: Located, key: str | None) -> Issued:
+        """As `issue`, but once no heavy request holds the partition, and in steps if this one is heavy."""
+        while (before := self._heavy.get(located.partition)) is not None:
+            await before.wait()
+        if not self._is_heavy(located):
+            return self.issue(located, key)
+        with self._holding(located.partition):
+            for _ in range(HEAVY_ATTEMPTS_MAX):
+                await self._pause()
+                if self._incarnation.current is None:
+                    break  # Its first write takes an origin, which no other one may do meanwhile.
+                if (issued := await self._attempted(located, key)) is not None:
+                    return issued
+            return self.issue(located, key)
+
+    def _is_heavy(self, located: Located) -> bool:
+        weight = 0
+        for write in located.writes:
+            weighs = self._weights.get(type(write))
+            if weighs is None:
+                return False
+            weight += weighs(write)
+        return weight > HEAVY_BYTES
+
+    @contextmanager
+    def _holding(self, partition: int) -> Iterator[None]:
+        over = self._heavy[partition] = asyncio.Event()
+        try:
+            yield
+        finally:
+            del self._heavy[partition]
+            over.set()
+
+    async def _attempted(self, located: Located, key: str | None) -> Issued | None:
+        """Issue a request in steps; None if rows of its partition were written meanwhile. Raises as `issue`."""
+        partition = self._opened(located)
+        if (before := self._before(partition, located, key)) is not None:
+            return before
+        writing = _Writing(located, Transaction(self._storage), partition, key)
+        vector = partition.vector
+        with self._commit.watching(partition.number) as watch:
+
+            def is_crossed() -> bool:
+                moved = partition.vector is not vector or self._partitions.load(partition.number) is not partition
+                return watch.crossed or moved or partition.closed
+
+            try:
+                decision = self._begun(writing)
+                for place in range(len(located.writes)):
+                    self._decide(writing, decision, place)
+                    await self._pause()
+                reply = self._reply(writing, decision)
+                if not self._is_nothing(writing, decision):
+                    sealed = self._seal(writing, decision, reply)
+                    await self._pause()
+                    write = self._commit.begin_write(writing.transaction.rows)
+                    await self._pause()
+                if is_crossed():
+                    writing.transaction.abandoned()
+                    return None
+                if self._is_nothing(writing, decision):
+                    return Issued(reply, partition.written, partition.vector, decision.endings)
+                # It may have been told meanwhile to write no more, or that a peer knows no such change.
+                self._incarnation.origin(writing.transaction)
+                self._check_known(decision)
+                return self._written(writing, decision, sealed, reply, write())
+            except BaseException as error:
+                writing.transaction.abandoned()
+                if isinstance(error, ShoalError) and is_crossed():
+                    return None  # It is about two states at once.
+                raise
+
+    # ── one request ───────────────────────────────────────────────────────────
+
+    def _opened(self, located: Located) -> Partition:
+        partition = self._partitions.load(located.partition)
+        if partition.closed:
+            partition.check_open()
+        return partition
+
+    def _before(self, partition: Partition, located: Located, key: str | None) -> Issued | None:
+        """What a request of the same key was answered, if there was one."""
+        if key is None or (known := self._receipts.find(partition.number, key, located.request)) is None:
+            return None
+        return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, True, known.changed)
 
     def knows(self, located: Located, key: str | None) -> bool:
         """Whether a request of this key was written here."""
@@ -230,40 +358,41 @@ class Issuer:
         if self._outbound is not None:
             self._outbound.logged(Logged(partition.written, partition, Shipment(number, *dot, chain, body, blobs.pack([]))))
 
-    def _issue(self, writing: _Writing) -> Issued:
-        located, transaction, partition = writing.located, writing.transaction, writing.partition
-        stamp, endings = self._stamp(transaction, partition), partition.endings
-        replies: list[Reply] = []
-        mutations: list[Mutation] = []
-        besides: list[Blobs] = []
-        staged: list[Staged] = []
-        for place, (target, write) in enumerate(zip(located.targets, located.writes, strict=True)):
-            here = stamp.at(len(mutations))
-            generation = self._generations.current(transaction, target)
-            context = WriteContext(target, generation.rows, here, writing.key, place, located.unclaimed, self._spoken)
-            fence = located.fences.get(target, 0) if located.fences else 0
-            if not fence and type(write) in DRIVING:
-                self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
-            replies.append(self._writers[type(write)](context, write))
-            for made in context.made:
-                at = Mutation(target.kind, target.space, target.name, made.change, generation.number)
-                mutations.append(FencedMutation(at.kind, at.space, at.name, at.change, at.generation, fence) if fence else at)
-                besides.append(made.attached)
-                if self._feed.wanted(target.space):
-                    staged.append(_staged(target, made))
-                self._eraser.follow(transaction, target, made.stamp, mutations[-1], made.attached)
-        reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
-        if not mutations and not (writing.key is not None and any(map(_is_remembered, located.writes))):
-            return Issued(reply, partition.written, partition.vector, endings)
+    def _begun(self, writing: _Writing) -> _Decision:
+        partition = writing.partition
+        return _Decision(self._stamp(writing.transaction, partition), partition.endings, [], [], [], [])
+
+    def _decide(self, writing: _Writing, decision: _Decision, place: int) -> None:
+        """Decide one write of the request, in the transaction."""
+        located, transaction = writing.located, writing.transaction
+        target, write = located.targets[place], located.writes[place]
+        here = decision.stamp.at(len(decision.mutations))
+        generation = self._generations.current(transaction, target)
+        context = WriteContext(target, generation.rows, here, writing.key, place, located.unclaimed, self._spoken)
+        fence = located.fences.get(target, 0) if located.fences else 0
+        if not fence and type(write) in DRIVING:
+            self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
+        decision.replies.append(self._writers[type(write)](context, write))
+        for made in context.made:
+            at = Mutation(target.kind, target.space, target.name, made.change, generation.number)
+            if fence:
+                at = FencedMutation(at.kind, at.space, at.name, at.change, at.generation, fence)
+            decision.mutations.append(at)
+            decision.attached.append(made.attached)
+            decision.made.append((target, made))
+            self._eraser.follow(transaction, target, made.stamp, at, made.attached)
+
+    def _reply(self, writing: _Writing, decision: _Decision) -> requests.AnyReply:
+        located, replies = writing.located, decision.replies
+        return replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
+
+    def _is_nothing(self, writing: _Writing, decision: _Decision) -> bool:
+        """Whether the decision is that nothing is written."""
+        return not decision.mutations and (writing.key is None or not any(map(_is_remembered, writing.located.writes)))
+
+    def _check_known(self, decision: _Decision) -> None:
         if (spoken := self._spoken()) < PEER_PROTOCOL:
-            _check_spoken(mutations, spoken)
-        entry = self._log(writing, stamp, mutation.encode(mutations), reply)
-        if self._outbound is not None:
-            shipped = Shipment(partition.number, *stamp.dot, entry.chain, entry.packed, blobs.pack(besides))
-            self._outbound.logged(Logged(partition.written, partition, shipped, located.targets[0].space))
-        if staged:
-            self._feed.stage(partition.written, staged, {partition.number: partition.vector})
-        return Issued(reply, partition.written, partition.vector, endings, stamp.dot, mutations=mutations)
+            _check_spoken(decision.mutations, spoken)
 
     def _stamp(self, transaction: Transaction, partition: Partition) -> Stamp:
         now_ms = self._now_ms()
@@ -274,12 +403,15 @@ class Issuer:
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.shown)
 
-    def _log(self, writing: _Writing, stamp: Stamp, payload: bytes, reply: requests.AnyReply) -> operation.LogEntry:
-        """Write the operation with everything that it changed; only then update memory."""
+    def _seal(self, writing: _Writing, decision: _Decision, reply: requests.AnyReply) -> _Sealed:
+        """Make the operation, and put its own rows into the transaction. Raises as `issue`."""
+        self._check_known(decision)
         transaction, partition, key = writing.transaction, writing.partition, writing.key
+        stamp = decision.stamp
         dot = stamp.dot
         context = partition.vector.context_of(dot.origin)
         receipt = b"" if key is None else idempotency.pack(writing.located.request, reply)
+        payload = mutation.encode(decision.mutations)
         body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt))
         before = partition.tip(dot.origin)
         chain = operation.chain(before.chain, partition.number, dot, body)
@@ -292,11 +424,22 @@ class Issuer:
         if key is not None:
             transaction.put(keys.request_key(partition.number, key), dot.pack())
             self._keyed(partition.number)
-        number = self._commit.write(transaction.rows)
-        partition.adopt(partition.vector.issue(dot), tips, written=number)
+        return _Sealed(dot, entry, tips)
+
+    def _written(
+        self, writing: _Writing, decision: _Decision, sealed: _Sealed, reply: requests.AnyReply, number: int
+    ) -> Issued:
+        """The transaction's rows were written, by the write of this number: update memory, and tell peers and watchers."""
+        partition, dot, entry = writing.partition, sealed.dot, sealed.entry
+        partition.adopt(partition.vector.issue(dot), sealed.tips, written=number)
         self.operations += 1
-        transaction.written()
-        return entry
+        writing.transaction.written()
+        if self._outbound is not None:
+            shipped = Shipment(partition.number, *dot, entry.chain, entry.packed, blobs.pack(decision.attached))
+            self._outbound.logged(Logged(number, partition, shipped, writing.located.targets[0].space))
+        if staged := [_staged(target, made) for target, made in decision.made if self._feed.wanted(target.space)]:
+            self._feed.stage(number, staged, {partition.number: partition.vector})
+        return Issued(reply, number, partition.vector, decision.endings, dot, mutations=decision.mutations)
 
     def _partition_of(self, targets: Sequence[Target]) -> int:
         if not targets:

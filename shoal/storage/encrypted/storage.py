@@ -161,6 +161,10 @@ class EncryptedStorage:
         self._written += 1
         return self._written
 
+    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        """`write` in two steps (`Storage.begin_write`). The first does nothing: rows are sealed when they are handed over."""
+        return partial(self.write, rows)
+
     def hand_over(self) -> None:
         """Seal what is held, and write it below. The first row in a space makes its keys, which blocks for the disk.
 
