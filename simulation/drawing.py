@@ -135,6 +135,7 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     plan = _without_a_minority(plan, wanted, _random(f"lost/{profile}/{seed}"))
     plan = _truncated(plan, _random(f"truncate/{profile}/{seed}"))
     plan = _by_snapshot(plan, _random(f"snapshot/{profile}/{seed}"))
+    plan = _in_steps(plan, _random(f"heavy/{profile}/{seed}"))
     marks = {"truncated": "log_keep_s", "refilled": "snapshot_operations_min"}
     return _Drawn(plan, composites | {mark for mark, setting in marks.items() if setting in plan.settings})
 
@@ -221,6 +222,14 @@ def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
 
 TRUNCATED = 0.5
 """The share of the plans in which operations leave the log, of those in which the members stay the same."""
+HEAVY = 0.2
+"""The share of the plans in which all writes that may be decided in steps are."""
+
+
+def _in_steps(plan: Plan, random: Random) -> Plan:
+    return (
+        replace(plan, settings={**plan.settings, "heavy_bytes": 0, "heavy_step_bytes": 0}) if random.random() < HEAVY else plan
+    )
 
 
 def _truncated(plan: Plan, random: Random) -> Plan:

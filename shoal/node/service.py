@@ -356,7 +356,7 @@ class Service:
                 if terms:
                     await self._holding.admit(located, key, terms)
                 elif self._database.issuer.is_late(located):
-                    return await self._database.issuer.issue_late(located, key)
+                    return await self._database.issuer.issue_late(located, key, self._refuse_if_stopping)
                 return self._database.issuer.issue(located, key)
             except UnderLease as marked:
                 located = await self._holding.freed(located, marked)

@@ -192,7 +192,8 @@ class Maps:
         if request.expect is not None:
             check_expected(f"{request.key!r} of map {request.map!r}", request.expect, register.siblings(mine))
         self._bound(rows, request)
-        seen = register.clipped(register.context_of(mine), stamp.context, register.entries(mine))
+        held = register.entries(mine)
+        seen = register.clipped(register.context_in(held), stamp.context, held)
         implied = context.implied_key
         change = ormap.Put(request.key, request.value, register.context_entries(seen), implied)
         context.apply(change)

@@ -64,8 +64,9 @@ class Registers:
         if request.expect is not None:
             check_expected(f"register {request.register!r}", request.expect, register.siblings(rows))
         # The context always travels in the change, so that applying it needs nothing else.
-        seen = register.context_of(rows) if request.context is None else register.unpack_context(request.context)
-        seen = register.clipped(seen, stamp.context, register.entries(rows))
+        held = register.entries(rows)
+        seen = register.context_in(held) if request.context is None else register.unpack_context(request.context)
+        seen = register.clipped(seen, stamp.context, held)
         change = register.AssignBy(request.value, register.context_entries(seen), context.implied_key, request.by)
         # A peer of the last release knows no history: it could not apply the change.
         known = context.is_known_to_peers(change)

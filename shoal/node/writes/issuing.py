@@ -38,6 +38,7 @@ from shoal.node.blobs import Blobs
 from shoal.node.collection.answers import Changed
 from shoal.node.collection.generations import Generations
 from shoal.node.context import NodeContext
+from shoal.node.environment import turn
 from shoal.node.handler import Handler, Made, WriteContext
 from shoal.node.partitions import Ahead, Partition
 from shoal.node.target import Target, target_of
@@ -54,6 +55,7 @@ from shoal.records import NamedTuple
 from shoal.storage import keys
 
 HEAVY_BYTES = 1024 * 1024  # A write that weighs more is decided in steps (`Declaration.weighs`).
+HEAVY_STEP_BYTES = 512 * 1024  # Of the writes of a batch that are decided in one step; the first may exceed it.
 HEAVY_ATTEMPTS_MAX = 4  # To decide it in steps, while peers and upkeep write its partition. Then it is decided in one.
 
 
@@ -161,7 +163,6 @@ class Issuer:
         self._outbound: Outbound | None = None
         self._spoken: Callable[[], int] = lambda: PEER_PROTOCOL
         self._weights = {request: declaration_of(request).weighs for request in self._writers}
-        self._pause = context.environment.pause
         self._heavy: dict[int, asyncio.Event] = {}  # By the partition that a heavy request holds: set once it is over.
         self.operations = 0
 
@@ -233,29 +234,45 @@ class Issuer:
         """Whether a request is heavy, or waits for a heavy one: `issue_late` issues it."""
         return located.partition in self._heavy or self._is_heavy(located)
 
-    async def issue_late(self, located: Located, key: str | None) -> Issued:
-        """As `issue`, but once no heavy request holds the partition, and in steps if this one is heavy."""
+    async def issue_late(self, located: Located, key: str | None, check: Callable[[], None]) -> Issued:
+        """As `issue`, but once no heavy request holds the partition, and in steps if this one is heavy. `check` is called after
+        each turn of others, and raises if the node stops.
+        """
         while (before := self._heavy.get(located.partition)) is not None:
             await before.wait()
+            check()
         if not self._is_heavy(located):
             return self.issue(located, key)
         with self._holding(located.partition):
             for _ in range(HEAVY_ATTEMPTS_MAX):
-                await self._pause()
+                await turn()  # The first because its check was a step.
+                check()
                 if self._incarnation.current is None:
                     break  # Its first write takes an origin, which no other one may do meanwhile.
-                if (issued := await self._attempted(located, key)) is not None:
+                if (issued := await self._attempted(located, key, check)) is not None:
                     return issued
             return self.issue(located, key)
 
     def _is_heavy(self, located: Located) -> bool:
         weight = 0
         for write in located.writes:
-            weighs = self._weights.get(type(write))
+            weighs = self._weights[type(write)]
             if weighs is None:
                 return False
             weight += weighs(write)
         return weight > HEAVY_BYTES
+
+    async def _decide_in_turns(self, writing: _Writing, decision: _Decision, check: Callable[[], None]) -> None:
+        weight = 0
+        for place, write in enumerate(writing.located.writes):
+            self._decide(writing, decision, place)
+            weighs = self._weights[type(write)]
+            assert weighs is not None
+            weight += weighs(write)
+            if weight > HEAVY_STEP_BYTES:
+                weight = 0
+                await turn()
+                check()
 
     @contextmanager
     def _holding(self, partition: int) -> Iterator[None]:
@@ -266,7 +283,7 @@ class Issuer:
             del self._heavy[partition]
             over.set()
 
-    async def _attempted(self, located: Located, key: str | None) -> Issued | None:
+    async def _attempted(self, located: Located, key: str | None, check: Callable[[], None]) -> Issued | None:
         """Issue a request in steps; None if rows of its partition were written meanwhile. Raises as `issue`."""
         partition = self._opened(located)
         if (before := self._before(partition, located, key)) is not None:
@@ -281,15 +298,15 @@ class Issuer:
 
             try:
                 decision = self._begun(writing)
-                for place in range(len(located.writes)):
-                    self._decide(writing, decision, place)
-                    await self._pause()
+                await self._decide_in_turns(writing, decision, check)
                 reply = self._reply(writing, decision)
                 if not self._is_nothing(writing, decision):
                     sealed = self._seal(writing, decision, reply)
-                    await self._pause()
+                    await turn()
+                    check()
                     write = self._commit.begin_write(writing.transaction.rows)
-                    await self._pause()
+                    await turn()
+                    check()
                 if is_crossed():
                     writing.transaction.abandoned()
                     return None

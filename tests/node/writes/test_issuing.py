@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import msgspec
 import pytest
 
+from shoal.cluster.operation import partition_of
 from shoal.errors import KeyExpired, KeyReused, SpansPartitions
+from shoal.node.writes import issuing
+from shoal.node.writes.issuing import HEAVY_ATTEMPTS_MAX
 from shoal.protocol.keys import make_key
-from shoal.protocol.requests import Add, Added, Batch
+from shoal.protocol.requests import Add, Added, AlterSet, Assign, Batch, ReadRegister, Watch
 from shoal.storage import keys
+from simulation.bounds import altered
 from tests.node.conftest import Bench
+
+packed = msgspec.msgpack.encode
 
 
 async def test_an_operation_is_one_write(bench: Bench) -> None:
@@ -52,3 +61,112 @@ async def test_a_batch_stays_in_one_partition(bench: Bench) -> None:
     with pytest.raises(SpansPartitions, match="Nothing was written"):
         await bench.node.session().call(batch)
     assert await bench.node.session().call(Add("crew", "n0", 1)) == Added(1, True)
+
+
+# ── heavy requests ────────────────────────────────────────────────────────────
+
+HEAVY = packed("h" * 100)
+LIGHT = packed("l")
+
+
+@pytest.fixture
+def tiny() -> Iterator[None]:
+    """Writes of more than 64 bytes are heavy."""
+    with altered(heavy_bytes=64, heavy_step_bytes=64):
+        yield
+
+
+async def heavy_under_way(bench: Bench, request: Assign | Batch) -> asyncio.Task[Any]:
+    """A heavy request that has begun to be decided, and is not written."""
+    await bench.node.session().call(Assign("crew", "first", LIGHT))
+    task = asyncio.create_task(bench.node.session().call(request))
+    for _ in range(3):  # It begins, after its check, and once it is decided.
+        await asyncio.sleep(0)
+    assert not task.done()
+    return task
+
+
+async def values_of(bench: Bench, register: str) -> list[bytes]:
+    found = await bench.node.session().call(ReadRegister("crew", register))
+    return [sibling.value for sibling in found.siblings]
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_heavy_write_gives_others_turns(bench: Bench) -> None:
+    written = bench.node._database.issuer.operations
+    await heavy_under_way(bench, Assign("crew", "r", HEAVY))
+    assert bench.node._database.issuer.operations == written + 1  # The first one: it has not been written yet.
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_heavy_batch_pauses_by_weight(bench: Bench) -> None:
+    turns = 0
+    batch = Batch([AlterSet("crew", f"{{s}}{nth}", [packed(nth)]) for nth in range(10)])
+    await bench.node.session().call(Assign("crew", "first", LIGHT))
+    task = asyncio.create_task(bench.node.session().call(batch))
+    while bench.node._database.issuer.operations == 1:
+        await asyncio.sleep(0)
+        turns += 1
+    await task
+    assert turns >= 10 + 3  # One for each alteration; its check, its operation and its rows are steps of their own.
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_crossed_write_is_decided_again(bench: Bench) -> None:
+    heavy = await heavy_under_way(bench, Assign("crew", "r", HEAVY))
+    bench.node._database.issue(Assign("crew", "r", LIGHT), None)
+    await heavy
+    assert await values_of(bench, "r") == [HEAVY]
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_upkeep_of_the_partition_crosses_a_write(bench: Bench) -> None:
+    heavy = await heavy_under_way(bench, Assign("crew", "r", HEAVY))
+    before = bench.node._database.issuer.operations
+    turns, row = 0, keys.index_rows(partition_of("crew", "r"), keys.Kind.REGISTER, "crew", "r")
+    bench.node._database._commit.write({row: None})
+    while bench.node._database.issuer.operations == before:
+        await asyncio.sleep(0)
+        turns += 1
+    await heavy
+    assert turns > 3  # It began anew.
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_others_of_the_partition_wait_for_a_heavy_write(bench: Bench) -> None:
+    heavy = await heavy_under_way(bench, Assign("crew", "r", HEAVY))
+    light = asyncio.create_task(bench.node.session().call(Assign("crew", "r", LIGHT)))
+    await asyncio.gather(heavy, light)
+    assert await values_of(bench, "r") == [LIGHT]
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_write_that_is_always_crossed_is_made(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.node.session().call(Assign("crew", "first", LIGHT))
+    crossed = 0
+
+    async def turn() -> None:
+        nonlocal crossed
+        crossed += 1
+        bench.node._database.issue(Assign("crew", "r", LIGHT), None)
+
+    monkeypatch.setattr(issuing, "turn", turn)
+    await bench.node.session().call(Assign("crew", "r", HEAVY))
+    assert await values_of(bench, "r") == [HEAVY]
+    assert crossed == 4 * HEAVY_ATTEMPTS_MAX
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_repeated_heavy_write_counts_once(bench: Bench) -> None:
+    first = await bench.node.session().call(Assign("crew", "r", HEAVY), key="k")
+    before = bench.node._database.issuer.operations
+    assert await bench.node.session().call(Assign("crew", "r", HEAVY), key="k") == first
+    assert bench.node._database.issuer.operations == before
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_watch_begun_meanwhile_sees_a_heavy_write(bench: Bench) -> None:
+    heavy = await heavy_under_way(bench, Assign("crew", "r", HEAVY))
+    async with bench.node.session().subscribe(Watch("crew")) as changes:
+        await heavy
+        assert "'r'" in repr(await anext(changes))

@@ -33,6 +33,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 
 import msgspec
 
@@ -80,7 +81,7 @@ class Indexes(Memory):
     """The states of all indexes on this node.
 
     `due` is called with an object whose index rows are not as declared. `moved` is called with each written item of
-    the objects in `watched`, after the write: those whose vectors are in memory.
+    the objects that are in `watched` by then: those whose vectors are in memory.
     """
 
     def __init__(self, storage: Readable, *, due: Callable[[Target], None], moved: Callable[[Target, bytes], None]) -> None:
@@ -88,11 +89,16 @@ class Indexes(Memory):
         self._standings: OrderedDict[Target, Standings] = OrderedDict()
         self.due = due
         self.watched: set[Target] = set()
-        self.written = moved
+        self._moved = moved
 
     def rows(self, transaction: Transaction, target: Target, prefix: bytes) -> ObjectRows:
         """The rows of an object of items, which keep its indexes."""
         return IndexedRows(transaction, prefix, self, target)
+
+    def written(self, target: Target, path: bytes) -> None:
+        """An item was written."""
+        if target in self.watched:
+            self._moved(target, path)
 
     def of(self, target: Target) -> Standings:
         """The states of an object's indexes by field; the first call for an object reads them and may call `due`.
@@ -152,8 +158,7 @@ class IndexedRows(ObjectRows):
 
     def _follow(self, key: bytes, stored: bytes | None) -> None:
         if key.startswith(ITEM):
-            if self._target in self._indexes.watched:
-                self.transaction.when_written(lambda: self._indexes.written(self._target, key[1:]))
+            self.transaction.when_written(partial(self._indexes.written, self._target, key[1:]))
             if fields := self._indexes.of(self._target):
                 self._move(key, stored, fields)
         elif key.startswith(items.INDEX):
