@@ -6,8 +6,8 @@ Laws:
 - Nothing in memory changes before the write is made: a request that is rejected, or
   whose write fails, leaves no trace.
 - All objects that a request writes are in one partition.
-- A heavy request is decided in steps, between which others get a turn. It is written only if no row of its partition was
-  written since it began to be decided, and else it is decided again: so it is decided on what it is written on.
+- A heavy request is decided in steps, between which others get a turn.
+- It is written only if no row of its partition was written since it began to be decided; else it is decided again.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Writing(Struct, frozen=True):
 
 
 class _Decision(Struct, frozen=True):
-    """What a request makes, as far as it is decided. Nothing is written yet."""
+    """The effect of a request, as far as it is decided. Nothing is written yet."""
 
     stamp: Stamp
     endings: VersionVector
@@ -331,7 +331,7 @@ class Issuer:
         return partition
 
     def _before(self, partition: Partition, located: Located, key: str | None) -> Issued | None:
-        """What a request of the same key was answered, if there was one."""
+        """The answer to a request of the same key, if there was one."""
         if key is None or (known := self._receipts.find(partition.number, key, located.request)) is None:
             return None
         return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, True, known.changed)

@@ -117,6 +117,8 @@ async def test_a_crossed_write_is_decided_again(bench: Bench) -> None:
     bench.node._database.issue(Assign("crew", "r", LIGHT), None)
     await heavy
     assert await values_of(bench, "r") == [HEAVY]
+    vector = bench.node._database.partitions.load(partition_of("crew", "r")).vector
+    assert sum(sequence for _, sequence in vector.items()) == 2  # Each has a dot of its own.
 
 
 @pytest.mark.usefixtures("tiny")
