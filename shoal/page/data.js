@@ -1,0 +1,362 @@
+/**
+ * The data of the page: one client, what is shown of it and kept up to date, actions, and drafts.
+ *
+ * Laws:
+ * - The page asks through the client library alone. If the node dies it goes on with another one of the cluster, and says so.
+ * - What is shown is loaded again when a watch tells of a change, at most four times a second, and only while somebody looks at it.
+ * - What was typed stays until its action is acknowledged: through a reload, a refusal and a dead node. An action that is tried again counts once.
+ */
+
+import { batch, effect, signal } from './vendor/preact.js'
+import { connect, ShoalError } from './client/index.js'
+
+/** @typedef {import('./client/store.js').Store} Store */
+/** @template T @typedef {{ state: 'loading' | 'ready' | 'stale' | 'refused', value: T | undefined, error: Error | undefined, since: number }} Live */
+
+const PER_SECOND = 4
+const RETRY_MS = 2_000
+const LIVE_MAX = 64 // Results that nobody looks at any more, kept so that Back shows them at once.
+const DRAFT_CHARACTERS_MAX = 1 << 20
+const ABOUT_MS = 15_000
+
+const ORIGIN = location.origin
+/** What the node says of itself: `{node, version, open, local, others}`; undefined until it answered. */
+export const about = signal(/** @type {any} */ (undefined))
+/** Whose token it is: `{open, author, grants, …}`; undefined until it is known. */
+export const access = signal(/** @type {any} */ (undefined))
+/** Whether the node asks for a token that the page has not. */
+export const signedOut = signal(false)
+/** Who serves the page's data now: its address, since when, and which node was lost. */
+export const serving = signal({ url: ORIGIN, since: Date.now(), lost: '' })
+/** Since when no node answers; 0 if one does. */
+export const silent = signal(0)
+
+// The token that was typed, for the other nodes: the cookie is this one's, and scripts cannot read it.
+let token = ''
+/** @type {Store} */
+let store = connected([ORIGIN])
+
+/** @param {string[]} urls */
+function connected (urls) {
+  return connect(urls, { requestTimeoutMs: 12_000, attemptTimeoutMs: 6_000, retryDelayMs: 150, fetch: asked })
+}
+
+/** The global fetch, that notes which node answers. @param {RequestInfo | URL} request @param {RequestInit} [init] */
+async function asked (request, init = {}) {
+  const { origin } = new URL(String(request), ORIGIN)
+  const elsewhere = origin !== ORIGIN
+  const headers = { .../** @type {Record<string, string>} */ (init.headers), ...(elsewhere && token ? { Authorization: `Bearer ${token}` } : {}) }
+  const response = await fetch(request, { ...init, headers, credentials: 'same-origin' })
+  if (response.status < 500) answered(origin)
+  if (response.status === 401 && !elsewhere) signedOut.value = true
+  return response
+}
+
+/** @param {string} origin */
+function answered (origin) {
+  if (silent.peek() !== 0) silent.value = 0
+  const before = serving.peek()
+  if (before.url !== origin) serving.value = { url: origin, since: Date.now(), lost: origin === ORIGIN ? '' : before.url }
+}
+
+/** The store, at whichever node answers. @returns {Store} */
+export const client = () => store
+
+/** Read what the node says of itself and of the others, and whom it takes the caller for. */
+export async function begin () {
+  try {
+    const told = await store.about()
+    const urls = [ORIGIN, ...(told.others ?? []).filter((/** @type {string} */ url) => url !== ORIGIN)]
+    if (about.peek() === undefined && urls.length > 1) store = connected(urls)
+    about.value = told
+    if (access.peek() === undefined || signedOut.peek()) access.value = await store.access()
+    signedOut.value = false
+  } catch (error) {
+    if (/** @type {any} */ (error)?.status === 401) signedOut.value = true
+    else noted(error)
+  }
+}
+setInterval(() => { if (!document.hidden && !signedOut.peek()) begin() }, ABOUT_MS)
+
+/** @param {unknown} error */
+function noted (error) {
+  if (error instanceof ShoalError && error.status === 0 && silent.peek() === 0) silent.value = Date.now()
+}
+
+/** Sign in: the node keeps the token in a cookie that no script can read. @param {string} typed */
+export async function signIn (typed) {
+  await store.signIn(typed)
+  token = typed
+  signedOut.value = false
+  await begin()
+  for (const resource of resources.values()) resource.load()
+}
+
+/** Forget the token. */
+export async function signOut () {
+  await store.signOut()
+  token = ''
+  batch(() => { access.value = undefined; signedOut.value = true })
+}
+
+// --- What is shown, and kept up to date -------------------------------------------------------------------------------
+
+/** @type {Map<string, Resource>} */
+const resources = new Map()
+
+/**
+ * A value that is loaded, and loaded again when it changes.
+ * @template T
+ * @param {string} key What it is: the same key is the same value.
+ * @param {(signal: AbortSignal) => Promise<T>} load
+ * @param {{ space?: string, kinds?: string[], every?: number }} [options] `space` and `kinds`: changes after which it is loaded again; `every`: and after so
+ *   many milliseconds.
+ * @returns {import('./vendor/preact.js').Signal<Live<T>>}
+ */
+export function live (key, load, options = {}) {
+  let resource = resources.get(key)
+  if (resource === undefined) {
+    resource = new Resource(load, options)
+    resources.set(key, resource)
+    for (const [old, each] of resources) {
+      if (resources.size <= LIVE_MAX) break
+      if (!each.watched) resources.delete(old)
+    }
+  } else {
+    resources.delete(key)
+    resources.set(key, resource) // The last to go.
+    resource.how = load
+  }
+  return resource.signal
+}
+
+class Resource {
+  /** @param {(signal: AbortSignal) => Promise<any>} how @param {{ space?: string, kinds?: string[], every?: number }} options */
+  constructor (how, { space, kinds = [], every = 0 }) {
+    this.how = how
+    this.kinds = new Set(kinds)
+    this.space = space
+    this.every = every
+    this.watched = false
+    this.underWay = false
+    this.again = false
+    this.at = 0
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.timer = undefined
+    this.signal = signal(/** @type {Live<any>} */ ({ state: 'loading', value: undefined, error: undefined, since: Date.now() }), {
+      watched: () => this.look(), unwatched: () => this.leave()
+    })
+  }
+
+  look () {
+    this.watched = true
+    if (this.space !== undefined) follow(this.space, this)
+    this.load()
+  }
+
+  leave () {
+    this.watched = false
+    clearTimeout(this.timer)
+    if (this.space !== undefined) unfollow(this.space, this)
+  }
+
+  /** Something changed: load it soon. */
+  changed () {
+    if (!this.watched) return
+    const wait = Math.max(0, this.at + 1000 / PER_SECOND - performance.now())
+    clearTimeout(this.timer)
+    this.timer = setTimeout(() => this.load(), wait)
+  }
+
+  async load () {
+    if (this.underWay) { this.again = true; return }
+    this.underWay = true
+    this.at = performance.now()
+    const before = this.signal.peek()
+    let next = this.every
+    try {
+      const value = await this.how(AbortSignal.timeout(20_000))
+      this.signal.value = { state: 'ready', value, error: undefined, since: Date.now() }
+    } catch (error) {
+      noted(error)
+      next = RETRY_MS
+      const failure = error instanceof Error ? error : new Error(String(error))
+      const state = before.value === undefined || (error instanceof ShoalError && error.status >= 400 && error.status < 500) ? 'refused' : 'stale'
+      this.signal.value = { ...before, state, error: failure, since: before.state === 'ready' ? Date.now() : before.since }
+      if (state === 'refused' && error instanceof ShoalError && error.status !== 0) next = this.every
+    } finally {
+      this.underWay = false
+    }
+    if (this.again) { this.again = false; this.changed() } else if (next > 0 && this.watched && !document.hidden) {
+      clearTimeout(this.timer)
+      this.timer = setTimeout(() => this.load(), next)
+    }
+  }
+}
+
+/** Load what is shown of a space again, such as after an action. @param {string} [space] */
+export function refresh (space) {
+  for (const resource of resources.values()) if (space === undefined || resource.space === space || resource.space === '*') resource.changed()
+}
+
+// A browser opens six connections to a node: two may be streams, and a page that is hidden has none.
+const STREAMS_MAX = 2
+const POLL_MS = 2_000
+/** @type {Map<string, { followers: Set<Resource>, end: AbortController | undefined, timer?: ReturnType<typeof setInterval> }>} */
+const followed = new Map()
+
+/** @param {string} space @param {Resource} resource */
+function follow (space, resource) {
+  let entry = followed.get(space)
+  if (entry === undefined) followed.set(space, entry = { followers: new Set(), end: undefined })
+  entry.followers.add(resource)
+  open(space)
+}
+
+/** @param {string} space @param {Resource} resource */
+function unfollow (space, resource) {
+  const entry = followed.get(space)
+  entry?.followers.delete(resource)
+  // A view that changes leaves and comes back at once.
+  setTimeout(() => { if (entry?.followers.size === 0 && followed.get(space) === entry) { close(space); followed.delete(space) } }, 500)
+}
+
+/** @param {string} space */
+function open (space) {
+  const entry = followed.get(space)
+  if (entry === undefined || entry.end !== undefined || entry.timer !== undefined || document.hidden) return
+  const streams = [...followed.values()].filter(({ end }) => end !== undefined).length
+  // No stream has all spaces.
+  if (space === '*' || streams >= STREAMS_MAX) entry.timer = setInterval(() => tell(entry.followers, undefined), POLL_MS)
+  else listen(space, entry.followers, (entry.end = new AbortController()).signal)
+}
+
+/** @param {string} space */
+function close (space) {
+  const entry = followed.get(space)
+  entry?.end?.abort()
+  clearInterval(entry?.timer)
+  if (entry !== undefined) entry.end = entry.timer = undefined
+}
+
+/** @param {Set<Resource>} followers @param {any} event */
+function tell (followers, event) {
+  for (const resource of followers) if (event?.type !== 'change' || resource.kinds.size === 0 || resource.kinds.has(event.kind)) resource.changed()
+}
+
+/** @param {string} space @param {Set<Resource>} followers @param {AbortSignal} ending */
+async function listen (space, followers, ending) {
+  while (!ending.aborted) {
+    try {
+      for await (const event of store.space(space).watch({ signal: ending, reconnectMs: Infinity })) {
+        if (event.type !== 'began') tell(followers, event)
+      }
+    } catch {
+      await new Promise((resolve) => setTimeout(resolve, RETRY_MS))
+      tell(followers, undefined)
+    }
+  }
+}
+
+document.addEventListener('visibilitychange', () => {
+  for (const [space, { followers }] of followed) {
+    if (document.hidden) close(space)
+    else { open(space); tell(followers, undefined) }
+  }
+})
+
+// --- Actions, drafts and their author ---------------------------------------------------------------------------------
+
+/** @typedef {{ state: 'idle' | 'running' | 'done' | 'refused', error?: Error, value?: any, says?: string }} Act */
+/** @type {Map<string, { signal: import('./vendor/preact.js').Signal<Act>, key: string }>} */
+const acts = new Map()
+const ACTS_MAX = 200
+
+/** @param {string} what */
+function actOf (what) {
+  let act = acts.get(what)
+  if (act === undefined) {
+    acts.set(what, act = { signal: signal(/** @type {Act} */ ({ state: 'idle' })), key: '' })
+    if (acts.size > ACTS_MAX) acts.delete(/** @type {string} */ (acts.keys().next().value))
+  }
+  return act
+}
+
+/** How an action stands. @param {string} what @returns {import('./vendor/preact.js').Signal<Act>} */
+export const acted = (what) => actOf(what).signal
+
+/** Forget how an action ended. @param {string} what */
+export function forget (what) {
+  actOf(what).signal.value = { state: 'idle' }
+}
+
+/**
+ * Carry out one action. Its refusal is shown where `acted(what)` is; tried again, it counts once.
+ * @template T
+ * @param {string} what What it is, such as `approve crew/ticket-7`.
+ * @param {(options: { by: string, key: string }) => Promise<T>} run
+ * @returns {Promise<T | undefined>} Undefined if it was refused.
+ */
+export async function act (what, run) {
+  const entry = actOf(what)
+  if (entry.signal.peek().state === 'running') return undefined
+  // A key whose outcome is not known is used again, so that the action happens once.
+  entry.key ||= `page-${Array.from(crypto.getRandomValues(new Uint8Array(12)), (octet) => octet.toString(16).padStart(2, '0')).join('')}`
+  entry.signal.value = { state: 'running' }
+  try {
+    const value = await run({ by: author(), key: entry.key })
+    entry.key = ''
+    entry.signal.value = { state: 'done', value }
+    refresh()
+    return value
+  } catch (error) {
+    noted(error)
+    if (!(error instanceof ShoalError) || error.written !== 'unknown') entry.key = ''
+    entry.signal.value = { state: 'refused', error: error instanceof Error ? error : new Error(String(error)) }
+    return undefined
+  }
+}
+
+/** @type {Map<string, import('./vendor/preact.js').Signal<string>>} */
+const drafts = new Map()
+const DRAFT = 'shoal.draft.'
+
+/** What is typed somewhere; it stays until `drop`. @param {string} key @returns {import('./vendor/preact.js').Signal<string>} */
+export function draft (key) {
+  let found = drafts.get(key)
+  if (found === undefined) {
+    const kept = signal(stored(DRAFT + key))
+    effect(() => keep(DRAFT + key, kept.value))
+    drafts.set(key, found = kept)
+  }
+  return found
+}
+
+/** Its action is acknowledged, or it is given up. @param {string} key */
+export function drop (key) {
+  draft(key).value = ''
+}
+
+/** @param {string} name */
+function stored (name) {
+  try {
+    return localStorage.getItem(name) ?? ''
+  } catch {
+    return '' // A browser that keeps nothing.
+  }
+}
+
+/** @param {string} name @param {string} text */
+function keep (name, text) {
+  try {
+    if (text === '') localStorage.removeItem(name)
+    else if (text.length <= DRAFT_CHARACTERS_MAX) localStorage.setItem(name, text)
+  } catch { /* A browser that keeps nothing, or not so much. */ }
+}
+
+/** The name that was typed for the page's own writes. */
+export const named = signal(stored('shoal.author'))
+effect(() => keep('shoal.author', named.value))
+
+/** Under whose name the page writes: the token's, or the one that was typed. */
+export const author = () => access.peek()?.author || named.peek() || 'page'
