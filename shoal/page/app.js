@@ -1,7 +1,131 @@
-/** The page, until its parts are here: the node's own summary. */
+/**
+ * The shell: header, navigation and the view that the address names. Views are loaded when they are first shown.
+ */
 
-const answer = await fetch('./', { headers: { Accept: 'application/json' } })
-const node = await answer.json()
-const text = document.createElement('p')
-text.textContent = `Shoal ${node.version}, node ${node.node}`
-document.body.append(text)
+import { html, render, useEffect, useRef, useState } from './vendor/preact.js'
+import { about, access, begin, client, live, named, serving, signedOut, signOut, silent } from './data.js'
+import { address, EVERY_SPACE, go, place, refine, up } from './router.js'
+import { layers, shown, useKeys } from './keys.js'
+import { Refusal } from './kit/states.js'
+import { Time } from './kit/time.js'
+import { View as SignIn } from './views/signin.js'
+
+/** View → its name, and the second key after `g`. @type {Record<string, [string, string]>} */
+const VIEWS = {
+  now: ['Now', 'n'], threads: ['Threads', 't'], shared: ['Shared', 's'], work: ['Work', 'w'], compare: ['Compare', 'c'], cluster: ['Cluster', 'k'], audit: ['Audit', 'a']
+}
+
+/** @type {Map<string, any>} */
+const loaded = new Map()
+const SPACES_MAX = 500
+
+async function spaceNames () {
+  const names = []
+  for await (const name of client().spaces()) if (names.push(name) >= SPACES_MAX) break
+  return names
+}
+
+function SpaceChoice () {
+  const names = live('spaces', spaceNames, { every: 20_000 }).value.value ?? []
+  const { space, view } = place.value
+  const listed = space === EVERY_SPACE || names.includes(space) ? names : [space, ...names]
+  return html`<select class="quiet-field" aria-label="Space" value=${space} onChange=${(/** @type {any} */ event) => go(address(event.target.value, view))}>
+    <option value=${EVERY_SPACE}>all spaces</option>${listed.map((name) => html`<option value=${name}>${name}</option>`)}
+  </select>`
+}
+
+function Search () {
+  const { space, view, query } = place.value
+  const field = useRef(/** @type {HTMLInputElement | null} */ (null))
+  useKeys([{ key: '/', says: 'search', does: () => field.current?.focus() }])
+  const submit = (/** @type {Event} */ event) => {
+    event.preventDefault()
+    const text = field.current?.value ?? ''
+    if (view === 'threads') refine({ text }); else go(address(space, 'threads', [], { text }))
+    field.current?.blur()
+  }
+  return html`<form class="search" role="search" onSubmit=${submit}>
+    <input ref=${field} type="search" placeholder="Search  /" aria-label="Search threads" defaultValue=${query.text ?? ''} key=${query.text ?? ''} maxlength="200" />
+  </form>`
+}
+
+/** Which node serves, and how many there are. */
+function NodeState () {
+  const told = about.value
+  const { url, lost } = serving.value
+  if (told === undefined) return html`<span class="node quiet">${silent.value ? 'no node answers' : ''}</span>`
+  const all = 1 + (told.others?.length ?? 0)
+  return html`<a class="node" href=${address(EVERY_SPACE, 'cluster')} title=${url}>
+    <span class="mono">${told.node}</span><i class=${'mark ' + (silent.value ? 'stuck' : lost ? 'waits' : 'well')} aria-hidden="true"></i>
+    <span class="quiet">${all === 1 ? 'one node' : `${all} nodes`}</span></a>`
+}
+
+function Author () {
+  const told = access.value
+  if (told === undefined) return null
+  if (!told.open) return html`<span class="quiet author">${told.author || 'token'} <button class="link" onClick=${signOut}>sign out</button></span>`
+  return html`<label class="author"><span class="sr">Your name, for what you write</span>
+    <input class="quiet-field" placeholder="your name" value=${named.value} maxlength="100" size="10" onInput=${(/** @type {any} */ event) => { named.value = event.target.value }} /></label>`
+}
+
+function Banner () {
+  const { url, since, lost } = serving.value
+  if (silent.value) return html`<p class="banner stuck" role="status">No node answers since <${Time} ms=${silent.value} exact />. What is shown may be old; what you type is kept. The page tries again by itself.</p>`
+  if (lost) return html`<p class="banner waits" role="status">${lost} does not answer since <${Time} ms=${since} exact />. The page goes on with ${url}; nothing that you typed is lost.</p>`
+  if (about.value?.open && !access.value?.author && about.value.local === false) return html`<p class="banner waits">This node asks for no token, and other machines reach it.</p>`
+  return null
+}
+
+function KeyList () {
+  const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null))
+  useEffect(() => { if (shown.value) dialog.current?.showModal(); else dialog.current?.close() }, [shown.value])
+  const rows = [...new Map(layers.value.flat().map((each) => [each.key, each])).values()]
+  return html`<dialog ref=${dialog} class="keys" aria-label="Keys" onClose=${() => { shown.value = false }}><h2>Keys</h2>
+    <dl>${rows.map(({ key, says }) => html`<div><dt>${key.split(' ').map((part) => html`<kbd>${part}</kbd>`)}</dt><dd>${says}</dd></div>`)}</dl>
+    <form method="dialog"><button>Close</button></form></dialog>`
+}
+
+function Navigation () {
+  const { space, view } = place.value
+  return html`<nav aria-label="Views">${Object.entries(VIEWS).map(([name, [title]]) => html`
+    <a href=${address(space, name)} aria-current=${name === view ? 'page' : undefined}>${title}</a>`)}
+    <button class="link keys-hint" onClick=${() => { shown.value = true }}>Keys <kbd>?</kbd></button></nav>`
+}
+
+/** The view of the address; the former one stays until it is loaded. */
+function Viewed () {
+  const { space, view, path, query } = place.value
+  const [, again] = useState(0)
+  const known = view in VIEWS
+  const found = loaded.get(view)
+  useEffect(() => {
+    if (found !== undefined || !known) return
+    import(`./views/${view}.js`).then((module) => loaded.set(view, module), (error) => loaded.set(view, { error })).then(() => again((n) => n + 1))
+  }, [view])
+  document.title = `${path.at(-1) ? `${path.at(-1)} · ` : ''}${VIEWS[view]?.[0] ?? 'Shoal'} · Shoal`
+  if (!known) return html`<div class="pane"><h1 class="sentence">There is no view ${view}.</h1><p><a href=${address(space, 'now')}>Show what happens now</a></p></div>`
+  if (found === undefined) return null
+  if (found.error) return html`<div class="pane"><${Refusal} error=${found.error} /></div>`
+  return html`<${ViewKeys} key=${view} keys=${found.keys ?? []} /><${found.View} key=${view} space=${space} path=${path} query=${query} />`
+}
+
+/** @param {{ keys: import('./keys.js').Key[] }} props */
+function ViewKeys ({ keys }) {
+  useKeys(keys)
+  return null
+}
+
+function Page () {
+  useKeys([
+    ...Object.entries(VIEWS).map(([name, [title, key]]) => ({ key: `g ${key}`, says: `go to ${title}`, does: () => go(address(place.peek().space, name)) })),
+    { key: '?', says: 'show the keys', does: () => { shown.value = !shown.value } },
+    { key: 'Escape', says: 'up, to the list', does: up }
+  ])
+  if (signedOut.value) return html`<${SignIn} />`
+  return html`<a class="skip" href="#main" onClick=${(/** @type {Event} */ event) => { event.preventDefault(); document.getElementById('main')?.focus() }}>Skip to the content</a>
+    <header><a class="brand" href=${address(place.value.space, 'now')}>Shoal</a><${SpaceChoice} /><${Search} /><${Author} /><${NodeState} /></header>
+    <${Navigation} /><main id="main" tabindex="-1"><${Banner} /><${Viewed} /></main><${KeyList} />`
+}
+
+begin()
+render(html`<${Page} />`, /** @type {HTMLElement} */ (document.getElementById('page')))

@@ -8,6 +8,7 @@ import { Budget, Counter, Register, SharedMap, SharedSet } from './values.js'
 import { watch } from './watch.js'
 
 /** @typedef {import('../types/api.js').components['schemas']} Schemas */
+/** @typedef {import('./transport.js').ReadOptions} ReadOptions */
 
 const PAGE = 500
 
@@ -44,6 +45,21 @@ export class Store {
   /** Who this client is, and what its token grants. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['AccessView']>} */
   access (options) {
     return this._transport.read('/v1/access', {}, options)
+  }
+
+  /** What the node says of itself: its id and version, and the other members' addresses. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['Welcome']>} */
+  about (options) {
+    return this._transport.read('/', {}, options)
+  }
+
+  /** Have the node keep a token in a cookie of its own page, which no script can read. @param {string} token @returns {Promise<Schemas['AccessView']>} */
+  signIn (token) {
+    return this._transport.write('POST', '/v1/access/cookie', undefined, {}, { Authorization: `Bearer ${token}` })
+  }
+
+  /** Have the node's page forget the token. @returns {Promise<Schemas['AccessView']>} */
+  signOut () {
+    return this._transport.write('DELETE', '/v1/access/cookie', undefined)
   }
 
   /** The members, their lag, and the node that answers, as that node sees them. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['ClusterDocument']>} */

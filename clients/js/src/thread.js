@@ -145,6 +145,107 @@ export class Thread {
   }
 
   /**
+   * End a thread as failed, such as by refusing what it asks. `approve` lets it go on nevertheless.
+   * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+   * @returns {Promise<Schemas['StandingView']>}
+   */
+  fail ({ by = '', reason = '', ...write } = {}) {
+    return this._transport.write('PUT', `${this._path}/status`, { status: 'failed', by, reason }, write)
+  }
+
+  /**
+   * Change the newest state of a branch as a person, by a JSON Patch (RFC 6902).
+   * @param {object[]} patch
+   * @param {{ branch?: string, by?: string } & WriteOptions} [options]
+   * @returns {Promise<Schemas['SavedView']>}
+   */
+  edit (patch, { branch = 'main', by = '', ...write } = {}) {
+    return this._transport.write('POST', `${this._path}/edit`, { patch, branch, by }, write)
+  }
+
+  /**
+   * Begin a branch at a checkpoint.
+   * @param {string} branch
+   * @param {{ at: string, reason?: string, by?: string } & WriteOptions} options
+   * @returns {Promise<Schemas['MovedView']>}
+   */
+  fork (branch, { at, reason = '', by = '', ...write }) {
+    return this._transport.write('POST', `${this._path}/branches`, { branch, to: at, reason, by }, write)
+  }
+
+  /**
+   * Put a branch back on a checkpoint. No checkpoint is deleted.
+   * @param {string} checkpoint
+   * @param {{ branch?: string, reason?: string, by?: string } & WriteOptions} [options]
+   * @returns {Promise<Schemas['MovedView']>}
+   */
+  rollback (checkpoint, { branch = 'main', reason = '', by = '', ...write } = {}) {
+    return this._transport.write('PUT', `${this._path}/branches${path(branch)}`, { to: checkpoint, reason, by }, write)
+  }
+
+  /** Delete a branch; its checkpoints stay until a prune. @param {string} branch @param {WriteOptions} [options] @returns {Promise<Schemas['BranchDeletedView']>} */
+  deleteBranch (branch, options) {
+    return this._transport.write('DELETE', `${this._path}/branches${path(branch)}`, undefined, options)
+  }
+
+  /**
+   * Prune old checkpoints, or with `dryRun` only say which.
+   * @param {{ keepLast?: number, olderThanS?: number, branch?: string, dryRun?: boolean } & WriteOptions} options
+   * @returns {Promise<Schemas['PruneReportView']>}
+   */
+  prune ({ keepLast, olderThanS, branch, dryRun = false, ...write }) {
+    const body = { keep_last: keepLast, older_than_s: olderThanS, branch, dry_run: dryRun }
+    return this._transport.write('POST', `${this._path}/prune`, body, write)
+  }
+
+  /** The labels, with their checkpoints. @param {ReadOptions} [options] @returns {AsyncGenerator<Schemas['LabelledView'], void, void>} */
+  async * labels (options) {
+    let after
+    for (;;) {
+      const page = await this._transport.read(`${this._path}/labels`, { after, limit: PAGE }, options)
+      yield * page.labels
+      if (!page.more) return
+      after = page.labels.at(-1).label
+    }
+  }
+
+  /**
+   * The steps in the order in which they began.
+   * @param {{ open?: boolean, limit?: number } & ReadOptions} [options] `open`: only those without an outcome.
+   * @returns {AsyncGenerator<Schemas['StepView'], void, void>}
+   */
+  async * steps ({ open = false, limit = Infinity, ...read } = {}) {
+    let after
+    for (let left = limit; left > 0;) {
+      const page = await this._transport.read(`${this._path}/steps`, { open: open || undefined, after, limit: Math.min(left, PAGE) }, read)
+      yield * page.steps
+      if (!page.more) return
+      left -= page.steps.length
+      after = page.steps.at(-1).position
+    }
+  }
+
+  /**
+   * Settle a step that has no outcome, by a person's decision.
+   * @param {string} step Its key.
+   * @param {{ how: 'result' | 'retry' | 'abandon', value?: unknown, by?: string, reason?: string } & WriteOptions} decision
+   * @returns {Promise<Schemas['StepView']>}
+   */
+  resolve (step, { how, value, by = '', reason = '', ...write }) {
+    return this._transport.write('POST', `${this._path}/steps${path(step)}/resolve`, { how, value, by, reason }, write)
+  }
+
+  /** Who drives the thread: the holder of its lease. @param {ReadOptions} [options] @returns {Promise<Schemas['LeaseStateView']>} */
+  lease (options) {
+    return this._transport.read(this._path.replace(/\/threads\/([^/]*)$/, '/leases/$1'), { thread: true }, options)
+  }
+
+  /** Checkpoints, steps and events in one order of time. @param {ReadOptions} [options] @returns {Promise<Schemas['AuditEntryView'][]>} */
+  async audit (options) {
+    return (await this._transport.read(`${this._path}/audit`, {}, options)).entries
+  }
+
+  /**
    * Send a message to the thread's inbox. Of all messages with one `messageKey`, it has one.
    * @param {unknown} message
    * @param {{ messageKey?: string, by?: string } & WriteOptions} [options]
@@ -196,13 +297,13 @@ export class Journal {
 
   /**
    * The events in order, after a cursor or from the first; with `follow` also those to come, until the signal.
-   * @param {{ after?: string, limit?: number, follow?: boolean, skipTrimmed?: boolean } & ReadOptions} [options]
+   * @param {{ after?: string, sinceMs?: number, limit?: number, follow?: boolean, skipTrimmed?: boolean } & ReadOptions} [options]
    * @returns {AsyncGenerator<Schemas['EventView'] & { event: any }, void, void>}
    */
-  async * read ({ after = '', limit = Infinity, follow = false, skipTrimmed = false, stale, signal } = {}) {
+  async * read ({ after = '', sinceMs, limit = Infinity, follow = false, skipTrimmed = false, stale, signal } = {}) {
     const wait = follow ? FOLLOW_S : undefined
     for (let left = limit; left > 0;) {
-      const query = { after, wait, limit: Math.min(left, PAGE), skip_trimmed: skipTrimmed || undefined }
+      const query = { after, since_ms: sinceMs, wait, limit: Math.min(left, PAGE), skip_trimmed: skipTrimmed || undefined }
       let page
       try {
         page = await this._transport.read(this._path, query, { stale, signal, waitMs: follow ? FOLLOW_S * 1000 : 0 })

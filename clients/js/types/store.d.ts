@@ -11,6 +11,14 @@ export class Store {
     access(options?: {
         signal?: AbortSignal;
     }): Promise<Schemas["AccessView"]>;
+    /** What the node says of itself: its id and version, and the other members' addresses. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['Welcome']>} */
+    about(options?: {
+        signal?: AbortSignal;
+    }): Promise<Schemas["Welcome"]>;
+    /** Have the node keep a token in a cookie of its own page, which no script can read. @param {string} token @returns {Promise<Schemas['AccessView']>} */
+    signIn(token: string): Promise<Schemas["AccessView"]>;
+    /** Have the node's page forget the token. @returns {Promise<Schemas['AccessView']>} */
+    signOut(): Promise<Schemas["AccessView"]>;
     /** The members, their lag, and the node that answers, as that node sees them. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['ClusterDocument']>} */
     cluster(options?: {
         signal?: AbortSignal;
@@ -82,6 +90,7 @@ export class Space {
     }): AsyncGenerator<string, void, void>;
 }
 export type Schemas = import("../types/api.js").components["schemas"];
+export type ReadOptions = import("./transport.js").ReadOptions;
 export type Family = "threads" | "documents" | "counters" | "registers" | "maps" | "sets" | "budgets" | "items" | "schemas";
 import { Transport } from './transport.js';
 import { Thread } from './thread.js';

@@ -106,6 +106,87 @@ export class Thread {
         reason?: string;
     } & WriteOptions): Promise<Schemas["StandingView"]>;
     /**
+     * End a thread as failed, such as by refusing what it asks. `approve` lets it go on nevertheless.
+     * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+     * @returns {Promise<Schemas['StandingView']>}
+     */
+    fail({ by, reason, ...write }?: {
+        by?: string;
+        reason?: string;
+    } & WriteOptions): Promise<Schemas["StandingView"]>;
+    /**
+     * Change the newest state of a branch as a person, by a JSON Patch (RFC 6902).
+     * @param {object[]} patch
+     * @param {{ branch?: string, by?: string } & WriteOptions} [options]
+     * @returns {Promise<Schemas['SavedView']>}
+     */
+    edit(patch: object[], { branch, by, ...write }?: {
+        branch?: string;
+        by?: string;
+    } & WriteOptions): Promise<Schemas["SavedView"]>;
+    /**
+     * Begin a branch at a checkpoint.
+     * @param {string} branch
+     * @param {{ at: string, reason?: string, by?: string } & WriteOptions} options
+     * @returns {Promise<Schemas['MovedView']>}
+     */
+    fork(branch: string, { at, reason, by, ...write }: {
+        at: string;
+        reason?: string;
+        by?: string;
+    } & WriteOptions): Promise<Schemas["MovedView"]>;
+    /**
+     * Put a branch back on a checkpoint. No checkpoint is deleted.
+     * @param {string} checkpoint
+     * @param {{ branch?: string, reason?: string, by?: string } & WriteOptions} [options]
+     * @returns {Promise<Schemas['MovedView']>}
+     */
+    rollback(checkpoint: string, { branch, reason, by, ...write }?: {
+        branch?: string;
+        reason?: string;
+        by?: string;
+    } & WriteOptions): Promise<Schemas["MovedView"]>;
+    /** Delete a branch; its checkpoints stay until a prune. @param {string} branch @param {WriteOptions} [options] @returns {Promise<Schemas['BranchDeletedView']>} */
+    deleteBranch(branch: string, options?: WriteOptions): Promise<Schemas["BranchDeletedView"]>;
+    /**
+     * Prune old checkpoints, or with `dryRun` only say which.
+     * @param {{ keepLast?: number, olderThanS?: number, branch?: string, dryRun?: boolean } & WriteOptions} options
+     * @returns {Promise<Schemas['PruneReportView']>}
+     */
+    prune({ keepLast, olderThanS, branch, dryRun, ...write }: {
+        keepLast?: number;
+        olderThanS?: number;
+        branch?: string;
+        dryRun?: boolean;
+    } & WriteOptions): Promise<Schemas["PruneReportView"]>;
+    /** The labels, with their checkpoints. @param {ReadOptions} [options] @returns {AsyncGenerator<Schemas['LabelledView'], void, void>} */
+    labels(options?: ReadOptions): AsyncGenerator<Schemas["LabelledView"], void, void>;
+    /**
+     * The steps in the order in which they began.
+     * @param {{ open?: boolean, limit?: number } & ReadOptions} [options] `open`: only those without an outcome.
+     * @returns {AsyncGenerator<Schemas['StepView'], void, void>}
+     */
+    steps({ open, limit, ...read }?: {
+        open?: boolean;
+        limit?: number;
+    } & ReadOptions): AsyncGenerator<Schemas["StepView"], void, void>;
+    /**
+     * Settle a step that has no outcome, by a person's decision.
+     * @param {string} step Its key.
+     * @param {{ how: 'result' | 'retry' | 'abandon', value?: unknown, by?: string, reason?: string } & WriteOptions} decision
+     * @returns {Promise<Schemas['StepView']>}
+     */
+    resolve(step: string, { how, value, by, reason, ...write }: {
+        how: "result" | "retry" | "abandon";
+        value?: unknown;
+        by?: string;
+        reason?: string;
+    } & WriteOptions): Promise<Schemas["StepView"]>;
+    /** Who drives the thread: the holder of its lease. @param {ReadOptions} [options] @returns {Promise<Schemas['LeaseStateView']>} */
+    lease(options?: ReadOptions): Promise<Schemas["LeaseStateView"]>;
+    /** Checkpoints, steps and events in one order of time. @param {ReadOptions} [options] @returns {Promise<Schemas['AuditEntryView'][]>} */
+    audit(options?: ReadOptions): Promise<Schemas["AuditEntryView"][]>;
+    /**
      * Send a message to the thread's inbox. Of all messages with one `messageKey`, it has one.
      * @param {unknown} message
      * @param {{ messageKey?: string, by?: string } & WriteOptions} [options]
@@ -141,11 +222,12 @@ export class Journal {
     } & WriteOptions): Promise<Schemas["AppendedView"]>;
     /**
      * The events in order, after a cursor or from the first; with `follow` also those to come, until the signal.
-     * @param {{ after?: string, limit?: number, follow?: boolean, skipTrimmed?: boolean } & ReadOptions} [options]
+     * @param {{ after?: string, sinceMs?: number, limit?: number, follow?: boolean, skipTrimmed?: boolean } & ReadOptions} [options]
      * @returns {AsyncGenerator<Schemas['EventView'] & { event: any }, void, void>}
      */
-    read({ after, limit, follow, skipTrimmed, stale, signal }?: {
+    read({ after, sinceMs, limit, follow, skipTrimmed, stale, signal }?: {
         after?: string;
+        sinceMs?: number;
         limit?: number;
         follow?: boolean;
         skipTrimmed?: boolean;

@@ -1,0 +1,75 @@
+/** What changed between two values: each place by its path; of long lists the changed elements, and of long texts the changed part, with some context. */
+
+import { html, useMemo } from '../vendor/preact.js'
+import { create } from '../vendor/jsondiffpatch.js'
+import { Leaf, Tree } from './tree.js'
+
+const TEXT_MIN = 40
+const CONTEXT = 40
+const LINES_MAX = 300
+const AROUND = 2 // Elements beside a changed one.
+const differ = create({ objectHash: (/** @type {any} */ value, /** @type {any} */ index) => value?.id ?? value?.key ?? (value?.role ? JSON.stringify(value).slice(0, 500) : `$${index}`), textDiff: { minLength: Infinity } })
+
+/** @typedef {{ path: string[], kind: 'added' | 'removed' | 'changed' | 'same', before?: any, after?: any }} Line */
+
+/** The changes of a value, in order. @param {any} before @param {any} after @returns {Line[]} */
+export function changes (before, after) {
+  /** @type {Line[]} */
+  const lines = []
+  walk(differ.diff(before, after), before, after, [], lines)
+  return lines
+}
+
+/** @param {any} delta @param {any} before @param {any} after @param {string[]} path @param {Line[]} lines */
+function walk (delta, before, after, path, lines) {
+  if (delta === undefined || lines.length > LINES_MAX) return
+  if (Array.isArray(delta)) {
+    if (delta.length === 1) lines.push({ path, kind: 'added', after: delta[0] })
+    else if (delta.length === 2) lines.push({ path, kind: 'changed', before: delta[0], after: delta[1] })
+    else if (delta[2] === 0) lines.push({ path, kind: 'removed', before: delta[0] })
+    return
+  }
+  if (delta._t === 'a') {
+    const at = new Set(Object.keys(delta).filter((key) => !key.startsWith('_')).map(Number))
+    for (const [key, each] of Object.entries(delta)) if (/^_\d/.test(key) && each[2] === 0) lines.push({ path: [...path, key.slice(1)], kind: 'removed', before: each[0] })
+    let last = -1
+    for (const index of [...at].sort((a, b) => a - b)) {
+      for (let near = Math.max(last + 1, index - AROUND); near < index; near++) lines.push({ path: [...path, String(near)], kind: 'same', after: after[near] })
+      walk(delta[index], before?.[index], after[index], [...path, String(index)], lines)
+      last = index
+    }
+    return
+  }
+  for (const key of Object.keys(delta)) walk(delta[key], before?.[key], after?.[key], [...path, key], lines)
+}
+
+/** @param {{ before: any, after: any }} props */
+export function Diff ({ before, after }) {
+  const lines = useMemo(() => changes(before, after), [before, after])
+  if (lines.length === 0) return html`<p class="quiet">Nothing differs.</p>`
+  return html`<ul class="diff">${lines.slice(0, LINES_MAX).map((line) => html`<li class=${line.kind}>
+    <span class="path">${line.path.join(' › ') || 'all'}</span><span class="sr">${line.kind}</span><${Change} ...${line} /></li>`)}
+    ${lines.length > LINES_MAX && html`<li class="quiet">and more, which the whole state has</li>`}</ul>`
+}
+
+/** @param {Line} props */
+function Change ({ kind, before, after }) {
+  if (kind === 'changed' && typeof before === 'string' && typeof after === 'string' && Math.max(before.length, after.length) >= TEXT_MIN) return html`<${TextChange} before=${before} after=${after} />`
+  return html`<span class="change">${(kind === 'removed' || kind === 'changed') && html`<del><${Brief} value=${before} /></del>`}
+    ${kind === 'added' || kind === 'changed' ? html`<ins><${Brief} value=${after} /></ins>` : kind === 'same' && html`<span class="quiet"><${Brief} value=${after} /></span>`}</span>`
+}
+
+/** @param {{ value: any }} props */
+const Brief = ({ value }) => value !== null && typeof value === 'object' ? html`<${Tree} value=${value} />` : html`<${Leaf} value=${value} />`
+
+/** A long text: what it has in common at both ends is left out but for some context. @param {{ before: string, after: string }} props */
+function TextChange ({ before, after }) {
+  const least = Math.min(before.length, after.length)
+  let start = 0
+  while (start < least && before[start] === after[start]) start++
+  let end = 0
+  while (end < least - start && before[before.length - 1 - end] === after[after.length - 1 - end]) end++
+  const [gone, come] = [before.slice(start, before.length - end), after.slice(start, after.length - end)]
+  const [lead, tail] = [after.slice(Math.max(0, start - CONTEXT), start), after.slice(after.length - end, after.length - end + CONTEXT)]
+  return html`<span class="change"><span class="quiet">${start > CONTEXT ? '…' : ''}${lead}</span>${gone && html`<del><${Leaf} value=${gone} /></del>`}${come && html`<ins><${Leaf} value=${come} /></ins>`}<span class="quiet">${tail}${end > CONTEXT ? '…' : ''}</span></span>`
+}

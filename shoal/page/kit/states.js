@@ -1,0 +1,82 @@
+/** Honest states: the two panes, the sentence on top, marks, and what is said when something is empty, loading, old, refused or asked. */
+
+import { Fragment, html, useEffect, useState } from '../vendor/preact.js'
+import { act, acted, forget } from '../data.js'
+import { place, up } from '../router.js'
+import { Time } from './time.js'
+
+/** The list, and beside it the chosen thing; on a narrow screen one of them. @param {{ list: any, chosen?: any }} props */
+export function Panes ({ list, chosen }) {
+  return html`<div class=${'panes' + (chosen ? ' has-chosen' : '')}><section class="pane list" aria-label="List">${list}</section>
+    ${chosen && html`<section class="pane chosen" aria-label="Chosen" key=${place.value.path.join('/')}><button class="back link" onClick=${up}>← list</button>${chosen}</section>`}</div>`
+}
+
+/** The answer, on top of each view. @param {{ children: any }} props */
+export const Sentence = ({ children }) => html`<h1 class="sentence">${children}</h1>`
+
+const SAID = { well: 'well', waits: 'waits for a person', stuck: 'stuck', unknown: 'unknown' }
+
+/** A status by its colour and its shape. @param {{ kind: 'well' | 'waits' | 'stuck' | 'unknown' }} props */
+export const Mark = ({ kind }) => html`<i class=${'mark ' + kind} role="img" aria-label=${SAID[kind] ?? kind} title=${SAID[kind] ?? kind}></i>`
+
+/** @param {{ why: any, command?: string }} props */
+export const Empty = ({ why, command }) => html`<div class="empty"><p>${why}</p>${command && html`<pre><code>${command}</code></pre>`}</div>`
+
+/** The shape of what comes, after 150 ms. @param {{ rows?: number }} props */
+export function Loading ({ rows = 6 }) {
+  const [late, setLate] = useState(false)
+  useEffect(() => { const timer = setTimeout(() => setLate(true), 150); return () => clearTimeout(timer) }, [])
+  return late ? html`<div class="shape" role="status"><span class="sr">Loading</span>${Array.from({ length: rows }, () => html`<i></i>`)}</div>` : null
+}
+
+const WRITTEN = { no: 'Nothing was written.', yes: 'It was written.', unknown: 'It is unknown whether it was written. Tried again here, it counts once.' }
+
+/** An error in its three parts: what happened, what was written, what to do. @param {{ error: any, again?: () => void }} props */
+export function Refusal ({ error, again }) {
+  const sentences = String(error?.message ?? error).match(/[^.!?]+(?:[.!?]+(?=\s|$)|$)|[.!?]\S*/g) ?? []
+  const at = sentences.findIndex((part) => /(was|is|were|been) (written|sent|applied)|may not be applied/.test(part))
+  const happened = (at === -1 ? sentences.slice(0, 1) : sentences.slice(0, Math.max(at, 1))).join('')
+  const rest = (at === -1 ? sentences.slice(1) : sentences.slice(Math.max(at + 1, 1))).join('')
+  return html`<div class="refusal" role="alert"><p><strong>${happened}</strong></p>
+    ${error?.written && html`<p>${WRITTEN[/** @type {'no'} */ (error.written)]}</p>`}${rest.trim() && html`<p>${rest}</p>`}
+    <p class="quiet">${error?.code && html`<code>${error.code}</code> `}${again && html`<button class="link" onClick=${again}>Try again</button>`}</p></div>`
+}
+
+/**
+ * What `live` gave, in whichever state it is.
+ * @param {{ of: import('../data.js').Live<any>, children: (value: any) => any, rows?: number }} props
+ */
+export function Shown ({ of, children, rows }) {
+  const { state, value, error, since } = of
+  if (state === 'refused' && value === undefined) return html`<${Refusal} error=${error} />`
+  if (value === undefined) return html`<${Loading} rows=${rows} />`
+  return html`<${Fragment}>${(state === 'stale' || state === 'refused') && html`<p class="stale" role="status">As it was <${Time} ms=${since} />: ${error?.message}</p>`}${children(value)}</${Fragment}>`
+}
+
+/** How an action ended, beside it. @param {{ what: string, done?: any }} props */
+export function Outcome ({ what, done }) {
+  const { state, error } = acted(what).value
+  if (state === 'refused') return html`<${Refusal} error=${error} />`
+  if (state === 'done' && done) return html`<p class="done" role="status">${done} <button class="link" onClick=${() => forget(what)}>OK</button></p>`
+  return null
+}
+
+/**
+ * One action that is asked once more, in place: one line says what will happen, another how it is undone.
+ * @param {{ label: any, says: any, undo?: any, run: (options: { by: string, key: string }) => Promise<any>, what: string, primary?: boolean, danger?: boolean, done?: any, onDone?: (value: any) => void, children?: any }} props
+ */
+export function Confirm ({ label, says, undo, run, what, primary, danger, done, onDone, children }) {
+  const [asked, setAsked] = useState(false)
+  const { state } = acted(what).value
+  const go = async () => {
+    const value = await act(what, run)
+    if (acted(what).peek().state === 'done') { setAsked(false); onDone?.(value) }
+  }
+  const kind = danger ? 'danger' : primary ? 'primary' : ''
+  if (!asked) return html`<span class="act"><button class=${kind} onClick=${() => { forget(what); setAsked(true) }}>${label}</button><${Outcome} what=${what} done=${done} /></span>`
+  return html`<div class="confirm" role="group" aria-label=${label}>
+    <p>${says}</p>${children}<p class="quiet">${undo ?? 'This cannot be undone.'}</p>
+    <div class="row"><button class=${kind || 'primary'} disabled=${state === 'running'} onClick=${go} ref=${(/** @type {any} */ node) => { if (node && !children && !node.dataset.met) { node.dataset.met = '1'; node.focus() } }}>
+      ${state === 'running' ? 'Writing …' : label}</button><button onClick=${() => setAsked(false)}>Cancel</button></div>
+    <${Outcome} what=${what} /></div>`
+}

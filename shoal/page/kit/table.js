@@ -1,0 +1,78 @@
+/**
+ * A table of any length: only the rows that are seen are in the page.
+ *
+ * Law: nothing moves under the pointer. Rows that come, or that would change their places, wait behind "12 new" until they are asked for.
+ */
+
+import { html, useEffect, useRef, useState } from '../vendor/preact.js'
+import { useKeys } from '../keys.js'
+
+const ROW = matchMedia('(pointer: coarse)').matches ? 44 : 32
+const SPARE = 8
+
+/**
+ * @typedef {object} Column
+ * @property {string} name
+ * @property {(row: any) => any} cell
+ * @property {string} [width] As in `grid-template-columns`; `1fr` if left out.
+ * @property {(a: any, b: any) => number} [by] How it is sorted.
+ * @property {'narrow' | 'wide'} [when] `wide`: left out on a narrow screen.
+ */
+
+/**
+ * @param {{ columns: Column[], rows: any[], key?: (row: any) => string, rowKey?: (row: any) => string, chosen?: string, onChoose?: (row: any) => void,
+ *   href?: (row: any) => string, sort?: string, onSort?: (name: string) => void, anew?: string, label?: string }} props
+ *   `rowKey`: what a row is (JSX takes `key` for itself); `anew`: if it changes, rows take their places at once; `sort`: a column's name, with "-" for descending.
+ */
+export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, onSort, anew = '', label = 'Rows' }) {
+  const of = /** @type {(row: any) => string} */ (rowKey)
+  const box = useRef(/** @type {HTMLElement | null} */ (null))
+  const kept = useRef({ order: /** @type {string[]} */ ([]), anew: '\0', over: false })
+  const [top, setTop] = useState(0)
+  const [height, setHeight] = useState(800)
+  const [, again] = useState(0)
+  const column = columns.find(({ name }) => name === sort?.replace(/^-/, ''))
+  const sorted = column?.by ? rows.slice().sort((a, b) => /** @type {any} */ (column).by(a, b) * (sort?.startsWith('-') ? -1 : 1)) : rows
+  const known = new Map(sorted.map((row) => [of(row), row]))
+  const { current } = kept
+  const isStill = current.anew === anew + sort && (current.over || top > 0) && current.order.length > 0
+  if (!isStill) Object.assign(current, { order: [...known.keys()], anew: anew + sort })
+  const order = current.order.filter((each) => known.has(each))
+  const waiting = known.size - order.length
+  useEffect(() => {
+    const watch = new ResizeObserver(([entry]) => setHeight(entry.contentRect.height))
+    if (box.current) watch.observe(box.current)
+    return () => watch.disconnect()
+  }, [])
+  const at = chosen === undefined ? -1 : order.indexOf(chosen)
+  const move = (/** @type {number} */ by) => {
+    const next = Math.max(0, Math.min(order.length - 1, at + by))
+    if (order[next] === undefined) return
+    onChoose?.(known.get(order[next]))
+    const y = next * ROW
+    const seen = box.current
+    if (seen && (y < seen.scrollTop || y + ROW * 2 > seen.scrollTop + seen.clientHeight)) seen.scrollTop = y - seen.clientHeight / 2
+  }
+  useKeys([
+    { key: 'j', says: 'next row', does: () => move(1) }, { key: 'k', says: 'row before', does: () => move(-1) },
+    { key: 'ArrowDown', says: 'next row', does: () => move(1) }, { key: 'ArrowUp', says: 'row before', does: () => move(-1) },
+    { key: 'Enter', says: 'into the chosen row', does: () => document.querySelector(/** @type {string} */ ('.pane.chosen'))?.querySelector('button, a, input, summary')?.dispatchEvent(new Event('focus')) ?? move(0) }
+  ], [order.join('\n').length, chosen, rows])
+  const widths = { gridTemplateColumns: columns.map(({ width }) => width ?? 'minmax(0, 1fr)').join(' ') }
+  const from = Math.max(0, Math.floor(top / ROW) - SPARE)
+  const seen = order.slice(from, from + Math.ceil(height / ROW) + 2 * SPARE)
+  const adopt = () => { current.anew = '\0'; if (box.current) box.current.scrollTop = 0; setTop(0); again((n) => n + 1) }
+  return html`<div class="table" role="table" aria-label=${label} aria-rowcount=${order.length + 1}>
+    <div role="rowgroup"><div class="tr head" role="row" style=${widths}>${columns.map(({ name, by, when }) => html`<span role="columnheader" class=${when ?? ''}
+      aria-sort=${column?.name === name ? (sort?.startsWith('-') ? 'descending' : 'ascending') : undefined}>${by && onSort
+      ? html`<button class="link" onClick=${() => onSort(sort === name ? `-${name}` : name)}>${name}${column?.name === name ? (sort?.startsWith('-') ? ' ↓' : ' ↑') : ''}</button>` : name}</span>`)}</div></div>
+    ${waiting > 0 && html`<button class="new-rows" onClick=${adopt}>${waiting} new ↑</button>`}
+    <div class="tbody" role="rowgroup" ref=${box} tabindex="0" aria-label=${label} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)}
+      onPointerEnter=${() => { current.over = true }} onPointerLeave=${() => { current.over = false; again((n) => n + 1) }}>
+      <div role="presentation" style=${{ height: `${order.length * ROW}px`, position: 'relative' }}>${seen.map((each, index) => {
+        const row = known.get(each)
+        return html`<div key=${each} class=${'tr' + (each === chosen ? ' chosen' : '')} role="row" aria-rowindex=${from + index + 2} style=${{ ...widths, top: `${(from + index) * ROW}px` }}
+          onClick=${(/** @type {MouseEvent} */ event) => { if (!(event.target instanceof Element && event.target.closest('button, a'))) onChoose?.(row) }}>
+          ${columns.map(({ cell, when }, place) => html`<span role="cell" class=${when ?? ''}>${place === (columns[0].name === '' ? 1 : 0) && href ? html`<a href=${href(row)}>${cell(row)}</a>` : cell(row)}</span>`)}</div>`
+      })}</div></div></div>`
+}

@@ -1,0 +1,52 @@
+/** Times are relative, with the exact one on hover; durations have two digits; ids eight, and one click copies the whole. */
+
+import { html, signal, useState } from '../vendor/preact.js'
+
+/** It goes on each second, while the page is seen. */
+export const now = signal(Date.now())
+setInterval(() => { if (!document.hidden) now.value = Date.now() }, 1000)
+
+const STEPS = /** @type {[number, string][]} */ ([[86_400_000, 'd'], [3_600_000, 'h'], [60_000, 'min'], [1000, 's'], [1, 'ms']])
+
+/** A duration in two digits: "1.2 s", "14 min". @param {number} ms */
+export function span (ms) {
+  const [size, unit] = STEPS.find(([each]) => ms >= each) ?? [1, 'ms']
+  const amount = ms / size
+  return `${amount < 10 && size > 1 ? Number(amount.toFixed(1)) : Math.round(amount)} ${unit}`
+}
+
+/** @param {number} ms */
+export const exact = (ms) => new Date(ms).toISOString().replace('T', ' ').replace('Z', ' UTC')
+
+/** @param {{ ms: number, exact?: boolean }} props `exact`: the time of the day, and not how long ago. */
+export function Time ({ ms, exact: isExact = false }) {
+  if (!ms) return html`<span class="quiet">–</span>`
+  const age = isExact ? 0 : now.value - ms
+  const text = isExact ? new Date(ms).toLocaleTimeString() : age < 1000 ? 'now' : span(Math.floor(age / 1000) * 1000)
+  return html`<time datetime=${new Date(ms).toISOString()} title=${exact(ms)}>${text}</time>`
+}
+
+/** @param {{ ms: number }} props */
+export const Duration = ({ ms }) => html`<span class="mono" title=${`${ms} ms`}>${span(ms)}</span>`
+
+/** @param {{ value: string }} props */
+export function Id ({ value }) {
+  const [copied, setCopied] = useState(false)
+  const copy = async (/** @type {Event} */ event) => {
+    event.preventDefault()
+    event.stopPropagation()
+    try { await navigator.clipboard.writeText(value) } catch { return }
+    setCopied(true)
+    setTimeout(() => setCopied(false), 1200)
+  }
+  return html`<button class="id" title=${`${value}\nClick copies it`} aria-label=${`Copy ${value}`} onClick=${copy}>${copied ? 'copied' : eight(value)}</button>`
+}
+
+/** Ids of checkpoints begin with their time, which many share: their last digits tell them apart. @param {string} id */
+export const eight = (id) => id.length > 20 ? id.slice(-8) : id.slice(0, 8)
+
+/** @param {number} bytes */
+export function size (bytes) {
+  for (const [each, unit] of /** @type {[number, string][]} */ ([[2 ** 30, 'GB'], [2 ** 20, 'MB'], [2 ** 10, 'kB']])) if (bytes >= each) return `${(bytes / each).toPrecision(2)} ${unit}`
+  return `${bytes} bytes`
+}
