@@ -77,6 +77,7 @@ from shoal.protocol.requests import (
     MembersView,
     NodeStatus,
     Note,
+    OpenStep,
     PruneReport,
     QueueTry,
     Quota,
@@ -85,6 +86,7 @@ from shoal.protocol.requests import (
     RemovedNode,
     Seat,
     Survivor,
+    ThreadSummary,
     TrimReport,
 )
 from shoal.protocol.requests import Holder as BudgetHolder
@@ -166,6 +168,7 @@ __all__ = [
     "Mutation",
     "NodeStatus",
     "Note",
+    "OpenStep",
     "PastValue",
     "Pending",
     "Presence",
@@ -208,6 +211,7 @@ __all__ = [
     "Survivor",
     "Thread",
     "ThreadReading",
+    "ThreadSummary",
     "TrimReport",
     "ValueChange",
     "Verified",

@@ -220,7 +220,7 @@ async def _list(store: Store, run: Run, cli: Cli, request: Any, limit: int | Non
 
 async def _rows(store: Store, cli: Cli, request: Any, limit: int | None) -> AsyncIterator[Any]:
     """The rows of all pages, up to `limit`."""
-    count = 0
+    count, row = 0, None
     while True:
         reply = await store.connection.read(request)
         for row in getattr(reply, cli.rows):

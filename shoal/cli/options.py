@@ -75,6 +75,14 @@ FIELDS: dict[str, Any] = {
     ],
     "result": Result,
     "retry_in": Annotated[str | None, typer.Option("--retry-in", metavar="AGE", help="Nobody gets it for so long: 45s, 10m.")],
+    "state": Annotated[str, typer.Option("--state", metavar="STATE", help="Only: stuck, waits, unknown or well.")],
+    "stuck_after_ms": Annotated[
+        str | None, typer.Option("--stuck-after", metavar="AGE", help="The age of an open step that makes a thread stuck: 10m.")
+    ],
+    "tag": Annotated[str, typer.Option("--tag", metavar="TAG", help="Only with this tag in the newest checkpoint's metadata.")],
+    "text": Annotated[
+        str, typer.Option("--text", metavar="TEXT", help="Only with this text in a name, reason, label or step.")
+    ],
     "threads": Annotated[
         str,
         typer.Option("--threads", metavar="NAME|PREFIX*", help="The threads whose saves must satisfy it, under any schema."),

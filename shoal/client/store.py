@@ -21,7 +21,7 @@ from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_word
-from shoal.protocol.requests import Durability, ObjectKind, ThreadStatus
+from shoal.protocol.requests import Durability, ObjectKind, ThreadState, ThreadStatus, ThreadSummary
 from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
 from shoal.workflows.spaces import names
@@ -480,6 +480,36 @@ class Space:
         if status is None and filter in (None, {}):
             return names(self._connection, self.name, "thread", prefix)
         return self._found(prefix, status, filter)
+
+    async def summaries(
+        self,
+        prefix: str = "",
+        *,
+        state: ThreadState | None = None,
+        text: str = "",
+        author: str = "",
+        tag: str = "",
+        stuck_after: float = 600.0,
+    ) -> AsyncIterator[ThreadSummary]:
+        """The threads at a glance: each with its state, and why, in a sentence.
+
+        `state`: only threads that are stuck, wait for a person, are well, or whose rows are damaged ("unknown").
+        `text`: part of a name, a reason, a label, an author, a tag, a driver or an open step. `tag`: a text in the list `tags`
+        of the newest checkpoint's metadata. A step that is open for `stuck_after` seconds makes its thread stuck.
+
+        Raises:
+            InvalidInput: there is no such state.
+        """
+        if state is not None:
+            check_word(state, get_args(ThreadState), "a state")
+        age_ms, after, more = int(stuck_after * 1000), "", True
+        while more:
+            page = await self._connection.read(
+                requests.ListSummaries(self.name, state or "", text, author, tag, prefix, age_ms, after)
+            )
+            for summary in page.items:
+                yield summary
+            after, more = page.cursor, page.more
 
     async def _found(self, prefix: str, status: ThreadStatus | None, filter: Mapping[str, Any] | None) -> AsyncIterator[str]:
         if status is not None:

@@ -49,6 +49,7 @@ from shoal.node.handler import Contest, Flow
 from shoal.node.reads.cluster import ClusterReads, Listings, Readiness
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.subscriptions import Subscriptions
+from shoal.node.reads.summaries import Glances
 from shoal.node.replicas import Cluster, ReadRepair
 from shoal.node.session import ServiceSession
 from shoal.node.spaces.quotas import Quotas
@@ -132,11 +133,13 @@ class Service:
         self._recorder = Recorder(signer, self._write, incarnation=context.incarnation, config=config)
         about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self._status)
         self._always = about_itself.always
+        listings = Listings(database, replicas=replicas, config=config)
         answers = {
             **AuditReads(signer, context.storage, context.partitions, config=config).answers,
             **self._holding.answers,
             **about_itself.answers,
-            **Listings(database, replicas=replicas, config=config).answers,
+            **listings.answers,
+            **Glances(database, listings, now_ms=environment.now_ms, lease=self._holding.glimpsed).answers,
             **presences.answers,
             **quotas.answers,
         }

@@ -30,6 +30,7 @@ _COPIED = (
     "deploy",
     "docker-compose.yml",
     "examples",
+    "clients/js/src",
 )
 _TIMEOUT_S = 300.0  # A test that hangs without its line has noticed, too.
 _FAILED, _PASSED = 1, 0  # As pytest ends.

@@ -73,6 +73,19 @@ export class Store {
   }
 }
 
+/**
+ * @typedef {object} SummaryOptionsOwn
+ * @property {'stuck' | 'waits' | 'unknown' | 'well'} [state] Any if left out.
+ * @property {string} [text] Part of a name, a reason, a label, an author, a tag, a driver or an open step.
+ * @property {string} [author] Of the newest checkpoint, or of the status.
+ * @property {string} [tag] A text in the list `tags` of the newest checkpoint's metadata.
+ * @property {string} [prefix] Of names.
+ * @property {number} [stuckAfterS] A step that is open for so many seconds makes its thread stuck; 600 if left out.
+ * @property {string} [after] The `cursor` of the page before.
+ * @property {number} [limit] At most so many; 100 if left out.
+ */
+/** @typedef {SummaryOptionsOwn & import('./transport.js').ReadOptions} SummaryOptions */
+
 /** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'budgets' | 'items' | 'schemas'} Family */
 
 export class Space {
@@ -160,6 +173,15 @@ export class Space {
    */
   document (name, options) {
     return SharedDocument.open(this._transport, this.name, name, options)
+  }
+
+  /**
+   * A page of the threads at a glance: each with its state, and why, in a sentence. While `more` is true, ask again with its `cursor` as `after`.
+   * @param {SummaryOptions} [options]
+   * @returns {Promise<Schemas['SummariesView']>}
+   */
+  summaries ({ state, text, author, tag, prefix, stuckAfterS, after, limit, ...read } = {}) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/summaries`, { state, text, author, tag, prefix, stuck_after_s: stuckAfterS, after, limit }, read)
   }
 
   /**

@@ -1963,6 +1963,35 @@ export interface components {
             stale?: boolean;
         };
         /**
+         * ListSummariesQuery
+         * @description Summarise threads, in byte order. A page looks at a bounded number of threads: it may be empty although there are more.
+         *
+         *     Those that are `stuck` or that `wait` come by their statuses first, then in byte order.
+         */
+        ListSummariesQuery: {
+            /** @description The `cursor` of the previous page. */
+            after?: string;
+            /** @description Of the newest checkpoint, or of the status. */
+            author?: string;
+            /** @description The maximal number of results. Default: `100`. */
+            limit?: number;
+            /** @description Of names. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /**
+             * @description Empty for any.
+             * @enum {unknown}
+             */
+            state?: "" | "stuck" | "unknown" | "waits" | "well";
+            /** @description The age of an open step that makes a thread stuck. Default: `600000`. */
+            stuck_after_s?: number;
+            /** @description One of the texts in the list `tags` of the metadata of the newest checkpoint. */
+            tag?: string;
+            /** @description Part of a name, a reason, a label, an author, a tag, a driver or an open step, in any case of letters. */
+            text?: string;
+        };
+        /**
          * ListThreadsQuery
          * @description List threads by status and metadata, in byte order. A page may be empty although there are more.
          */
@@ -2427,6 +2456,20 @@ export interface components {
             time: string;
             /** @description A value. */
             value: unknown;
+        };
+        /**
+         * OpenStepView
+         * @description A step whose outcome is not known.
+         */
+        OpenStepView: {
+            /** @description When it began. */
+            begun_ms: number;
+            /** @description The last attempt's. */
+            holder: string;
+            /** @description The key of a map's entry or an item; of a write, the caller's key, which counts once. */
+            key: string;
+            /** @description The name. */
+            name: string;
         };
         /**
          * OverwrittenView
@@ -4221,6 +4264,24 @@ export interface components {
             part?: string;
         };
         /**
+         * SummariesView
+         * @description A page of summaries.
+         */
+        SummariesView: {
+            /** @description Ask again with after=cursor; empty if there are no more. */
+            cursor: string;
+            /** @description Whether there may be more threads: ask again with `after`. */
+            more: boolean;
+            /** @description The node's clock. */
+            now_ms: number;
+            /** @description Items, in order. */
+            threads: components["schemas"]["ThreadSummaryView"][];
+            /** @description Of the first page: threads by status, each counted up to 1,000; of running ones, of all threads. */
+            totals: {
+                [key: string]: number;
+            };
+        };
+        /**
          * TagPageView
          * @description A page of a subject's tags.
          */
@@ -4270,6 +4331,54 @@ export interface components {
             more: boolean;
             /** @description In byte order. */
             names: string[];
+        };
+        /**
+         * ThreadSummaryView
+         * @description A thread at a glance.
+         */
+        ThreadSummaryView: {
+            /** @description What is asked of a person; empty: nothing. */
+            asks: string;
+            /** @description Likewise. */
+            author: string;
+            /** @description Of that checkpoint. */
+            branch: string;
+            /** @description At most 32. */
+            branches: string[];
+            /** @description The author of the status. */
+            by: string;
+            /** @description The newest checkpoint of all branches; empty: there is none. */
+            checkpoint: string;
+            /** @description When it was saved. */
+            checkpoint_ms: number;
+            /** @description Whether somebody holds its lease, as far as this node knows. */
+            driven: boolean;
+            /** @description The holder of its lease; a crew's is the machine. Empty: nobody holds it, or its holder has no name. */
+            driver: string;
+            /** @description Likewise. */
+            label: string;
+            /** @description The name. */
+            name: string;
+            /** @description At most 100 are counted. */
+            open_steps: number;
+            /** @description Why it is in that state, as a sentence. */
+            says: string;
+            /** @description Since when, by the clock of the node that wrote it; 0: not known. */
+            since_ms: number;
+            /**
+             * @description The state of a thread, each channel with its value; of a step or a node, its status.
+             * @enum {unknown}
+             */
+            state: "stuck" | "unknown" | "waits" | "well";
+            /**
+             * @description The status.
+             * @enum {unknown}
+             */
+            status: "done" | "failed" | "paused" | "running" | "waiting";
+            /** @description The oldest open ones; at most 3. */
+            steps: components["schemas"]["OpenStepView"][];
+            /** @description Of its metadata; at most 16. */
+            tags: string[];
         };
         /**
          * TrimBody

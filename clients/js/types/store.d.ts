@@ -28,6 +28,18 @@ export class Store {
         signal?: AbortSignal;
     }): Promise<Schemas["MembersView"]>;
 }
+/**
+ * @typedef {object} SummaryOptionsOwn
+ * @property {'stuck' | 'waits' | 'unknown' | 'well'} [state] Any if left out.
+ * @property {string} [text] Part of a name, a reason, a label, an author, a tag, a driver or an open step.
+ * @property {string} [author] Of the newest checkpoint, or of the status.
+ * @property {string} [tag] A text in the list `tags` of the newest checkpoint's metadata.
+ * @property {string} [prefix] Of names.
+ * @property {number} [stuckAfterS] A step that is open for so many seconds makes its thread stuck; 600 if left out.
+ * @property {string} [after] The `cursor` of the page before.
+ * @property {number} [limit] At most so many; 100 if left out.
+ */
+/** @typedef {SummaryOptionsOwn & import('./transport.js').ReadOptions} SummaryOptions */
 /** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'budgets' | 'items' | 'schemas'} Family */
 export class Space {
     /** @param {Transport} transport @param {string} name */
@@ -74,6 +86,12 @@ export class Space {
      */
     document<P extends import("./document.js").Provider>(name: string, options: import("./document.js").DocumentOptions<P>): Promise<SharedDocument<P>>;
     /**
+     * A page of the threads at a glance: each with its state, and why, in a sentence. While `more` is true, ask again with its `cursor` as `after`.
+     * @param {SummaryOptions} [options]
+     * @returns {Promise<Schemas['SummariesView']>}
+     */
+    summaries({ state, text, author, tag, prefix, stuckAfterS, after, limit, ...read }?: SummaryOptions): Promise<Schemas["SummariesView"]>;
+    /**
      * Each durable change in the space, once, also if the node goes away. Use `for await`.
      * @param {import('./watch.js').WatchOptions} [options]
      */
@@ -91,6 +109,41 @@ export class Space {
 }
 export type Schemas = import("../types/api.js").components["schemas"];
 export type ReadOptions = import("./transport.js").ReadOptions;
+export type SummaryOptionsOwn = {
+    /**
+     * Any if left out.
+     */
+    state?: "unknown" | "stuck" | "waits" | "well" | undefined;
+    /**
+     * Part of a name, a reason, a label, an author, a tag, a driver or an open step.
+     */
+    text?: string | undefined;
+    /**
+     * Of the newest checkpoint, or of the status.
+     */
+    author?: string | undefined;
+    /**
+     * A text in the list `tags` of the newest checkpoint's metadata.
+     */
+    tag?: string | undefined;
+    /**
+     * Of names.
+     */
+    prefix?: string | undefined;
+    /**
+     * A step that is open for so many seconds makes its thread stuck; 600 if left out.
+     */
+    stuckAfterS?: number | undefined;
+    /**
+     * The `cursor` of the page before.
+     */
+    after?: string | undefined;
+    /**
+     * At most so many; 100 if left out.
+     */
+    limit?: number | undefined;
+};
+export type SummaryOptions = SummaryOptionsOwn & import("./transport.js").ReadOptions;
 export type Family = "threads" | "documents" | "counters" | "registers" | "maps" | "sets" | "budgets" | "items" | "schemas";
 import { Transport } from './transport.js';
 import { Thread } from './thread.js';

@@ -184,26 +184,26 @@ class Listings:
         self.answers: Answers = {ListSpaces: self._spaces, ListObjects: self._objects, ListThreads: self._threads}
 
     async def _spaces(self, request: ListSpaces, bookmark: Bookmark) -> Names:
-        await self._reach_all(bookmark)
-        limit = self._limit(request.limit)
+        await self.reach_all(bookmark)
+        limit = self.limit(request.limit)
         spaces = self._database.catalog.spaces(after=request.after, limit=limit + 1)
         await self._database.all_durable()
         return Names(spaces[:limit], more=len(spaces) > limit)
 
     async def _objects(self, request: ListObjects, bookmark: Bookmark) -> Names:
         check_name("space", request.space)
-        await self._reach_all(bookmark)
-        limit = self._limit(request.limit)
+        await self.reach_all(bookmark)
+        limit = self.limit(request.limit)
         names = self._database.catalog.names(
             request.space, KINDS[request.kind], prefix=request.prefix, after=request.after, limit=limit + 1
         )
-        await self._show(request.space, names, bookmark)
+        await self.show(request.space, names, bookmark)
         return Names(names[:limit], more=len(names) > limit)
 
     async def _threads(self, request: ListThreads, bookmark: Bookmark) -> ThreadNames:
         check_name("space", request.space)
         filter = Filter.of_fields(request.filter, terms_max=FILTER_TERMS_MAX)
-        await self._reach_all(bookmark)
+        await self.reach_all(bookmark)
         bound = LISTING_SCAN_MAX
         looked = self._database.catalog.threads(
             request.space, request.status, prefix=request.prefix, after=request.after, limit=bound + 1
@@ -212,7 +212,7 @@ class Listings:
         names: list[str] = []
         seen: list[str] = []
         for name, may_match in looked[:bound]:
-            if len(names) == self._limit(request.limit):
+            if len(names) == self.limit(request.limit):
                 more = True
                 break
             seen.append(name)
@@ -221,7 +221,7 @@ class Listings:
         await self._show_all(self._partitions(request, seen), bookmark)
         return ThreadNames(names, seen[-1] if more and seen else "")
 
-    async def _show(self, space: str, names: Iterable[str], bookmark: Bookmark) -> None:
+    async def show(self, space: str, names: Iterable[str], bookmark: Bookmark) -> None:
         """Wait until everything that an answer shows of these objects is durable, and note it in the bookmark."""
         await self._show_all({partition_of(space, name) for name in names}, bookmark)
 
@@ -243,14 +243,16 @@ class Listings:
         for partition, vector in shown.items():
             bookmark.note(partition, vector)
 
-    async def _reach_all(self, bookmark: Bookmark) -> None:
+    async def reach_all(self, bookmark: Bookmark) -> None:
+        """Wait until this node holds everything that a bookmark names."""
         for number in self._database.partitions.closed:
             self._database.partitions.load(number).check_open()
         for partition, wanted in list(bookmark):
             if not self._database.holds(partition, wanted):
                 await self._replicas.wait_applied(partition, wanted)
 
-    def _limit(self, asked: int) -> int:
+    def limit(self, asked: int) -> int:
+        """The length of a page, of which a client may ask for less."""
         return min(max(1, asked), self._config.page_items_max)
 
 

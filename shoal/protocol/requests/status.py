@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, get_args
 from msgspec import Struct, field, structs
 
 from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Cli, Filtered, Http, Positive, Shape, operation
+from shoal.protocol.declared import Cli, Filtered, Http, Named, Positive, Seconds, Shape, operation
 
 __all__ = [
     "QUOTAS",
@@ -20,16 +20,21 @@ __all__ = [
     "ClusterView",
     "ListObjects",
     "ListSpaces",
+    "ListSummaries",
     "ListThreads",
     "Member",
     "Names",
     "NodeStatus",
     "ObjectKind",
+    "OpenStep",
     "Quota",
     "QuotaView",
     "ReadQuota",
     "Status",
+    "Summaries",
     "ThreadNames",
+    "ThreadState",
+    "ThreadSummary",
 ]
 
 
@@ -201,6 +206,85 @@ class ThreadNames(Reply, array_like=True, frozen=True, tag="thread-names"):
     def more(self) -> bool:
         """Whether there may be more threads: ask again with `after`."""
         return bool(self.after)
+
+
+ThreadState = Literal["stuck", "waits", "unknown", "well"]
+"""`waits`: for a person. `stuck`: it failed, or a step is open and nobody seems to end it. `unknown`: its rows are damaged."""
+
+
+@operation(
+    family="thread",
+    http=Http("GET", "/summaries", "Threads, each with its state, and why, in a sentence"),
+    cli=Cli(
+        "summaries",
+        "shoal summaries --state stuck --url http://n1:7400 --space crew",
+        help="List threads, each with its state, and why.",
+        rows="items",
+        columns=("name", "state", "says", "driver"),
+        hides=("author",),
+    ),
+)
+class ListSummaries(Read["Summaries"], array_like=True, frozen=True, tag="list-summaries"):
+    """Summarise threads, in byte order. A page looks at a bounded number of threads: it may be empty although there are more.
+
+    Those that are `stuck` or that `wait` come by their statuses first, then in byte order.
+    """
+
+    space: str
+    state: Literal["", "stuck", "waits", "unknown", "well"] = ""  # Empty for any.
+    text: str = ""  # Part of a name, a reason, a label, an author, a tag, a driver or an open step, in any case of letters.
+    author: str = ""  # Of the newest checkpoint, or of the status.
+    tag: str = ""  # One of the texts in the list `tags` of the metadata of the newest checkpoint.
+    prefix: str = ""  # Of names.
+    stuck_after_ms: Annotated[Seconds, Named("stuck_after_s")] = 600_000  # The age of an open step that makes a thread stuck.
+    after: str = ""  # The `cursor` of the previous page.
+    limit: Positive = 100
+
+
+class OpenStep(Struct, array_like=True, frozen=True):
+    """A step whose outcome is not known."""
+
+    key: str
+    name: str
+    begun_ms: int
+    holder: str  # The last attempt's.
+
+
+class ThreadSummary(Struct, array_like=True, frozen=True):
+    """A thread at a glance."""
+
+    name: str
+    state: ThreadState
+    says: str  # Why it is in that state, as a sentence.
+    status: Literal["running", "paused", "waiting", "done", "failed"]
+    since_ms: int = 0  # Since when, by the clock of the node that wrote it; 0: not known.
+    by: str = ""  # The author of the status.
+    asks: str = ""  # What is asked of a person; empty: nothing.
+    driver: str = ""  # The holder of its lease; a crew's is the machine. Empty: nobody holds it, or its holder has no name.
+    driven: bool = False  # Whether somebody holds its lease, as far as this node knows.
+    checkpoint: str = ""  # The newest checkpoint of all branches; empty: there is none.
+    checkpoint_ms: int = 0  # When it was saved.
+    branch: str = ""  # Of that checkpoint.
+    author: str = ""  # Likewise.
+    label: str = ""  # Likewise.
+    tags: list[str] = field(default_factory=list)  # Of its metadata; at most 16.
+    branches: list[str] = field(default_factory=list)  # At most 32.
+    steps: list[OpenStep] = field(default_factory=list)  # The oldest open ones; at most 3.
+    open_steps: int = 0  # At most 100 are counted.
+
+
+class Summaries(Reply, array_like=True, frozen=True, tag="summaries"):
+    """A page of summaries."""
+
+    items: Annotated[list[ThreadSummary], Named("threads")]
+    cursor: str  # Ask again with after=cursor; empty if there are no more.
+    now_ms: int  # The node's clock.
+    totals: dict[str, int]  # Of the first page: threads by status, each counted up to 1,000; of running ones, of all threads.
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be more threads: ask again with `after`."""
+        return bool(self.cursor)
 
 
 QUOTAS = "quotas"

@@ -184,6 +184,13 @@ class Leases:
                 return state
             await self._until_changed(shard, name, state, ends_at)
 
+    def glimpsed(self, space: str, thread: str) -> LeaseState | None:
+        """The lease of a thread, as this node was told last; None: it was told nothing."""
+        name = LeaseName(space, thread, is_thread=True)
+        shard = self.shard_of(name)
+        known = shard.glimpse()
+        return None if known is None else self._state(name, shard, known.grants.get(name))
+
     async def listed(self, space: str) -> list[LeaseState]:
         """The leases of a space that are held."""
         check_name("space", space)

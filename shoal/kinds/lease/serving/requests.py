@@ -152,6 +152,10 @@ class LeaseRequests:
     async def _list(self, request: ListLeases, _bookmark: Bookmark) -> LeaseList:
         return LeaseList(await self._leases.listed(request.space))
 
+    def glimpsed(self, space: str, thread: str) -> LeaseState | None:
+        """The lease of a thread, as this node was told last, without asking others; None: it was told nothing."""
+        return self._leases.glimpsed(space, thread)
+
     async def written(
         self, request: Fenced, bookmark: Bookmark, key: str | None, durability: Durability, *, stale: bool
     ) -> FencedReply:

@@ -1,0 +1,265 @@
+"""Threads at a glance: a page of summaries, each with a state and the reason for it as a sentence.
+
+Law: a page looks at `LISTING_SCAN_MAX` threads at most, a few in each step, and ends before `SUMMARIES_BYTES_MAX` bytes, but
+for its first summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+
+import msgspec
+
+from shoal import values
+from shoal.crdt.rows import Rows
+from shoal.errors import InvalidInput, InvalidValue, StoreCorrupt
+from shoal.kinds.step import state as status
+from shoal.kinds.thread.state import dag, ownership
+from shoal.names import check_name
+from shoal.node.catalog import STATUS_CODES
+from shoal.node.database import Database
+from shoal.node.handler import Answers
+from shoal.node.naming import check_text
+from shoal.node.reads.cluster import LISTING_SCAN_MAX, Listings
+from shoal.node.target import Target
+from shoal.node.turns import Steps, in_turns
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import LeaseState, ListSummaries, OpenStep, Summaries, ThreadState, ThreadSummary
+from shoal.records import NamedTuple
+from shoal.storage.keys import Kind
+
+SUMMARIES_BYTES_MAX = 64_000  # Of a page of summaries, in MessagePack with `_FIELDS_BYTES` for each.
+SUMMARIES_STEP = 16  # Threads that are looked at in one step; each takes 0.1 to 0.3 ms.
+TOTAL_MAX = 1000  # Threads of one status that are counted.
+
+_SOURCES = {"stuck": ("failed", "running"), "waits": ("waiting", "paused")}
+"""The statuses of threads that may be in a state, which the catalog finds without looking at others."""
+_TEXT_CHARS_MAX = 300  # Of a text that a person wrote, in a summary.
+_METADATA_BYTES_MAX = 16 * 1024  # Of a checkpoint whose tags are shown.
+_TAGS_MAX, _BRANCHES_MAX, _STEPS_SHOWN, _STEPS_COUNTED = 16, 32, 3, 100
+_FIELDS_BYTES = 500  # The names of a summary's fields in JSON.
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Glances:
+    """Answers `ListSummaries`. `lease` says what this node knows of a thread's lease, without asking others; None: nothing."""
+
+    def __init__(
+        self,
+        database: Database,
+        listings: Listings,
+        *,
+        now_ms: Callable[[], int],
+        lease: Callable[[str, str], LeaseState | None],
+    ) -> None:
+        self._database = database
+        self._listings = listings
+        self._now_ms = now_ms
+        self._lease = lease
+        self.answers: Answers = {ListSummaries: self._summaries}
+
+    async def _summaries(self, request: ListSummaries, bookmark: Bookmark) -> Summaries:
+        check_name("space", request.space)
+        check_text(request.text, "a text to look for")
+        await self._listings.reach_all(bookmark)
+        seen: list[str] = []
+        items, cursor = await in_turns(self._summarised(request, seen))
+        totals = {} if request.after else self._totals(request)
+        await self._listings.show(request.space, seen, bookmark)
+        return Summaries(items, cursor, self._now_ms(), totals)
+
+    def _summarised(self, request: ListSummaries, seen: list[str]) -> Steps[tuple[list[ThreadSummary], str]]:
+        """A page, and the place after which the next one begins. `seen` gets the names of the threads that were looked at."""
+        items: list[ThreadSummary] = []
+        size, last = 0, ""
+        judging = _Judging(request, self._now_ms(), self._lease)
+        for place, name in self._candidates(request):
+            if len(seen) == LISTING_SCAN_MAX:
+                return items, last
+            seen.append(name)
+            summary = self._summary(judging, name)
+            if summary is not None:
+                size += len(_encoder.encode(summary)) + _FIELDS_BYTES
+                if items and size > SUMMARIES_BYTES_MAX:
+                    return items, last
+                items.append(summary)
+                if len(items) == self._listings.limit(request.limit):
+                    return items, place
+            last = place
+            if len(seen) % SUMMARIES_STEP == 0:
+                yield
+        return items, ""
+
+    def _summary(self, judging: _Judging, name: str) -> ThreadSummary | None:
+        try:
+            rows = self._database.document(Target(Kind.THREAD, judging.request.space, name)).rows
+            return judging.summary(name, rows)
+        except StoreCorrupt as damage:
+            return judging.damaged(name, damage)
+
+    def _candidates(self, request: ListSummaries) -> Iterator[tuple[str, str]]:
+        """The places and names of threads to look at: by status, if the wanted state has some, else all."""
+        sources = _SOURCES.get(request.state, ("",))
+        number, after = _parsed(request.after, len(sources))
+        for nth in range(number, len(sources)):
+            more = True
+            while more:
+                page = self._database.catalog.threads(
+                    request.space, sources[nth], prefix=request.prefix, after=after, limit=SUMMARIES_STEP
+                )
+                for name, may_match in page:
+                    after = name
+                    if may_match:
+                        yield f"{nth}/{name}", name
+                more = len(page) == SUMMARIES_STEP
+            after = None
+
+    def _totals(self, request: ListSummaries) -> dict[str, int]:
+        """Threads by status, as far as the catalog lists them under one; `all` is all threads."""
+        space, catalog = request.space, self._database.catalog
+        counted = (
+            {"all": catalog.names(space, Kind.THREAD, prefix="", after=None, limit=TOTAL_MAX)}
+            | {each: catalog.threads(space, each, prefix="", after=None, limit=TOTAL_MAX) for each in STATUS_CODES}
+            if catalog.is_indexed
+            else {}
+        )
+        return {each: len(found) for each, found in counted.items()}
+
+
+def _parsed(cursor: str, sources: int) -> tuple[int, str | None]:
+    """The source and the name in the cursor of a page of summaries.
+
+    Raises:
+        InvalidInput: it is none.
+    """
+    if not cursor:
+        return 0, None
+    number, slash, name = cursor.partition("/")
+    if not slash or not number.isdecimal() or len(number) > 1 or int(number) >= sources:
+        raise InvalidInput("`after` is not the cursor of an earlier page. Nothing was written.", field="after")
+    check_name("thread", name)
+    return int(number), name
+
+
+class _Verdict(NamedTuple):
+    """The state of a thread, with the reason."""
+
+    state: ThreadState
+    says: str
+    since_ms: int
+
+
+class _Judging:
+    """Makes the summaries of one request, at one time."""
+
+    def __init__(self, request: ListSummaries, now_ms: int, lease: Callable[[str, str], LeaseState | None]) -> None:
+        self.request = request
+        self._now_ms = now_ms
+        self._lease = lease
+        self._text = request.text.casefold()
+
+    def summary(self, name: str, rows: Rows) -> ThreadSummary | None:
+        """The summary of a thread; None if it is not asked for.
+
+        Raises:
+            StoreCorrupt: a row cannot be decoded.
+        """
+        request = self.request
+        standing = status.current(rows) or status.StatusRecord("running")
+        keys = [step for _, step in islice(status.listing(rows, only_open=True), _STEPS_COUNTED)]
+        mark = ownership.marked(rows)
+        lease = self._lease(request.space, name) if mark is not None else None
+        driven = mark is not None and not mark.over and (lease is None or lease.until_ms > self._now_ms)
+        steps = [_open_step(rows, step) for step in keys[:_STEPS_SHOWN]]
+        verdict = self._judged(standing, steps, mark is not None, driven)
+        if request.state not in ("", verdict.state):
+            return None
+        branches = {row[1:].decode(): heads for row, heads in rows.scan(dag.BRANCH, limit=_BRANCHES_MAX)}
+        newest = max((dag.heads(rows, branch)[0] for branch in branches), default=None)
+        found = None if newest is None else dag.checkpoint(rows, newest.id)
+        summary = ThreadSummary(
+            name,
+            verdict.state,
+            verdict.says,
+            standing.status,
+            verdict.since_ms or (0 if found is None else found.wall_ms),
+            _cut(standing.by),
+            _cut(standing.reason) if standing.status == "waiting" else "",
+            _cut(mark.holder) if driven and mark is not None else "",
+            driven,
+            "" if found is None else found.id.hex(),
+            0 if found is None else found.wall_ms,
+            "" if found is None else found.record.branch,
+            "" if found is None else _cut(found.record.author),
+            "" if found is None else found.record.label,
+            [] if found is None else _tags(found.record.metadata),
+            list(branches),
+            steps,
+            len(keys),
+        )
+        return summary if self._matches(summary) else None
+
+    def damaged(self, name: str, damage: StoreCorrupt) -> ThreadSummary | None:
+        """The summary of a thread whose rows cannot be read."""
+        says = f"It is not known: {_cut(damage.message)}"
+        summary = ThreadSummary(name, "unknown", says, "running")
+        return summary if self.request.state in ("", "unknown") and self._matches(summary) else None
+
+    def _judged(self, standing: status.StatusRecord, steps: Sequence[OpenStep], was_driven: bool, driven: bool) -> _Verdict:
+        reason = f": {_cut(standing.reason)}" if standing.reason else ""
+        by = f" by {_cut(standing.by)}" if standing.by else ""
+        match standing.status:
+            case "failed":
+                return _Verdict("stuck", f"It failed{reason}", standing.wall_ms)
+            case "waiting":
+                return _Verdict("waits", f"It asks{reason or ' for an approval'}", standing.wall_ms)
+            case "paused":
+                return _Verdict("waits", f"It was paused{by}{reason}", standing.wall_ms)
+            case "done":
+                return _Verdict("well", "It is done.", standing.wall_ms)
+        if not steps:
+            return _Verdict("well", "It runs." if driven else "It runs, and no step is open.", 0)
+        oldest = steps[0]
+        if was_driven and not driven:
+            says = f"Step {oldest.name!r} is open, and nobody holds the lease of the thread any more."
+            return _Verdict("stuck", says, oldest.begun_ms)
+        if self._now_ms - oldest.begun_ms >= self.request.stuck_after_ms:
+            return _Verdict("stuck", f"Step {oldest.name!r} is open for long: its outcome is not known.", oldest.begun_ms)
+        return _Verdict("well", f"Step {oldest.name!r} is under way.", oldest.begun_ms)
+
+    def _matches(self, summary: ThreadSummary) -> bool:
+        request = self.request
+        if request.author and request.author not in (summary.author, summary.by):
+            return False
+        if request.tag and request.tag not in summary.tags:
+            return False
+        if not self._text:
+            return True
+        texts = (summary.name, summary.says, summary.asks, summary.label, summary.author, summary.by, summary.driver)
+        named = (text for step in summary.steps for text in (step.name, step.key, step.holder))
+        return any(self._text in text.casefold() for text in (*texts, *summary.tags, *named))
+
+
+def _open_step(rows: Rows, key: str) -> OpenStep:
+    entry = status.find(rows, key)
+    if entry is None:
+        raise StoreCorrupt(f"step {key!r} is missing from the step log. Run `shoal verify`.")
+    last = max(entry.open_attempts, key=lambda attempt: attempt.position, default=entry.first)
+    return OpenStep(key, entry.first.name, entry.first.wall_ms, _cut(last.holder))
+
+
+def _tags(metadata: bytes) -> list[str]:
+    """The texts in the list `tags` of packed metadata; none if it is large, so that a page costs little."""
+    if len(metadata) > _METADATA_BYTES_MAX or b"tags" not in metadata:
+        return []
+    try:
+        told = values.decode(metadata)
+    except InvalidValue:
+        return []
+    tags = told.get("tags") if isinstance(told, dict) else None
+    return [_cut(tag) for tag in islice(tags, _TAGS_MAX) if isinstance(tag, str)] if isinstance(tags, list) else []
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_CHARS_MAX else text[: _TEXT_CHARS_MAX - 1] + "…"

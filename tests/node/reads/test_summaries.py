@@ -1,0 +1,158 @@
+"""Threads at a glance: their states and reasons, filters, pages, and what a page costs."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from shoal import Thread
+from shoal.errors import InvalidInput, InvalidName
+from shoal.protocol.requests import AcquireLease, ListSummaries, Summaries, ThreadSummary
+from tests.node.conftest import Bench, Opener
+
+
+async def page(bench: Bench, **fields: Any) -> Summaries:
+    return await bench.node.session().call(ListSummaries("crew", **fields))
+
+
+async def every(bench: Bench, **fields: Any) -> list[ThreadSummary]:
+    found: list[ThreadSummary] = []
+    after = ""
+    while True:
+        one = await page(bench, after=after, **fields)
+        found += one.items
+        if not one.more:
+            return found
+        after = one.cursor
+
+
+async def states(bench: Bench, **fields: Any) -> dict[str, str]:
+    return {each.name: each.state for each in await every(bench, **fields)}
+
+
+async def begin(thread: Thread, key: str = "fetch") -> None:
+    """A step whose program died."""
+
+    async def die() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await thread.step("fetch", key=key, call=die)
+
+
+async def filled(bench: Bench) -> None:
+    for name in ("asks", "paused", "failed", "done", "well", "steps"):
+        await bench.space.thread(name, author="agent").save({"n": 1}, metadata={"tags": ["red", name]}, label=f"L-{name}")
+    await bench.space.thread("asks").request_approval("refund of 120?", by="agent")
+    await bench.space.thread("paused").pause(by="ana", reason="too dear")
+    await bench.space.thread("failed").fail("no money")
+    await bench.space.thread("done").finish()
+    await begin(bench.space.thread("steps"))
+
+
+async def test_a_summary_says_who_waits_for_what(bench: Bench) -> None:
+    await filled(bench)
+    found = {each.name: each for each in await every(bench)}
+    assert {name: (each.state, each.says) for name, each in found.items()} == {
+        "asks": ("waits", "It asks: refund of 120?"),
+        "done": ("well", "It is done."),
+        "failed": ("stuck", "It failed: no money"),
+        "paused": ("waits", "It was paused by ana: too dear"),
+        "steps": ("well", "Step 'fetch' is under way."),
+        "well": ("well", "It runs, and no step is open."),
+    }
+    asks = found["asks"]
+    assert (asks.status, asks.asks, asks.by, asks.author, asks.branch, asks.branches) == (
+        *("waiting", "refund of 120?", "agent", "agent", "main"),
+        ["main"],
+    )
+    assert (asks.label, asks.tags) == ("L-asks", ["red", "asks"])
+    assert asks.checkpoint == (await bench.space.thread("asks").load()).id
+    assert [(step.name, step.key) for step in found["steps"].steps] == [("fetch", "fetch")]
+    assert found["steps"].open_steps == 1
+
+
+async def test_an_old_open_step_makes_a_thread_stuck(bench: Bench) -> None:
+    await filled(bench)
+    assert await states(bench, state="stuck") == {"failed": "stuck"}
+    assert await states(bench, state="stuck", stuck_after_ms=0) == {"failed": "stuck", "steps": "stuck"}
+
+
+async def test_a_driver_that_is_gone_leaves_its_thread_stuck(bench: Bench) -> None:
+    await begin(bench.space.thread("driven"))
+    await bench.node.session().call(AcquireLease("crew", "driven", 5000, "worker-2", thread=True))
+    [held] = await every(bench)
+    assert (held.state, held.driver, held.driven) == ("well", "worker-2", True)
+    await asyncio.sleep(20)
+    bench.simulated.now_ms += 20_000
+    [left] = await every(bench)
+    assert (left.state, left.driver, left.driven) == ("stuck", "", False)
+    assert left.says == "Step 'fetch' is open, and nobody holds the lease of the thread any more."
+
+
+@pytest.mark.parametrize(
+    ("fields", "names"),
+    [
+        ({"state": "waits"}, ["asks", "paused"]),
+        ({"text": "REFUND"}, ["asks"]),
+        ({"text": "l-done"}, ["done"]),
+        ({"tag": "paused"}, ["paused"]),
+        ({"author": "ana"}, ["paused"]),
+        ({"author": "nobody"}, []),
+        ({"prefix": "w"}, ["well"]),
+        ({"state": "unknown"}, []),
+    ],
+)
+async def test_summaries_are_filtered(bench: Bench, fields: dict[str, Any], names: list[str]) -> None:
+    await filled(bench)
+    assert [each.name for each in await every(bench, **fields)] == names
+
+
+async def test_pages_of_summaries_show_each_thread_once(open_bench: Opener) -> None:
+    bench = open_bench(listing_scan_max=7, summaries_step=3)
+    for number in range(40):
+        thread = bench.space.thread(f"t{number:02}")
+        await thread.save({})
+        if number % 3 == 0:
+            await thread.fail("x")
+        if number % 4 == 1:
+            await begin(thread)
+    names = [f"t{number:02}" for number in range(40)]
+    assert [each.name for each in await every(bench, limit=6)] == names
+    stuck = [each.name for each in await every(bench, state="stuck", stuck_after_ms=0, limit=2)]
+    assert stuck == names[::3] + [name for number, name in enumerate(names) if number % 4 == 1 and number % 3]
+    totals = (await page(bench)).totals
+    assert totals == {"all": 40, "paused": 0, "waiting": 0, "done": 0, "failed": 14}
+
+
+async def test_a_page_of_large_summaries_stays_small(bench: Bench) -> None:
+    for number in range(60):
+        await bench.space.thread(f"{number:03}" + "n" * 900).request_approval("why " * 1000, by="b" * 900)
+    one = await page(bench)
+    assert one.more
+    assert len(msgspec.json.encode([msgspec.structs.asdict(each) for each in one.items])) < 100_000
+    assert len(await every(bench)) == 60
+
+
+async def test_a_page_looks_at_a_bounded_number_of_threads(open_bench: Opener) -> None:
+    bench = open_bench(listing_scan_max=10)
+    for number in range(30):
+        await bench.space.thread(f"t{number:02}").save({})
+    one = await page(bench, text="t29")
+    assert (one.items, one.more) == ([], True)
+
+
+@pytest.mark.parametrize("cursor", ["x", "9/a", "1/a", "0", "/", "0/", "-1/a", "0/\x00", "١/a"])
+async def test_a_cursor_of_another_kind_is_refused(bench: Bench, cursor: str) -> None:
+    with pytest.raises((InvalidInput, InvalidName)):
+        await page(bench, after=cursor)
+
+
+async def test_python_and_http_show_the_same(bench: Bench) -> None:
+    await filled(bench)
+    assert [each.name async for each in bench.space.summaries(state="stuck", stuck_after=0)] == ["failed", "steps"]
+    with pytest.raises(InvalidInput):
+        await anext(bench.space.summaries(state="sad"))  # type: ignore[arg-type]
