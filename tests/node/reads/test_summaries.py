@@ -70,6 +70,7 @@ async def test_a_summary_says_who_waits_for_what(bench: Bench) -> None:
         ["main"],
     )
     assert (asks.label, asks.tags) == ("L-asks", ["red", "asks"])
+    assert asks.checkpoint_ms == asks.since_ms == bench.simulated.now_ms
     assert asks.checkpoint == (await bench.space.thread("asks").load()).id
     assert [(step.name, step.key) for step in found["steps"].steps] == [("fetch", "fetch")]
     assert found["steps"].open_steps == 1
