@@ -1,0 +1,62 @@
+/**
+ * Plots over time or over numbers: uPlot in the page's colours.
+ *
+ * Law: a plot is never the only form of its numbers: `says` tells them in a sentence, for those who cannot see it.
+ */
+
+import uPlot from '../vendor/uplot.js'
+import { html, useEffect, useRef } from '../vendor/preact.js'
+
+const HEIGHT = 180
+
+/** The page's colour of this name. @param {string} name */
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
+
+/**
+ * @param {{ says: string, x: number[], series: { label: string, values: (number | null)[], lane?: number, dash?: boolean, steps?: boolean }[], time?: boolean, unit?: (value: number) => string }} props
+ *   `x`: seconds since 1970 if `time`, ascending.
+ */
+export function Plot ({ says, x, series, time = true, unit = short }) {
+  const host = useRef(/** @type {any} */ (null))
+  const plot = useRef(/** @type {any} */ (null))
+  const shape = series.map(({ label }) => label).join('\n')
+  useEffect(() => {
+    const dark = matchMedia('(prefers-color-scheme: dark)')
+    const make = () => {
+      plot.current?.destroy()
+      const axis = { stroke: colour('--quiet'), grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui' }
+      plot.current = new uPlot({
+        width: Math.max(200, host.current.clientWidth), height: HEIGHT, legend: { show: series.length > 1, live: false }, cursor: { y: false, points: { size: 6 } },
+        scales: { x: { time }, y: { range: (/** @type {any} */ _u, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low), high === low ? high + 1 : high * 1.05] } },
+        axes: [axis, { ...axis, size: 56, values: (/** @type {any} */ _u, /** @type {number[]} */ ticks) => ticks.map(unit) }],
+        series: [{}, ...series.map(({ label, lane, dash, steps }) => ({
+          label, stroke: colour(lane === undefined ? '--accent' : `--lane-${lane % 8}`), width: 2, dash: dash ? [4, 4] : undefined, spanGaps: false,
+          paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: x.length < 40, size: 5 }
+        }))]
+      }, [x, ...series.map(({ values }) => values)], host.current)
+    }
+    make()
+    const seen = new ResizeObserver(() => plot.current.setSize({ width: Math.max(200, host.current.clientWidth), height: HEIGHT }))
+    seen.observe(host.current)
+    dark.addEventListener('change', make)
+    return () => { seen.disconnect(); dark.removeEventListener('change', make); plot.current.destroy(); plot.current = null }
+  }, [shape, time])
+  useEffect(() => { plot.current?.setData([x, ...series.map(({ values }) => values)]) }, [x, series])
+  return html`<figure class="plot"><div ref=${host} aria-hidden="true"></div><figcaption>${says}</figcaption></figure>`
+}
+
+/** A number in few characters. @param {number} value */
+export function short (value) {
+  const size = Math.abs(value)
+  if (size >= 1e9) return `${+(value / 1e9).toPrecision(3)} G`
+  if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)} M`
+  if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)} k`
+  return String(+value.toPrecision(4))
+}
+
+/** Bytes, for people. @param {number} bytes */
+export function bytes (bytes) {
+  const units = ['B', 'KB', 'MB', 'GB', 'TB']
+  const step = bytes > 0 ? Math.min(units.length - 1, Math.floor(Math.log10(bytes) / 3)) : 0
+  return `${+(bytes / 1000 ** step).toPrecision(3)} ${units[step]}`
+}

@@ -1,0 +1,49 @@
+/** A budget: what is left of it and how fast it goes, and which node may spend how much alone. */
+
+import { html } from '../../vendor/preact.js'
+import { client, live } from '../../data.js'
+import { Duration, Time } from '../../kit/time.js'
+import { Id } from '../../kit/id.js'
+import { Plot, short } from '../plot.js'
+import { ValueForm } from './form.js'
+import { observed } from './observed.js'
+import { Loaded } from './states.js'
+
+/** @param {{ space: string, name: string }} props */
+export function BudgetView ({ space, name }) {
+  const budget = live(`budget ${space}/${name}`, () => client().space(space).budget(name).get(), { space, kinds: ['budget'], every: 5000 })
+  return html`<${Loaded} of=${budget}>${(/** @type {any} */ state) => html`<${Budget} space=${space} name=${name} state=${state} />`}</${Loaded}>`
+}
+
+/** @param {{ space: string, name: string, state: any }} props */
+function Budget ({ space, name, state }) {
+  const { granted, spent, remaining, pool, holders, conflicts } = state
+  const points = observed(`budget ${space}/${name}`, [remaining])
+  const [[began, [first]], [now, [last]]] = [points[0], points[points.length - 1]]
+  const rate = now - began > 5 ? (first - last) / (now - began) : 0
+  const left = rate > 0 ? last / rate * 1000 : undefined
+  const share = (/** @type {number} */ amount) => `${Math.max(0, 100 * amount / Math.max(1, remaining)).toFixed(1)}%`
+  return html`
+    <p class="sentence"><strong>${short(remaining)}</strong> of ${short(granted)} is left; ${short(spent)} was spent.
+      ${left !== undefined && html` At the pace of the last <${Duration} ms=${(now - began) * 1000} /> it lasts <${Duration} ms=${left} />.`}</p>
+    <div class="bar" aria-hidden="true"><span class="bar-spent" style=${{ width: `${granted > 0 ? 100 * spent / granted : 0}%` }}></span></div>
+    <${Plot} says=${html`Left over time, seen by this browser since <${Time} ms=${began * 1000} />${points.length < 2 ? '; a point is added when it changes' : ''}.`}
+      x=${points.map(([at]) => at)} series=${[{ label: 'left', values: points.map(([, [value]]) => value), steps: true }]} />
+    <h3>Rights of each node</h3>
+    <table class="plain"><thead><tr><th scope="col">node</th><th scope="col" class="number">may spend alone</th><th scope="col">share of the rest</th></tr></thead><tbody>
+      ${holders.map((/** @type {any} */ holder) => html`<tr><td><${Id} value=${holder.node || holder.origin} /></td><td class="number mono">${short(holder.rights)}</td>
+        <td><div class="bar thin"><span class="bar-held" style=${{ width: share(holder.rights) }}></span></div></td></tr>`)}
+      <tr><td class="quiet">not drawn by any node</td><td class="number mono">${short(pool)}</td><td><div class="bar thin"><span class="bar-pool" style=${{ width: share(pool) }}></span></div></td></tr>
+    </tbody></table>
+    ${conflicts.length > 0 && html`<h3>Do not count</h3><ul class="rows">${conflicts.map((/** @type {any} */ each) => html`<li>${each.what} of ${each.amount}: another amount has its key <code>${each.key}</code></li>`)}</ul>`}
+    <${ValueForm} title="Grant more" what=${`grant ${space}/${name}`} value=${null} button="Grant" fields=${[{ name: 'amount', label: 'Amount', hint: '1000' }]}
+      says="Adds to what may be spent, on all nodes. It cannot be taken back; what is not spent stays."
+      run=${({ amount }, _value, { key }) => client().space(space).budget(name).grant(whole(amount), { key })} />`
+}
+
+/** @param {string} text */
+export function whole (text) {
+  const number = Number(text.trim())
+  if (!Number.isSafeInteger(number)) throw new Error(`${JSON.stringify(text)} is no whole number. Nothing was written. Type digits alone.`)
+  return number
+}

@@ -1,0 +1,151 @@
+/**
+ * A shared document: its texts edited live, its maps and lists as trees, who is here and who wrote what.
+ *
+ * Laws:
+ * - The page is one Yjs client among others; what is typed is in this copy at once, and the line above says whether a node has it on its disk.
+ * - A root is opened only as the kind that it has: another kind would break it for everybody.
+ */
+
+import { Awareness, Y, WebsocketProvider } from '../../vendor/codemirror.js'
+import { html, useEffect, useMemo, useState } from '../../vendor/preact.js'
+import { act, acted, author, client, live } from '../../data.js'
+import { Loaded, Refused } from './states.js'
+import { Empty } from '../../kit/states.js'
+import { Time } from '../../kit/time.js'
+import { Tree } from '../../kit/tree.js'
+import { SharedText } from './editor.js'
+import { hueOf, nameOf, written } from './presence.js'
+import { ValueForm } from './form.js'
+
+/** Join a document while the component is there. @param {string} space @param {string} name */
+function useDocument (space, name) {
+  const [joined, setJoined] = useState(/** @type {any} */ (undefined))
+  useEffect(() => {
+    const doc = new Y.Doc()
+    const awareness = new Awareness(doc)
+    awareness.setLocalStateField('user', { name: author() })
+    let ended = false
+    /** @type {any} */
+    let document
+    client().space(space).document(name, { doc, WebsocketProvider, awareness }).then((opened) => {
+      document = opened
+      if (ended) document.destroy()
+      else setJoined({ doc, awareness, document })
+    }, (error) => setJoined({ error }))
+    return () => { ended = true; awareness.setLocalState(null); document?.destroy(); doc.destroy(); setJoined(undefined) }
+  }, [space, name])
+  return joined
+}
+
+/** Renders again at each event of a kind. @param {any} emitter @param {string} event */
+function useEvents (emitter, event) {
+  const [count, set] = useState(0)
+  useEffect(() => {
+    let due = 0
+    const heard = () => { due ||= requestAnimationFrame(() => { due = 0; set((before) => before + 1) }) }
+    emitter.on(event, heard)
+    return () => { cancelAnimationFrame(due); emitter.off(event, heard) }
+  }, [emitter, event])
+  return count
+}
+
+/** @param {{ space: string, name: string, root: string | undefined, onRoot: (root: string) => void }} props */
+export function DocumentView ({ space, name, root, onRoot }) {
+  const content = live(`document ${space}/${name}`, () => client().space(space).content(name), { space, kinds: ['document'] })
+  const joined = useDocument(space, name)
+  return html`<${Loaded} of=${content}>${(/** @type {any} */ value) => {
+    const roots = Object.keys(value)
+    if (roots.length === 0) return html`<${Empty} why="This document is empty." command=${`shoal doc edit ${name} --space ${space}`} />`
+    const chosen = root !== undefined && Object.hasOwn(value, root) ? root : roots.find((each) => typeof value[each] === 'string') ?? roots[0]
+    return html`
+      ${roots.length > 1 && html`<nav class="tabs" aria-label="Roots of the document">${roots.map((each) => html`
+        <button type="button" class="tab" aria-current=${each === chosen ? 'page' : undefined} onClick=${() => onRoot(each)}>${each}</button>`)}</nav>`}
+      ${typeof value[chosen] === 'string'
+        ? joined?.document ? html`<${Text} key=${chosen} ...${joined} space=${space} name=${name} root=${chosen} />` : joined?.error ? html`<${Refused} error=${joined.error} />` : html`<pre class="text">${value[chosen]}</pre>`
+        : html`<${Structure} space=${space} name=${name} root=${chosen} value=${value[chosen]} joined=${joined} />`}
+      <${Conflicts} space=${space} name=${name} />`
+  }}</${Loaded}>`
+}
+
+/** @param {any} props */
+function Text ({ doc, awareness, document, space, name, root }) {
+  const text = useMemo(() => doc.getText(root), [doc, root])
+  const [blame, setBlame] = useState(true)
+  const told = live(`authors ${space}/${name}`, () => client().space(space).authors(name), { space, kinds: ['document'] })
+  useEvents(awareness, 'change')
+  useEvents(doc, 'update')
+  const names = () => {
+    const known = new Map(Object.entries(told.value.value?.authors ?? {}).map(([id, by]) => [Number(id), String(by)]))
+    for (const [id, state] of awareness.getStates()) known.set(id, nameOf(state, id))
+    return known
+  }
+  const known = names()
+  const by = new Map()
+  for (const { from, to, client: id } of written(text)) {
+    const who = known.get(id) ?? ''
+    by.set(who, (by.get(who) ?? 0) + to - from)
+  }
+  return html`
+    <${Here} awareness=${awareness} document=${document} />
+    <${SharedText} label=${`${root} of ${name}`} text=${text} awareness=${awareness} names=${names} blame=${blame} />
+    <p class="legend">
+      <label><input type="checkbox" checked=${blame} onChange=${() => setBlame(!blame)} /> who wrote what</label>
+      ${blame && [...by].sort(([, a], [, b]) => b - a).slice(0, 8).map(([who, count]) => html`
+        <span class="writer"><span class=${who ? `swatch hue-${hueOf(who)}` : 'swatch'}></span>${who || 'unnamed'} <span class="quiet">${Math.round(100 * count / Math.max(1, text.length))} %</span></span>`)}
+    </p>`
+}
+
+/** Who is here, and whether what was typed is durable. @param {any} props */
+function Here ({ awareness, document }) {
+  useEvents(awareness, 'change')
+  const [saved, setSaved] = useState('saved')
+  useEffect(() => {
+    let [gone, turn] = [false, 0]
+    const look = () => {
+      const mine = ++turn
+      setSaved(document.provider.wsconnected ? 'saving' : 'away')
+      document.saved().then(() => { if (!gone && mine === turn) setSaved('saved') }, () => { if (!gone && mine === turn) setSaved('ended') })
+    }
+    const lost = () => { if (!document.provider.wsconnected) setSaved('away') }
+    look()
+    document.doc.on('update', look)
+    document.provider.on('status', lost)
+    return () => { gone = true; document.doc.off('update', look); document.provider.off('status', lost) }
+  }, [document])
+  const people = [...awareness.getStates()].map(([id, state]) => ({ id, name: nameOf(state, id), own: id === awareness.clientID }))
+  return html`<div class="here" role="status">
+    <span class="people">${people.map(({ id, name, own }) => html`<span key=${id} class="person"><span class=${`swatch hue-${hueOf(name)}`}></span>${name}${own && ' (you)'}</span>`)}</span>
+    <span class=${saved === 'ended' ? 'saved stuck' : 'saved quiet'}>${SAYS[saved]}</span>
+    ${document.failure && html`<${Refused} error=${document.failure} />`}
+  </div>`
+}
+
+/** @type {Record<string, string>} */
+const SAYS = {
+  saved: 'all typed is durable', saving: 'saving…', away: 'no node answers; what you type is kept in this page and sent when one does', ended: 'not saved'
+}
+
+/** A map, a list or XML, as a tree; changed value by value, so that it merges with what others change. @param {any} props */
+function Structure ({ space, name, root, value, joined }) {
+  return html`
+    ${joined?.document && html`<${Here} awareness=${joined.awareness} document=${joined.document} />`}
+    <${Tree} value=${value} />
+    <${ValueForm} title="Change a value" fields=${[{ name: 'path', label: 'Path', hint: `/${root}/…` }]} what=${`patch ${space}/${name}/${root}`}
+      says="Sets this place of the document; changes of others elsewhere stay. An agent or a person can set it back."
+      run=${({ path }, typed, { by, key }) => client().space(space).patch(name, [{ op: 'add', path: path.startsWith('/') ? path : `/${root}/${path}`, value: typed }], { author: by, key })} />`
+}
+
+/** Values that were overwritten at the same time. @param {{ space: string, name: string }} props */
+function Conflicts ({ space, name }) {
+  const found = live(`conflicts ${space}/${name}`, () => client().space(space).conflicts(name), { space, kinds: ['document'] })
+  const conflicts = found.value.value?.conflicts ?? []
+  const undoing = acted(`restore ${space}/${name}`)
+  if (conflicts.length === 0) return null
+  return html`<section><h3>Overwritten at the same time</h3>
+    <ul class="rows">${conflicts.slice(0, 50).map((/** @type {any} */ each) => html`<li>
+      <code>/${each.path.join('/')}</code> <span>${JSON.stringify(each.stands)} <span class="quiet">${each.stands_by && `by ${each.stands_by}`}</span> stands; ${JSON.stringify(each.lost)}
+      <span class="quiet">${each.lost_by && `by ${each.lost_by}`}</span> was lost</span> <${Time} ms=${each.wall_ms} />
+      ${!each.path.includes('*') && html`<button type="button" class="small" onClick=${() => act(`restore ${space}/${name}`, ({ by, key }) => client().space(space).patch(name, [
+        { op: 'add', path: '/' + each.path.map((/** @type {string} */ part) => part.replaceAll('~', '~0').replaceAll('/', '~1')).join('/'), value: each.lost }], { author: by, key }))}>take this one</button>`}
+    </li>`)}</ul>${undoing.value.state === 'refused' && html`<${Refused} error=${undoing.value.error} />`}</section>`
+}

@@ -1,0 +1,54 @@
+/** A small form that carries out one action; what is typed stays until the action is acknowledged, and a refusal is shown below it. */
+
+import { html } from '../../vendor/preact.js'
+import { act, acted, draft, drop } from '../../data.js'
+import { Refused } from './states.js'
+
+/** The value that a text stands for: JSON if it is that, else the text itself. @param {string} text */
+export function valueOf (text) {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return text
+  }
+}
+
+/**
+ * @param {{ title: string, what: string, says: string, value?: string | null, button?: string, fields?: { name: string, label: string, hint?: string }[],
+ *   run: (fields: Record<string, string>, value: any, options: { by: string, key: string }) => Promise<any> }} props
+ *   `value`: the label of the value's field; null if there is none.
+ */
+export function ValueForm ({ title, what, says, value = 'Value (JSON, or plain text)', button, fields = [], run }) {
+  const state = acted(what).value
+  const text = draft(`${what} value`)
+  const typed = fields.map((field) => ({ ...field, draft: draft(`${what} ${field.name}`) }))
+  const names = [...typed.map((field) => `${what} ${field.name}`), `${what} value`]
+  const submit = async (/** @type {Event} */ event) => {
+    event.preventDefault()
+    const given = Object.fromEntries(typed.map((field) => [field.name, field.draft.value]))
+    const done = await act(what, (options) => run(given, valueOf(text.value), options))
+    if (done !== undefined) names.forEach(drop)
+  }
+  return html`<form class="action" onSubmit=${submit} aria-label=${title}>
+    <h3>${title}</h3>
+    <div class="fields">
+      ${typed.map((field) => html`<label>${field.label}<input class="mono" required value=${field.draft.value} placeholder=${field.hint ?? ''} spellcheck="false"
+        onInput=${(/** @type {any} */ event) => { field.draft.value = event.target.value }} /></label>`)}
+      ${value !== null && html`<label class="wide">${value}<textarea class="mono" required rows="2" spellcheck="false" value=${text.value}
+        onInput=${(/** @type {any} */ event) => { text.value = event.target.value }}></textarea></label>`}
+      <button type="submit" disabled=${state.state === 'running'}>${state.state === 'running' ? 'at work…' : button ?? title}</button>
+    </div>
+    <p class="quiet">${says}</p>
+    ${state.state === 'refused' && html`<${Refused} error=${state.error} />`}
+    ${state.state === 'done' && html`<p class="quiet" role="status">Done.</p>`}
+  </form>`
+}
+
+/** One button that carries out one action, and says what happens. @param {{ what: string, label: string, says: string, primary?: boolean, run: (options: { by: string, key: string }) => Promise<any> }} props */
+export function Action ({ what, label, says, primary = false, run }) {
+  const state = acted(what).value
+  return html`<span class="act">
+    <button type="button" class=${primary ? 'primary' : ''} title=${says} disabled=${state.state === 'running'} onClick=${() => act(what, run)}>${label}</button>
+    ${state.state === 'refused' && html`<${Refused} error=${state.error} />`}
+  </span>`
+}

@@ -1,0 +1,56 @@
+/** What a space shares, by kind and name, with bounds that are told when they cut something off. */
+
+import { client } from '../../data.js'
+
+/** @typedef {{ space: string, kind: string, name: string, note?: string, mark?: 'well' | 'waits' }} Shared */
+
+/** Kind → the family of its names, and how it is called. */
+export const KINDS = /** @type {Record<string, { family: any, one: string, many: string }>} */ ({
+  document: { family: 'documents', one: 'document', many: 'documents' },
+  register: { family: 'registers', one: 'register', many: 'registers' },
+  counter: { family: 'counters', one: 'counter', many: 'counters' },
+  set: { family: 'sets', one: 'set', many: 'sets' },
+  map: { family: 'maps', one: 'map', many: 'maps' },
+  budget: { family: 'budgets', one: 'budget', many: 'budgets' },
+  items: { family: 'items', one: 'memory', many: 'memories' }
+})
+
+const NAMES_MAX = 500
+const SPACES_MAX = 20
+const REGISTERS_MAX = 40
+
+/** The first elements, and whether there are more. @template T @param {AsyncIterable<T>} from @param {number} most @returns {Promise<{ items: T[], more: boolean }>} */
+export async function some (from, most) {
+  const items = []
+  for await (const one of from) {
+    if (items.length === most) return { items, more: true }
+    items.push(one)
+  }
+  return { items, more: false }
+}
+
+/** The spaces that are meant. @param {string} space @returns {Promise<string[]>} */
+export async function spacesOf (space) {
+  return space === '*' ? (await some(client().spaces(), SPACES_MAX)).items.filter((name) => !name.startsWith('.')) : [space]
+}
+
+/** @param {string} space @param {AbortSignal} signal @returns {Promise<{ all: Shared[], more: string[] }>} */
+export async function listed (space, signal) {
+  const more = /** @type {string[]} */ ([])
+  const found = await Promise.all((await spacesOf(space)).flatMap((name) => Object.entries(KINDS).map(async ([kind, { family, many }]) => {
+    const names = await some(client().space(name).names(family, { signal }), NAMES_MAX)
+    if (names.more) more.push(`${many} of ${name}`)
+    return names.items.map((each) => ({ space: name, kind, name: each }))
+  })))
+  const all = found.flat()
+  // Conflicts come first, as far as they can be looked for.
+  const registers = all.filter(({ kind }) => kind === 'register').slice(0, REGISTERS_MAX)
+  const marked = new Map(await Promise.all(registers.map(async (each) => {
+    const { siblings } = await client().space(each.space).register(each.name).get({ signal })
+    return /** @type {[any, any]} */ ([each, { ...each, mark: siblings.length > 1 ? 'waits' : 'well', note: siblings.length > 1 ? `${siblings.length} values at once` : clip(siblings[0]?.value) }])
+  })))
+  return { all: all.map((each) => marked.get(each) ?? each), more }
+}
+
+/** @param {unknown} value */
+const clip = (value) => (value === undefined ? 'no value' : JSON.stringify(value).slice(0, 200))
