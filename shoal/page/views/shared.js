@@ -1,0 +1,77 @@
+/** Shared state: everything that agents and people hold in common, by kind and name; what is in conflict stands first. */
+
+import { html } from '../vendor/preact.js'
+import { live } from '../data.js'
+import { address, go, refine } from '../router.js'
+import { Panes } from '../kit/panes.js'
+import { Empty, Mark } from '../kit/states.js'
+import { Sentence } from '../kit/sentence.js'
+import { Table } from '../kit/table.js'
+import { BudgetView } from './shared/budget.js'
+import { DocumentView } from './shared/document.js'
+import { ItemsView } from './shared/items.js'
+import { KINDS, listed } from './shared/listing.js'
+import { RegisterView } from './shared/register.js'
+import { Loaded } from './shared/states.js'
+import { CounterView, MapView, SetView } from './shared/values.js'
+
+export const title = 'Shared'
+export const keys = Object.entries({ d: 'document', r: 'register', m: 'map', b: 'budget', i: 'items', a: '' }).map(([key, kind]) => ({
+  key: `v ${key}`, says: kind === '' ? 'show all kinds' : `show ${KINDS[kind].many} alone`, does: () => refine({ kind })
+}))
+
+const ORDER = Object.keys(KINDS)
+
+/** @param {{ space: string, path: string[], query: Record<string, string> }} props */
+export function View ({ space, path, query }) {
+  const found = live(`shared ${space}`, (signal) => listed(space, signal), { space, kinds: ['document', 'register', 'counter', 'set', 'map', 'budget', 'items'], every: space === '*' ? 5000 : 0 })
+  const [where, kind, name, ...rest] = space === '*' ? path : [space, ...path]
+  const list = html`<${Loaded} of=${found} lines=${12}>${(/** @type {any} */ value) => html`<${List} space=${space} value=${value} query=${query} chosen=${name === undefined ? '' : JSON.stringify([where, kind, name])} />`}</${Loaded}>`
+  return html`<${Panes} list=${list} chosen=${name !== undefined && html`<${Chosen} key=${`${where}/${kind}/${name}`} space=${where} kind=${kind} name=${name} rest=${rest} query=${query} />`} />`
+}
+
+/** The path of a shared thing below a view. @param {string} space @param {any} row */
+const pathOf = (space, row) => space === '*' ? [row.space, row.kind, row.name] : [row.kind, row.name]
+
+/** @param {{ space: string, value: any, query: Record<string, string>, chosen: string }} props */
+function List ({ space, value, query, chosen }) {
+  const { all, more } = value
+  const text = (query.find ?? '').toLowerCase()
+  const rows = all.filter((/** @type {any} */ row) => (!query.kind || row.kind === query.kind) && (!text || row.name.toLowerCase().includes(text)))
+  rows.sort((/** @type {any} */ a, /** @type {any} */ b) => Number(b.mark === 'waits') - Number(a.mark === 'waits') || ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind))
+  const counts = ORDER.map((kind) => [kind, all.filter((/** @type {any} */ row) => row.kind === kind).length]).filter(([, count]) => count !== 0)
+  const conflicts = all.filter((/** @type {any} */ row) => row.mark === 'waits').length
+  const columns = [
+    { name: 'kind', title: 'Kind', width: '96px', cell: (/** @type {any} */ row) => html`<span class="quiet">${KINDS[row.kind].one}</span>` },
+    { name: 'name', title: 'Name', cell: (/** @type {any} */ row) => html`${row.mark === 'waits' && html`<${Mark} kind="waits" /> `}<bdi>${row.name}</bdi>` },
+    ...(space === '*' ? [{ name: 'space', title: 'Space', width: '120px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
+    { name: 'note', title: 'Now', wide: true, cell: (/** @type {any} */ row) => html`<span class="quiet mono clip">${row.note ?? ''}</span>` }
+  ]
+  if (all.length === 0) return html`<${Empty} why="Nothing is shared here yet: no documents, registers, counters, sets, maps, budgets or memories." command=${`shoal register set goal '"ship it"' --space ${space === '*' ? 'crew' : space}`} />`
+  return html`
+    <${Sentence}>
+      ${conflicts > 0 && html`<a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts}</a> ${conflicts === 1 ? 'register waits' : 'registers wait'} for somebody to choose a value · `}
+      ${counts.map(([kind, count], /** @type {number} */ index) => html`${index > 0 && ' · '}<a href=${address(space, 'shared', [], { ...query, kind: String(kind) })}>${count}</a> ${count === 1 ? KINDS[kind].one : KINDS[kind].many}`)}
+    </${Sentence}>
+    <div class="filters"><label><span class="hidden">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
+        onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
+      ${query.kind && html`<button type="button" onClick=${() => refine({ kind: '' })}>only ${KINDS[query.kind]?.many ?? query.kind} ×</button>`}</div>
+    <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, row.name])} chosen=${chosen}
+      onChoose=${(/** @type {any} */ row) => go(address(space, 'shared', pathOf(space, row), query))} label="Shared state" />
+    ${more.length > 0 && html`<p class="quiet note">Not all are listed: there are more ${more.join(', ')}.</p>`}`
+}
+
+/** @type {Record<string, any>} */
+const VIEWS = { register: RegisterView, counter: CounterView, set: SetView, map: MapView, budget: BudgetView }
+
+/** @param {{ space: string, kind: string, name: string, rest: string[], query: Record<string, string> }} props */
+function Chosen ({ space, kind, name, rest, query }) {
+  const View = VIEWS[kind]
+  return html`<article class="shared" aria-label=${`${KINDS[kind]?.one ?? kind} ${name}`}>
+    <header><span class="quiet">${KINDS[kind]?.one ?? kind}</span><h2><bdi>${name}</bdi></h2></header>
+    ${kind === 'document'
+      ? html`<${DocumentView} space=${space} name=${name} root=${query.root} onRoot=${(/** @type {string} */ root) => refine({ root })} />`
+      : kind === 'items' ? html`<${ItemsView} space=${space} name=${name} rest=${rest} query=${query} />`
+        : View ? html`<${View} space=${space} name=${name} />` : html`<${Empty} why="There is no such kind of shared state." command="" />`}
+  </article>`
+}

@@ -1,0 +1,71 @@
+/** Work: worklists, inboxes, leases with holder and time left, and crews with their machines as columns. */
+
+import { html } from '../vendor/preact.js'
+import { live } from '../data.js'
+import { address, go, refine } from '../router.js'
+import { Panes } from '../kit/panes.js'
+import { Empty, Mark } from '../kit/states.js'
+import { Sentence } from '../kit/sentence.js'
+import { Table } from '../kit/table.js'
+import { Crew } from './work/crew.js'
+import { LeaseView, Left } from './work/leases.js'
+import { worked } from './work/listing.js'
+import { QueueView } from './work/queues.js'
+import { Loaded } from './shared/states.js'
+
+export const title = 'Work'
+export const keys = [{ key: 'v l', says: 'show leases alone', does: () => refine({ kind: 'lease' }) }, { key: 'v w', says: 'show worklists alone', does: () => refine({ kind: 'worklist' }) },
+  { key: 'v a', says: 'show all kinds', does: () => refine({ kind: '' }) }]
+
+const EVERY_MS = 5000
+
+/** @param {{ space: string, path: string[], query: Record<string, string> }} props */
+export function View ({ space, path, query }) {
+  // Leases are no objects of a space that a watch tells of, so they are read again now and then.
+  const found = live(`work ${space}`, (signal) => worked(space, signal), { every: EVERY_MS })
+  const [where, kind, ...names] = space === '*' ? path : [space, ...path]
+  const list = html`<${Loaded} of=${found} lines=${12}>${(/** @type {any} */ value) => html`<${List} space=${space} value=${value} query=${query}
+    chosen=${kind === undefined ? '' : JSON.stringify([where, kind, ...names])} />`}</${Loaded}>`
+  const chosen = kind === undefined ? undefined
+    : kind === 'crew' ? html`<${Crew} space=${where} />`
+      : kind === 'lease' ? html`<${LeaseView} space=${where} name=${names[0]} />`
+        : html`<${QueueView} key=${path.join('/')} space=${where} kind=${kind} thread=${names[0]} name=${names[1]} query=${query} />`
+  return html`<${Panes} list=${list} chosen=${chosen} />`
+}
+
+/** @param {{ space: string, value: any, query: Record<string, string>, chosen: string }} props */
+function List ({ space, value, query, chosen }) {
+  const { rows: all, looked, more } = value
+  const text = (query.find ?? '').toLowerCase()
+  const rows = all.filter((/** @type {any} */ row) => (!query.kind || row.kind === query.kind) && (!text || row.names.join(' ').toLowerCase().includes(text)))
+  const total = (/** @type {string} */ kind, /** @type {string} */ what) => all.filter((/** @type {any} */ row) => row.kind === kind).reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row[what], 0)
+  const count = (/** @type {string} */ kind) => all.filter((/** @type {any} */ row) => row.kind === kind).length
+  const dead = total('worklist', 'dead') + total('inbox', 'dead')
+  const link = (/** @type {string} */ kind, /** @type {number} */ number) => html`<a href=${address(space, 'work', [], { kind })}>${number}</a>`
+  const columns = [
+    { name: 'kind', title: 'Kind', width: '88px', cell: (/** @type {any} */ row) => html`<span class="quiet">${row.kind}</span>` },
+    { name: 'name', title: 'Name', cell: (/** @type {any} */ row) => html`${row.dead > 0 && html`<${Mark} kind="stuck" /> `}<bdi>${row.title}</bdi>` },
+    ...(space === '*' ? [{ name: 'space', title: 'Space', width: '112px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
+    { name: 'now', title: 'Now', cell: (/** @type {any} */ row) => html`<${Now} row=${row} />` }
+  ]
+  if (all.length === 0) return html`<${Empty} why="No work is under way here: no worklists, waiting messages, leases or crews." command=${`shoal worklist add jobs jobs '{"page": 1}' --space ${space === '*' ? 'crew' : space}`} />`
+  return html`
+    <${Sentence}>
+      ${dead > 0 && html`<a href=${address(space, 'work', [], { kind: 'worklist' })}>${dead}</a> ${dead === 1 ? 'item was' : 'items were'} given up after the last attempt · `}
+      ${link('worklist', total('worklist', 'pending'))} to do in ${count('worklist')} ${count('worklist') === 1 ? 'worklist' : 'worklists'} · ${link('lease', count('lease'))} ${count('lease') === 1 ? 'lease is' : 'leases are'} held
+      ${count('inbox') > 0 && html` · ${link('inbox', total('inbox', 'pending'))} ${total('inbox', 'pending') === 1 ? 'message waits' : 'messages wait'}`}
+    </${Sentence}>
+    <div class="filters"><label><span class="hidden">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
+        onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
+      ${query.kind && html`<button type="button" onClick=${() => refine({ kind: '' })}>only ${query.kind === 'inbox' ? 'inboxes' : `${query.kind}s`} ×</button>`}</div>
+    <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, ...row.names])} chosen=${chosen} label="Work"
+      onChoose=${(/** @type {any} */ row) => go(address(space, 'work', [...(space === '*' ? [row.space] : []), row.kind, ...row.names], query))} />
+    ${more && html`<p class="quiet note">Queues of the first ${looked} threads are listed; there are more threads.</p>`}`
+}
+
+/** @param {{ row: any }} props */
+function Now ({ row }) {
+  if (row.kind === 'lease') return html`<bdi>${row.holder || 'offered to the next'}</bdi> <span class="quiet"><${Left} lease=${row.lease} /></span>`
+  if (row.kind === 'crew') return html`<span class="quiet">${row.agents} agents on ${row.machines} machines</span>`
+  return html`<span class="mono">${row.pending}</span> <span class="quiet">to do${row.finished > 0 ? `, ${row.finished} done` : ''}${row.dead > 0 ? `, ${row.dead} given up` : ''}</span>`
+}
