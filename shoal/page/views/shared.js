@@ -3,16 +3,13 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Panes } from '../kit/panes.js'
-import { Empty, Mark } from '../kit/states.js'
-import { Sentence } from '../kit/sentence.js'
+import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { BudgetView } from './shared/budget.js'
 import { DocumentView } from './shared/document.js'
 import { ItemsView } from './shared/items.js'
 import { KINDS, listed } from './shared/listing.js'
 import { RegisterView } from './shared/register.js'
-import { Loaded } from './shared/states.js'
 import { CounterView, MapView, SetView } from './shared/values.js'
 
 export const title = 'Shared'
@@ -26,7 +23,7 @@ const ORDER = Object.keys(KINDS)
 export function View ({ space, path, query }) {
   const found = live(`shared ${space}`, (signal) => listed(space, signal), { space, kinds: ['document', 'register', 'counter', 'set', 'map', 'budget', 'items'], every: space === '*' ? 5000 : 0 })
   const [where, kind, name, ...rest] = space === '*' ? path : [space, ...path]
-  const list = html`<${Loaded} of=${found} lines=${12}>${(/** @type {any} */ value) => html`<${List} space=${space} value=${value} query=${query} chosen=${name === undefined ? '' : JSON.stringify([where, kind, name])} />`}</${Loaded}>`
+  const list = html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any} */ value) => html`<${List} space=${space} value=${value} query=${query} chosen=${name === undefined ? '' : JSON.stringify([where, kind, name])} />`}</${Shown}>`
   return html`<${Panes} list=${list} chosen=${name !== undefined && html`<${Chosen} key=${`${where}/${kind}/${name}`} space=${where} kind=${kind} name=${name} rest=${rest} query=${query} />`} />`
 }
 
@@ -42,10 +39,10 @@ function List ({ space, value, query, chosen }) {
   const counts = ORDER.map((kind) => [kind, all.filter((/** @type {any} */ row) => row.kind === kind).length]).filter(([, count]) => count !== 0)
   const conflicts = all.filter((/** @type {any} */ row) => row.mark === 'waits').length
   const columns = [
-    { name: 'kind', title: 'Kind', width: '96px', cell: (/** @type {any} */ row) => html`<span class="quiet">${KINDS[row.kind].one}</span>` },
-    { name: 'name', title: 'Name', cell: (/** @type {any} */ row) => html`${row.mark === 'waits' && html`<${Mark} kind="waits" /> `}<bdi>${row.name}</bdi>` },
-    ...(space === '*' ? [{ name: 'space', title: 'Space', width: '120px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
-    { name: 'note', title: 'Now', wide: true, cell: (/** @type {any} */ row) => html`<span class="quiet mono clip">${row.note ?? ''}</span>` }
+    { name: 'kind', width: '96px', cell: (/** @type {any} */ row) => html`<span class="quiet">${KINDS[row.kind].one}</span>` },
+    { name: 'name', cell: (/** @type {any} */ row) => html`${row.mark === 'waits' && html`<${Mark} kind="waits" /> `}<bdi>${row.name}</bdi>` },
+    ...(space === '*' ? [{ name: 'space', width: '120px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
+    { name: 'note', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="quiet mono clip">${row.note ?? ''}</span>` }
   ]
   if (all.length === 0) return html`<${Empty} why="Nothing is shared here yet: no documents, registers, counters, sets, maps, budgets or memories." command=${`shoal register set goal '"ship it"' --space ${space === '*' ? 'crew' : space}`} />`
   return html`

@@ -3,15 +3,12 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Panes } from '../kit/panes.js'
-import { Empty, Mark } from '../kit/states.js'
-import { Sentence } from '../kit/sentence.js'
+import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Crew } from './work/crew.js'
 import { LeaseView, Left } from './work/leases.js'
 import { worked } from './work/listing.js'
 import { QueueView } from './work/queues.js'
-import { Loaded } from './shared/states.js'
 
 export const title = 'Work'
 export const keys = [{ key: 'v l', says: 'show leases alone', does: () => refine({ kind: 'lease' }) }, { key: 'v w', says: 'show worklists alone', does: () => refine({ kind: 'worklist' }) },
@@ -24,8 +21,8 @@ export function View ({ space, path, query }) {
   // Leases are no objects of a space that a watch tells of, so they are read again now and then.
   const found = live(`work ${space}`, (signal) => worked(space, signal), { every: EVERY_MS })
   const [where, kind, ...names] = space === '*' ? path : [space, ...path]
-  const list = html`<${Loaded} of=${found} lines=${12}>${(/** @type {any} */ value) => html`<${List} space=${space} value=${value} query=${query}
-    chosen=${kind === undefined ? '' : JSON.stringify([where, kind, ...names])} />`}</${Loaded}>`
+  const list = html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any} */ value) => html`<${List} space=${space} value=${value} query=${query}
+    chosen=${kind === undefined ? '' : JSON.stringify([where, kind, ...names])} />`}</${Shown}>`
   const chosen = kind === undefined ? undefined
     : kind === 'crew' ? html`<${Crew} space=${where} />`
       : kind === 'lease' ? html`<${LeaseView} space=${where} name=${names[0]} />`
@@ -43,10 +40,10 @@ function List ({ space, value, query, chosen }) {
   const dead = total('worklist', 'dead') + total('inbox', 'dead')
   const link = (/** @type {string} */ kind, /** @type {number} */ number) => html`<a href=${address(space, 'work', [], { kind })}>${number}</a>`
   const columns = [
-    { name: 'kind', title: 'Kind', width: '88px', cell: (/** @type {any} */ row) => html`<span class="quiet">${row.kind}</span>` },
-    { name: 'name', title: 'Name', cell: (/** @type {any} */ row) => html`${row.dead > 0 && html`<${Mark} kind="stuck" /> `}<bdi>${row.title}</bdi>` },
-    ...(space === '*' ? [{ name: 'space', title: 'Space', width: '112px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
-    { name: 'now', title: 'Now', cell: (/** @type {any} */ row) => html`<${Now} row=${row} />` }
+    { name: 'kind', width: '88px', cell: (/** @type {any} */ row) => html`<span class="quiet">${row.kind}</span>` },
+    { name: 'name', cell: (/** @type {any} */ row) => html`${row.dead > 0 && html`<${Mark} kind="stuck" /> `}<bdi>${row.title}</bdi>` },
+    ...(space === '*' ? [{ name: 'space', width: '112px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
+    { name: 'now', cell: (/** @type {any} */ row) => html`<${Now} row=${row} />` }
   ]
   if (all.length === 0) return html`<${Empty} why="No work is under way here: no worklists, waiting messages, leases or crews." command=${`shoal worklist add jobs jobs '{"page": 1}' --space ${space === '*' ? 'crew' : space}`} />`
   return html`

@@ -2,17 +2,16 @@
 
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
-import { Duration, Time } from '../../kit/time.js'
-import { Id } from '../../kit/id.js'
+import { Duration, Id, Time } from '../../kit/time.js'
 import { Plot, short } from '../plot.js'
 import { ValueForm } from './form.js'
 import { observed } from './observed.js'
-import { Loaded } from './states.js'
+import { Shown } from '../../kit/states.js'
 
 /** @param {{ space: string, name: string }} props */
 export function BudgetView ({ space, name }) {
   const budget = live(`budget ${space}/${name}`, () => client().space(space).budget(name).get(), { space, kinds: ['budget'], every: 5000 })
-  return html`<${Loaded} of=${budget}>${(/** @type {any} */ state) => html`<${Budget} space=${space} name=${name} state=${state} />`}</${Loaded}>`
+  return html`<${Shown} of=${budget.value}>${(/** @type {any} */ state) => html`<${Budget} space=${space} name=${name} state=${state} />`}</${Shown}>`
 }
 
 /** @param {{ space: string, name: string, state: any }} props */

@@ -9,8 +9,7 @@
 import { Awareness, Y, WebsocketProvider } from '../../vendor/codemirror.js'
 import { html, useEffect, useMemo, useState } from '../../vendor/preact.js'
 import { act, acted, author, client, live } from '../../data.js'
-import { Loaded, Refused } from './states.js'
-import { Empty } from '../../kit/states.js'
+import { Empty, Refusal, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
 import { SharedText } from './editor.js'
@@ -53,7 +52,7 @@ function useEvents (emitter, event) {
 export function DocumentView ({ space, name, root, onRoot }) {
   const content = live(`document ${space}/${name}`, () => client().space(space).content(name), { space, kinds: ['document'] })
   const joined = useDocument(space, name)
-  return html`<${Loaded} of=${content}>${(/** @type {any} */ value) => {
+  return html`<${Shown} of=${content.value}>${(/** @type {any} */ value) => {
     const roots = Object.keys(value)
     if (roots.length === 0) return html`<${Empty} why="This document is empty." command=${`shoal doc edit ${name} --space ${space}`} />`
     const chosen = root !== undefined && Object.hasOwn(value, root) ? root : roots.find((each) => typeof value[each] === 'string') ?? roots[0]
@@ -61,10 +60,10 @@ export function DocumentView ({ space, name, root, onRoot }) {
       ${roots.length > 1 && html`<nav class="tabs" aria-label="Roots of the document">${roots.map((each) => html`
         <button type="button" class="tab" aria-current=${each === chosen ? 'page' : undefined} onClick=${() => onRoot(each)}>${each}</button>`)}</nav>`}
       ${typeof value[chosen] === 'string'
-        ? joined?.document ? html`<${Text} key=${chosen} ...${joined} space=${space} name=${name} root=${chosen} />` : joined?.error ? html`<${Refused} error=${joined.error} />` : html`<pre class="text">${value[chosen]}</pre>`
+        ? joined?.document ? html`<${Text} key=${chosen} ...${joined} space=${space} name=${name} root=${chosen} />` : joined?.error ? html`<${Refusal} error=${joined.error} />` : html`<pre class="text">${value[chosen]}</pre>`
         : html`<${Structure} space=${space} name=${name} root=${chosen} value=${value[chosen]} joined=${joined} />`}
       <${Conflicts} space=${space} name=${name} />`
-  }}</${Loaded}>`
+  }}</${Shown}>`
 }
 
 /** @param {any} props */
@@ -116,7 +115,7 @@ function Here ({ awareness, document }) {
   return html`<div class="here" role="status">
     <span class="people">${people.map(({ id, name, own }) => html`<span key=${id} class="person"><span class=${`swatch hue-${hueOf(name)}`}></span>${name}${own && ' (you)'}</span>`)}</span>
     <span class=${saved === 'ended' ? 'saved stuck' : 'saved quiet'}>${SAYS[saved]}</span>
-    ${document.failure && html`<${Refused} error=${document.failure} />`}
+    ${document.failure && html`<${Refusal} error=${document.failure} />`}
   </div>`
 }
 
@@ -147,5 +146,5 @@ function Conflicts ({ space, name }) {
       <span class="quiet">${each.lost_by && `by ${each.lost_by}`}</span> was lost</span> <${Time} ms=${each.wall_ms} />
       ${!each.path.includes('*') && html`<button type="button" class="small" onClick=${() => act(`restore ${space}/${name}`, ({ by, key }) => client().space(space).patch(name, [
         { op: 'add', path: '/' + each.path.map((/** @type {string} */ part) => part.replaceAll('~', '~0').replaceAll('/', '~1')).join('/'), value: each.lost }], { author: by, key }))}>take this one</button>`}
-    </li>`)}</ul>${undoing.value.state === 'refused' && html`<${Refused} error=${undoing.value.error} />`}</section>`
+    </li>`)}</ul>${undoing.value.state === 'refused' && html`<${Refusal} error=${undoing.value.error} />`}</section>`
 }

@@ -2,7 +2,7 @@
 
 import { html } from '../../vendor/preact.js'
 import { act, acted, draft, drop } from '../../data.js'
-import { Refused } from './states.js'
+import { Refusal } from '../../kit/states.js'
 
 /** The value that a text stands for: JSON if it is that, else the text itself. @param {string} text */
 export function valueOf (text) {
@@ -39,7 +39,7 @@ export function ValueForm ({ title, what, says, value = 'Value (JSON, or plain t
       <button type="submit" disabled=${state.state === 'running'}>${state.state === 'running' ? 'at work…' : button ?? title}</button>
     </div>
     <p class="quiet">${says}</p>
-    ${state.state === 'refused' && html`<${Refused} error=${state.error} />`}
+    ${state.state === 'refused' && html`<${Refusal} error=${state.error} />`}
     ${state.state === 'done' && html`<p class="quiet" role="status">Done.</p>`}
   </form>`
 }
@@ -49,6 +49,6 @@ export function Action ({ what, label, says, primary = false, run }) {
   const state = acted(what).value
   return html`<span class="act">
     <button type="button" class=${primary ? 'primary' : ''} title=${says} disabled=${state.state === 'running'} onClick=${() => act(what, run)}>${label}</button>
-    ${state.state === 'refused' && html`<${Refused} error=${state.error} />`}
+    ${state.state === 'refused' && html`<${Refusal} error=${state.error} />`}
   </span>`
 }

@@ -3,13 +3,11 @@
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { go, address, refine } from '../../router.js'
-import { Empty, Mark } from '../../kit/states.js'
-import { Time } from '../../kit/time.js'
+import { Confirm, Empty, Mark, Shown } from '../../kit/states.js'
+import { Duration, Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
-import { Confirm } from '../../kit/confirm.js'
 import { ValueForm } from './form.js'
 import { some } from './listing.js'
-import { Loaded } from './states.js'
 
 const LOOKED_MAX = 500
 
@@ -47,7 +45,7 @@ export function ItemsView ({ space, name, rest, query }) {
     <form class="search" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
       <label class="wide"><span class="hidden">Search memories</span><input type="search" value=${query.find ?? ''} placeholder="text, or field: value"
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></form>
-    <${Loaded} of=${found}>${(/** @type {any} */ page) => {
+    <${Shown} of=${found.value}>${(/** @type {any} */ page) => {
       const shown = page.items.filter((/** @type {any} */ item) => {
         const text = `${item.namespace.join(' ')} ${item.key} ${JSON.stringify(item.value)}`.toLowerCase()
         return texts.every((each) => text.includes(each))
@@ -58,7 +56,7 @@ export function ItemsView ({ space, name, rest, query }) {
           <a class="row-link" href=${address(space, 'shared', ['items', name, item.namespace.join('.'), item.key], query)}><code>${item.namespace.slice(1).join('.')}</code> <strong>${item.key}</strong>
             ${item.siblings.length > 1 && html`<${Mark} kind="waits" />`} <span class="clip quiet">${JSON.stringify(item.value)}</span> <${Time} ms=${item.updated_ms} /></a></li>`)}</ul>
         ${page.more && html`<p class="quiet">Only the first ${LOOKED_MAX} were looked through; name a field to look through all.</p>`}`
-    }}</${Loaded}>`
+    }}</${Shown}>`
 }
 
 /** @param {{ space: string, name: string, namespace: string[], itemKey: string }} props */
@@ -66,14 +64,14 @@ function Item ({ space, name, namespace, itemKey }) {
   const items = client().space(space).items
   const found = live(`item ${space}/${namespace.join('.')}/${itemKey}`, () => items.get(namespace, itemKey), { space, kinds: ['items'] })
   return html`<p><a href=${address(space, 'shared', ['items', name])}>all of ${name}</a></p>
-    <${Loaded} of=${found}>${(/** @type {any} */ item) => html`
-      <p class="quiet">put <${Time} ms=${item.created_ms} />, changed <${Time} ms=${item.updated_ms} />${item.expires_ms !== null && html`, expires <${Time} ms=${item.expires_ms} />`}</p>
+    <${Shown} of=${found.value}>${(/** @type {any} */ item) => html`
+      <p class="quiet">put <${Time} ms=${item.created_ms} />, changed <${Time} ms=${item.updated_ms} />${item.expires_ms !== null && html`, expires in <${Duration} ms=${Math.max(0, item.expires_ms - Date.now())} />`}</p>
       ${item.siblings.length > 1 && html`<p class="sentence"><${Mark} kind="waits" /> ${item.siblings.length} values were put at the same time.</p>`}
       ${(item.siblings.length > 1 ? item.siblings : [item]).map((/** @type {any} */ each) => html`<section class="sibling"><${Tree} value=${each.value} /></section>`)}
       <${ValueForm} title="Put another value" button="Put" what=${`put ${space}/${namespace.join('.')}/${itemKey}`} says="Replaces the value that is shown; refused if somebody wrote meanwhile."
         run=${(/** @type {any} */ _fields, /** @type {any} */ typed, /** @type {any} */ { key }) => items.put(namespace, itemKey, typed, { expect: item.version, key })} />
-      <${Confirm} label="Delete" says=${`Deletes ${itemKey} on every node. This cannot be undone.`} run=${async (/** @type {any} */ options) => {
-        await items.delete(namespace, itemKey, { key: options?.key })
+      <${Confirm} what=${`delete ${space}/${namespace.join('.')}/${itemKey}`} label="Delete" danger says=${`Deletes ${itemKey} on every node.`} run=${async (/** @type {any} */ options) => {
+        await items.delete(namespace, itemKey, { key: options.key })
         go(address(space, 'shared', ['items', name]))
-      }} />`}</${Loaded}>`
+      }} />`}</${Shown}>`
 }

@@ -7,18 +7,17 @@
 import { html, useState } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { Diff } from '../../kit/diff.js'
-import { Empty, Mark } from '../../kit/states.js'
+import { Empty, Mark, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
 import { Action, ValueForm } from './form.js'
-import { Loaded } from './states.js'
 
 /** @param {{ space: string, name: string }} props */
 export function RegisterView ({ space, name }) {
   const register = () => client().space(space).register(name)
   const value = live(`register ${space}/${name}`, () => register().get(), { space, kinds: ['register'] })
   const history = live(`history ${space}/${name}`, () => register().history(), { space, kinds: ['register'] })
-  return html`<${Loaded} of=${value}>${(/** @type {any} */ now) => html`
+  return html`<${Shown} of=${value.value}>${(/** @type {any} */ now) => html`
     ${now.siblings.length > 1
       ? html`<p class="sentence"><${Mark} kind="waits" /> ${now.siblings.length} values were set at the same time. Readers see the first one until somebody chooses.</p>`
       : now.siblings.length === 0 && html`<${Empty} why="This register has no value." command=${`shoal register set ${name} '"value"' --space ${space}`} />`}
@@ -32,7 +31,7 @@ export function RegisterView ({ space, name }) {
     </section>`)}
     <${History} values=${history.value.value} />
     <${ValueForm} title="Set another value" button="Set" what=${`assign ${space}/${name}`} says="Replaces what is shown here; refused if somebody wrote meanwhile. The value before stays in the history."
-      run=${(_fields, typed, { by: who, key }) => register().set(typed, { expect: now.version, by: who, key })} />`}</${Loaded}>`
+      run=${(_fields, typed, { by: who, key }) => register().set(typed, { expect: now.version, by: who, key })} />`}</${Shown}>`
 }
 
 /** @param {any[] | undefined} values @param {any} sibling */

@@ -3,8 +3,7 @@
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { address } from '../../router.js'
-import { Mark } from '../../kit/states.js'
-import { Loaded } from '../shared/states.js'
+import { Mark, Shown } from '../../kit/states.js'
 import { CREW, MACHINES, WAITS } from './listing.js'
 
 const EVERY_MS = 3000
@@ -47,7 +46,7 @@ export function Crew ({ space }) {
     return placed(state, leases)
   }, { space, kinds: ['thread'], every: EVERY_MS })
   return html`<article aria-label="Crew"><header><span class="quiet">crew</span><h2><bdi>${space}</bdi></h2></header>
-    <${Loaded} of=${found}>${(/** @type {any} */ crew) => html`<${Board} space=${space} ...${crew} />`}</${Loaded}></article>`
+    <${Shown} of=${found.value}>${(/** @type {any} */ crew) => html`<${Board} space=${space} ...${crew} />`}</${Shown}></article>`
 }
 
 /** @param {{ space: string, agents: Agent[], machines: any[] }} props */

@@ -3,11 +3,10 @@
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { address, refine } from '../../router.js'
-import { Empty, Mark } from '../../kit/states.js'
+import { Empty, Mark, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
 import { Action, ValueForm } from '../shared/form.js'
-import { Loaded } from '../shared/states.js'
 
 const SHOWN_MAX = 200
 const PARTS = /** @type {[string, string][]} */ ([['pending', 'to do'], ['dead', 'given up'], ['finished', 'done']])
@@ -21,7 +20,7 @@ export function QueueView ({ space, kind, thread, name, query }) {
   const what = `${kind} ${space}/${thread}/${name ?? ''}`
   const found = live(`${what} ${part}`, (signal) => queue.page({ part, limit: SHOWN_MAX, signal }), { space, kinds: ['thread'] })
   return html`<article aria-label=${`${kind} ${title}`}><header><span class="quiet">${kind}</span><h2><bdi>${title}</bdi></h2><a href=${address(space, 'threads', [thread])}>its thread</a></header>
-    <${Loaded} of=${found}>${(/** @type {any} */ page) => html`
+    <${Shown} of=${found.value}>${(/** @type {any} */ page) => html`
       <nav class="tabs" aria-label="Parts of the queue">${PARTS.map(([each, says]) => html`<button type="button" class="tab" aria-current=${each === part ? 'page' : undefined}
         onClick=${() => refine({ part: each })}>${page[each]} ${says}</button>`)}</nav>
       ${page.entries.length === 0 && html`<${Empty} why=${part === 'dead' ? 'Nothing was given up.' : part === 'finished' ? 'Nothing is done yet.' : 'Nothing is to do.'}
@@ -31,7 +30,7 @@ export function QueueView ({ space, kind, thread, name, query }) {
       <${ValueForm} title=${name === undefined ? 'Send a message' : 'Add an item'} button=${name === undefined ? 'Send' : 'Add'} what=${`add ${what}`}
         fields=${name === undefined ? [] : [{ name: 'key', label: 'Key' }]}
         says=${name === undefined ? 'The agent takes it when it looks into its inbox; take it out before that to undo it.' : 'A worker gets it once; an item with this key that is there stays as it is.'}
-        run=${(/** @type {any} */ { key: item }, /** @type {any} */ value, /** @type {any} */ { by, key }) => queue.add([{ key: item || undefined, value }], { by, key })} />`}</${Loaded}></article>`
+        run=${(/** @type {any} */ { key: item }, /** @type {any} */ value, /** @type {any} */ { by, key }) => queue.add([{ key: item || undefined, value }], { by, key })} />`}</${Shown}></article>`
 }
 
 /** @param {{ queue: any, what: string, entry: any, part: string, worklist: boolean }} props */
