@@ -60,8 +60,8 @@ function Node ({ cluster, name }) {
   const member = cluster.members.find((/** @type {any} */ each) => each.name === name)
   if (member === undefined) return html`<${Empty} why="No node of this name is in the list of members." command="shoal status --url URL" />`
   const own = member.state === 'self' ? cluster.node : undefined
-  return html`<article aria-label=${`node ${name}`}><header><span class="quiet">${member.part}</span><h2><bdi>${name}</bdi></h2>${member.node && html`<${Id} value=${member.node} />`}</header>
-    <p class="sentence"><${Mark} kind=${markOf(member)} /> ${said(member, cluster)}</p>
+  return html`<article aria-label=${`node ${name}`}><div class="head-line"><span class="quiet">${member.part}</span><h2><bdi>${name}</bdi></h2>${member.node && html`<${Id} value=${member.node} />`}</div>
+    <p class="says"><${Mark} kind=${markOf(member)} /> ${said(member, cluster)}</p>
     ${own === undefined ? html`<${Peer} member=${member} />` : html`<${Own} cluster=${cluster} node=${own} />`}
     <details><summary>How many operations of each origin it holds</summary><table class="plain"><thead><tr><th scope="col">origin</th><th scope="col" class="number">operations</th></tr></thead><tbody>
       ${Object.entries(member.vector).slice(0, 200).map(([origin, count]) => html`<tr><td><${Id} value=${origin} /></td><td class="number mono">${count}</td></tr>`)}</tbody></table></details></article>`

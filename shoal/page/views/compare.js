@@ -46,7 +46,7 @@ function Picker ({ space, query, runs }) {
       { name: 'runs', width: '56px', cell: (/** @type {any} */ row) => html`<span class="mono quiet">${on(row) || ''}</span>` }
     ]
     return html`<${Sentence}>${runs.length === 0 ? 'Choose what to compare' : html`<strong>${runs.length}</strong> ${runs.length === 1 ? 'run is' : 'runs are'} compared`} · ${threads.length} threads</${Sentence}>
-      <div class="filters"><label><span class="hidden">Find a thread</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a thread" onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
+      <div class="filters"><label><span class="sr">Find a thread</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a thread" onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
         ${runs.length > 0 && html`<button type="button" onClick=${() => refine({ of: '', with: '' })}>clear</button>`}</div>
       <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.name])} label="Threads to compare" onChoose=${(/** @type {any} */ row) => toggle(idOf(row.space, row.name, 'main', space))} />`
   }}</${Shown}>`
@@ -67,7 +67,7 @@ function Compared ({ space, all, query }) {
   const name = (/** @type {any} */ run) => (run.branch === 'main' ? run.thread : `${run.thread} · ${run.branch}`)
   const by = (/** @type {(run: any) => any} */ of) => (/** @type {any} */ a, /** @type {any} */ b) => { const [x, y] = [of(a), of(b)]; return x === y ? 0 : x === null || x === undefined ? 1 : y === null || y === undefined || x < y ? -1 : 1 }
   const columns = [
-    { name: 'run', of: name, cell: (/** @type {any} */ run, /** @type {number} */ at) => html`<span class=${`swatch lane-${at % 8}`}></span><a href=${address(run.space, 'threads', [run.thread])}><bdi>${name(run)}</bdi></a>` },
+    { name: 'run', of: name, cell: (/** @type {any} */ run, /** @type {number} */ at) => html`<span class=${`swatch hue-${at % 8}`}></span><a href=${address(run.space, 'threads', [run.thread])}><bdi>${name(run)}</bdi></a>` },
     { name: 'checkpoints', number: true, of: (/** @type {any} */ run) => run.checkpoints.length, cell: (/** @type {any} */ run) => `${run.checkpoints.length}${run.more ? '+' : ''}` },
     { name: 'took', number: true, of: (/** @type {any} */ run) => run.durationMs, cell: (/** @type {any} */ run) => html`<${Duration} ms=${run.durationMs} />` },
     { name: 'tokens', number: true, of: (/** @type {any} */ run) => run.tokens, cell: (/** @type {any} */ run) => run.tokens === null ? html`<span class="quiet">unknown</span>` : short(run.tokens) },
@@ -78,8 +78,8 @@ function Compared ({ space, all, query }) {
   const key = columns.find((column) => column.name === sort.replace(/^-/, ''))
   const ordered = runs.map((run, at) => ({ run, at }))
   if (key) ordered.sort((a, b) => by(key.of)(a.run, b.run) * (sort.startsWith('-') ? -1 : 1))
-  return html`<header><h2>Runs</h2><span class="row"><button type="button" onClick=${() => kept('runs.csv', 'text/csv', csv(rows))}>CSV</button>
-      <button type="button" onClick=${() => kept('runs.jsonl', 'application/x-ndjson', lines(rows))}>JSON Lines</button></span></header>
+  return html`<div class="head-line"><h2>Runs</h2><span class="row"><button type="button" onClick=${() => kept('runs.csv', 'text/csv', csv(rows))}>CSV</button>
+      <button type="button" onClick=${() => kept('runs.jsonl', 'application/x-ndjson', lines(rows))}>JSON Lines</button></span></div>
     ${all.filter(({ error }) => error).map((run) => html`<section><h3><bdi>${name(run)}</bdi></h3><${Refusal} error=${run.error} /></section>`)}
     <div class="scroll" tabindex="0" role="region" aria-label="Table of runs"><table class="plain runs"><thead><tr>${columns.map((column) => html`<th scope="col" class=${column.number ? 'number' : ''}
         aria-sort=${key === column ? (sort.startsWith('-') ? 'descending' : 'ascending') : undefined}><button type="button" class="link" onClick=${() => setSort(sort === column.name ? `-${column.name}` : column.name)}>${column.name}${key === column ? (sort.startsWith('-') ? ' ↓' : ' ↑') : ''}</button></th>`)}</tr></thead>
@@ -100,7 +100,7 @@ function Drawn ({ runs, scores, name, query }) {
     if (checkpoint === undefined) return null
     return what === 'time' ? checkpoint.wall_ms - run.checkpoints[0].wall_ms : numbers(checkpoint.metadata)[what] ?? null
   }
-  return html`<section><h3>By checkpoint</h3><nav class="tabs" aria-label="What is plotted">${ways.map((way) => html`<button type="button" class="tab" aria-current=${way === what ? 'page' : undefined} onClick=${() => refine({ plot: way })}>${way === 'time' ? 'time since the first' : way}</button>`)}</nav>
+  return html`<section><h3>By checkpoint</h3><div class="tabs" role="tablist" aria-label="What is plotted">${ways.map((way) => html`<button type="button" role="tab" aria-selected=${way === what} onClick=${() => refine({ plot: way })}>${way === 'time' ? 'time since the first' : way}</button>`)}</div>
     <${Plot} key=${what} time=${false} x=${x} unit=${what === 'time' ? (/** @type {number} */ ms) => ms > 0 ? span(ms) : '0' : short} says=${`${what === 'time' ? 'Time since the first checkpoint' : what} at each checkpoint, from the first on; the table has the last values.`}
       series=${runs.map((run, at) => ({ label: name(run), lane: at, values: x.map((_, index) => value(run, index)) }))} /></section>`
 }

@@ -50,7 +50,7 @@ function List ({ space, value, query, chosen }) {
       ${conflicts > 0 && html`<a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts}</a> ${conflicts === 1 ? 'register waits' : 'registers wait'} for somebody to choose a value · `}
       ${counts.map(([kind, count], /** @type {number} */ index) => html`${index > 0 && ' · '}<a href=${address(space, 'shared', [], { ...query, kind: String(kind) })}>${count}</a> ${count === 1 ? KINDS[kind].one : KINDS[kind].many}`)}
     </${Sentence}>
-    <div class="filters"><label><span class="hidden">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
+    <div class="filters"><label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
       ${query.kind && html`<button type="button" onClick=${() => refine({ kind: '' })}>only ${KINDS[query.kind]?.many ?? query.kind} ×</button>`}</div>
     <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, row.name])} chosen=${chosen}
@@ -65,7 +65,7 @@ const VIEWS = { register: RegisterView, counter: CounterView, set: SetView, map:
 function Chosen ({ space, kind, name, rest, query }) {
   const View = VIEWS[kind]
   return html`<article class="shared" aria-label=${`${KINDS[kind]?.one ?? kind} ${name}`}>
-    <header><span class="quiet">${KINDS[kind]?.one ?? kind}</span><h2><bdi>${name}</bdi></h2></header>
+    <div class="head-line"><span class="quiet">${KINDS[kind]?.one ?? kind}</span><h2><bdi>${name}</bdi></h2></div>
     ${kind === 'document'
       ? html`<${DocumentView} space=${space} name=${name} root=${query.root} onRoot=${(/** @type {string} */ root) => refine({ root })} />`
       : kind === 'items' ? html`<${ItemsView} space=${space} name=${name} rest=${rest} query=${query} />`

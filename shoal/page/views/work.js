@@ -52,7 +52,7 @@ function List ({ space, value, query, chosen }) {
       ${link('worklist', total('worklist', 'pending'))} to do in ${count('worklist')} ${count('worklist') === 1 ? 'worklist' : 'worklists'} · ${link('lease', count('lease'))} ${count('lease') === 1 ? 'lease is' : 'leases are'} held
       ${count('inbox') > 0 && html` · ${link('inbox', total('inbox', 'pending'))} ${total('inbox', 'pending') === 1 ? 'message waits' : 'messages wait'}`}
     </${Sentence}>
-    <div class="filters"><label><span class="hidden">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
+    <div class="filters"><label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
       ${query.kind && html`<button type="button" onClick=${() => refine({ kind: '' })}>only ${query.kind === 'inbox' ? 'inboxes' : `${query.kind}s`} ×</button>`}</div>
     <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, ...row.names])} chosen=${chosen} label="Work"

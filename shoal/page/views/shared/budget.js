@@ -23,7 +23,7 @@ function Budget ({ space, name, state }) {
   const left = rate > 0 ? last / rate * 1000 : undefined
   const share = (/** @type {number} */ amount) => `${Math.max(0, 100 * amount / Math.max(1, remaining)).toFixed(1)}%`
   return html`
-    <p class="sentence"><strong>${short(remaining)}</strong> of ${short(granted)} is left; ${short(spent)} was spent.
+    <p class="says"><strong>${short(remaining)}</strong> of ${short(granted)} is left; ${short(spent)} was spent.
       ${left !== undefined && html` At the pace of the last <${Duration} ms=${(now - began) * 1000} /> it lasts <${Duration} ms=${left} />.`}</p>
     <div class="bar" aria-hidden="true"><span class="bar-spent" style=${{ width: `${granted > 0 ? 100 * spent / granted : 0}%` }}></span></div>
     <${Plot} says=${html`Left over time, seen by this browser since <${Time} ms=${began * 1000} />${points.length < 2 ? '; a point is added when it changes' : ''}.`}

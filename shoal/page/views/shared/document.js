@@ -57,8 +57,8 @@ export function DocumentView ({ space, name, root, onRoot }) {
     if (roots.length === 0) return html`<${Empty} why="This document is empty." command=${`shoal doc edit ${name} --space ${space}`} />`
     const chosen = root !== undefined && Object.hasOwn(value, root) ? root : roots.find((each) => typeof value[each] === 'string') ?? roots[0]
     return html`
-      ${roots.length > 1 && html`<nav class="tabs" aria-label="Roots of the document">${roots.map((each) => html`
-        <button type="button" class="tab" aria-current=${each === chosen ? 'page' : undefined} onClick=${() => onRoot(each)}>${each}</button>`)}</nav>`}
+      ${roots.length > 1 && html`<div class="tabs" role="tablist" aria-label="Roots of the document">${roots.map((each) => html`
+        <button type="button" role="tab" aria-selected=${each === chosen} onClick=${() => onRoot(each)}>${each}</button>`)}</div>`}
       ${typeof value[chosen] === 'string'
         ? joined?.document ? html`<${Text} key=${chosen} ...${joined} space=${space} name=${name} root=${chosen} />` : joined?.error ? html`<${Refusal} error=${joined.error} />` : html`<pre class="text">${value[chosen]}</pre>`
         : html`<${Structure} space=${space} name=${name} root=${chosen} value=${value[chosen]} joined=${joined} />`}

@@ -42,15 +42,15 @@ export function ItemsView ({ space, name, rest, query }) {
   const found = live(`items ${space}/${name} ${JSON.stringify(filter)}`, () => some(items.search([name], { filter: Object.keys(filter).length > 0 ? filter : undefined }), LOOKED_MAX), { space, kinds: ['items'] })
   if (rest.length === 2) return html`<${Item} space=${space} name=${name} namespace=${rest[0].split('.')} itemKey=${rest[1]} />`
   return html`
-    <form class="search" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
-      <label class="wide"><span class="hidden">Search memories</span><input type="search" value=${query.find ?? ''} placeholder="text, or field: value"
+    <form class="find" role="search" onSubmit=${(/** @type {Event} */ event) => event.preventDefault()}>
+      <label class="wide"><span class="sr">Search memories</span><input type="search" value=${query.find ?? ''} placeholder="text, or field: value"
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></form>
     <${Shown} of=${found.value}>${(/** @type {any} */ page) => {
       const shown = page.items.filter((/** @type {any} */ item) => {
         const text = `${item.namespace.join(' ')} ${item.key} ${JSON.stringify(item.value)}`.toLowerCase()
         return texts.every((each) => text.includes(each))
       })
-      return html`<p class="sentence">${shown.length} of ${page.items.length}${page.more ? ' looked through' : ''} ${page.items.length === 1 ? 'memory' : 'memories'}</p>
+      return html`<p class="says">${shown.length} of ${page.items.length}${page.more ? ' looked through' : ''} ${page.items.length === 1 ? 'memory' : 'memories'}</p>
         ${shown.length === 0 && html`<${Empty} why=${query.find ? 'No memory has this text.' : 'There are no memories here.'} command=${`shoal items search ${name} --space ${space}`} />`}
         <ul class="rows">${shown.slice(0, 200).map((/** @type {any} */ item) => html`<li key=${`${item.namespace.join('.')} ${item.key}`}>
           <a class="row-link" href=${address(space, 'shared', ['items', name, item.namespace.join('.'), item.key], query)}><code>${item.namespace.slice(1).join('.')}</code> <strong>${item.key}</strong>
@@ -66,7 +66,7 @@ function Item ({ space, name, namespace, itemKey }) {
   return html`<p><a href=${address(space, 'shared', ['items', name])}>all of ${name}</a></p>
     <${Shown} of=${found.value}>${(/** @type {any} */ item) => html`
       <p class="quiet">put <${Time} ms=${item.created_ms} />, changed <${Time} ms=${item.updated_ms} />${item.expires_ms !== null && html`, expires in <${Duration} ms=${Math.max(0, item.expires_ms - Date.now())} />`}</p>
-      ${item.siblings.length > 1 && html`<p class="sentence"><${Mark} kind="waits" /> ${item.siblings.length} values were put at the same time.</p>`}
+      ${item.siblings.length > 1 && html`<p class="says"><${Mark} kind="waits" /> ${item.siblings.length} values were put at the same time.</p>`}
       ${(item.siblings.length > 1 ? item.siblings : [item]).map((/** @type {any} */ each) => html`<section class="sibling"><${Tree} value=${each.value} /></section>`)}
       <${ValueForm} title="Put another value" button="Put" what=${`put ${space}/${namespace.join('.')}/${itemKey}`} says="Replaces the value that is shown; refused if somebody wrote meanwhile."
         run=${(/** @type {any} */ _fields, /** @type {any} */ typed, /** @type {any} */ { key }) => items.put(namespace, itemKey, typed, { expect: item.version, key })} />

@@ -19,7 +19,7 @@ export function RegisterView ({ space, name }) {
   const history = live(`history ${space}/${name}`, () => register().history(), { space, kinds: ['register'] })
   return html`<${Shown} of=${value.value}>${(/** @type {any} */ now) => html`
     ${now.siblings.length > 1
-      ? html`<p class="sentence"><${Mark} kind="waits" /> ${now.siblings.length} values were set at the same time. Readers see the first one until somebody chooses.</p>`
+      ? html`<p class="says"><${Mark} kind="waits" /> ${now.siblings.length} values were set at the same time. Readers see the first one until somebody chooses.</p>`
       : now.siblings.length === 0 && html`<${Empty} why="This register has no value." command=${`shoal register set ${name} '"value"' --space ${space}`} />`}
     ${now.siblings.map((/** @type {any} */ sibling, /** @type {number} */ index) => html`<section class="sibling" key=${index} aria-label=${`value ${index + 1}`}>
       <p class="quiet">set <${Time} ms=${sibling.wall_ms} />${by(history.value.value, sibling)}${now.siblings.length > 1 && index === 0 && ', shown to readers'}</p>

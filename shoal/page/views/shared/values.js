@@ -33,7 +33,7 @@ export function SetView ({ space, name }) {
   const set = () => client().space(space).set(name)
   const members = live(`set ${space}/${name}`, () => some(set().members(), SHOWN_MAX), { space, kinds: ['set'] })
   return html`<${Shown} of=${members.value}>${(/** @type {any} */ { items, more }) => html`
-    <p class="sentence">${items.length}${more ? ' or more' : ''} ${items.length === 1 ? 'member' : 'members'}</p>
+    <p class="says">${items.length}${more ? ' or more' : ''} ${items.length === 1 ? 'member' : 'members'}</p>
     ${items.length === 0 && html`<${Empty} why="This set has no members." command=${`shoal set add ${name} '"a"' --space ${space}`} />`}
     <ul class="rows">${items.map((/** @type {any} */ member) => html`<li key=${JSON.stringify(member)}><span class="clip mono">${JSON.stringify(member)}</span>
       <${Action} what=${`remove ${space}/${name} ${JSON.stringify(member)}`} label="remove" says="Removes it on every node; add it again to undo." run=${({ key }) => set().alter({ remove: [member] }, { key })} /></li>`)}</ul>
@@ -47,7 +47,7 @@ export function MapView ({ space, name }) {
   const map = () => client().space(space).map(name)
   const entries = live(`map ${space}/${name}`, () => some(map().entries(), SHOWN_MAX), { space, kinds: ['map'] })
   return html`<${Shown} of=${entries.value}>${(/** @type {any} */ { items, more }) => html`
-    <p class="sentence">${items.length}${more ? ' or more' : ''} ${items.length === 1 ? 'key' : 'keys'}${conflicts(items)}</p>
+    <p class="says">${items.length}${more ? ' or more' : ''} ${items.length === 1 ? 'key' : 'keys'}${conflicts(items)}</p>
     ${items.length === 0 && html`<${Empty} why="This map has no keys." command=${`shoal map set ${name} key '"value"' --space ${space}`} />`}
     <ul class="rows entries">${items.map((/** @type {any} */ entry) => html`<li key=${entry.key}><${Entry} space=${space} name=${name} entry=${entry} /></li>`)}</ul>
     ${more && html`<p class="quiet">Only the first ${SHOWN_MAX} are shown.</p>`}

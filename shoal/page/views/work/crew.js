@@ -45,7 +45,7 @@ export function Crew ({ space }) {
     const [{ state }, leases] = await Promise.all([client().space(space).thread(CREW).load({ signal }), client().space(space).leases({ signal })])
     return placed(state, leases)
   }, { space, kinds: ['thread'], every: EVERY_MS })
-  return html`<article aria-label="Crew"><header><span class="quiet">crew</span><h2><bdi>${space}</bdi></h2></header>
+  return html`<article aria-label="Crew"><div class="head-line"><span class="quiet">crew</span><h2><bdi>${space}</bdi></h2></div>
     <${Shown} of=${found.value}>${(/** @type {any} */ crew) => html`<${Board} space=${space} ...${crew} />`}</${Shown}></article>`
 }
 
@@ -56,7 +56,7 @@ function Board ({ space, agents, machines }) {
   const free = agents.filter(({ machine }) => machine === '' || !machines.some(({ name }) => name === machine))
   const dead = machines.filter(({ alive }) => !alive).length
   return html`
-    <p class="sentence">${count('failed') > 0 && html`<strong>${count('failed')}</strong> failed · `}${count('running')} run, ${count('waiting')} wait, ${count('finished')} have finished
+    <p class="says">${count('failed') > 0 && html`<strong>${count('failed')}</strong> failed · `}${count('running')} run, ${count('waiting')} wait, ${count('finished')} have finished
       on ${machines.length - dead} ${machines.length - dead === 1 ? 'machine' : 'machines'}${dead > 0 ? `; ${dead} ${dead === 1 ? 'is' : 'are'} gone` : ''}.</p>
     <div class="columns" tabindex="0" role="region" aria-label="Machines">
       ${machines.map(({ name, alive, drained, capacity, labels }) => html`<section key=${name} class="column">

@@ -24,10 +24,10 @@ export function Left ({ lease }) {
 /** @param {{ space: string, name: string }} props */
 export function LeaseView ({ space, name }) {
   const found = live(`lease ${space}/${name}`, async (signal) => (await client().space(space).leases({ signal })).find(({ lease }) => lease === name) ?? null, { every: EVERY_MS })
-  return html`<article aria-label=${`lease ${name}`}><header><span class="quiet">lease</span><h2><bdi>${name}</bdi></h2></header>
+  return html`<article aria-label=${`lease ${name}`}><div class="head-line"><span class="quiet">lease</span><h2><bdi>${name}</bdi></h2></div>
     <${Shown} of=${found.value}>${(/** @type {any} */ lease) => lease === null
       ? html`<${Empty} why="Nobody holds this lease." command=${`shoal lease run ${name} --space ${space} -- PROGRAM`} />`
-      : html`<p class="sentence"><${Mark} kind=${lease.held ? 'well' : 'unknown'} /> <bdi>${lease.holder || 'unknown'}</bdi> holds it; <${Left} lease=${lease} /> unless it is renewed.</p>
+      : html`<p class="says"><${Mark} kind=${lease.held ? 'well' : 'unknown'} /> <bdi>${lease.holder || 'unknown'}</bdi> holds it; <${Left} lease=${lease} /> unless it is renewed.</p>
         <dl class="facts"><dt>for</dt><dd>${lease.thread ? html`the thread <a href=${address(space, 'threads', [name])}><bdi>${name}</bdi></a>` : 'a purpose of its name'}</dd>
           <dt>renewed for</dt><dd><${Duration} ms=${lease.ttl * 1000} /></dd><dt>fencing number</dt><dd class="mono">${lease.fence}</dd>
           <dt>waiting</dt><dd>${lease.waiting.length === 0 ? 'nobody' : html`<ol class="plain">${lease.waiting.map((/** @type {string} */ each) => html`<li><bdi>${each}</bdi></li>`)}</ol>`}</dd></dl>

@@ -19,10 +19,10 @@ export function QueueView ({ space, kind, thread, name, query }) {
   const part = /** @type {'pending' | 'dead' | 'finished'} */ (PARTS.some(([each]) => each === query.part) ? query.part : 'pending')
   const what = `${kind} ${space}/${thread}/${name ?? ''}`
   const found = live(`${what} ${part}`, (signal) => queue.page({ part, limit: SHOWN_MAX, signal }), { space, kinds: ['thread'] })
-  return html`<article aria-label=${`${kind} ${title}`}><header><span class="quiet">${kind}</span><h2><bdi>${title}</bdi></h2><a href=${address(space, 'threads', [thread])}>its thread</a></header>
+  return html`<article aria-label=${`${kind} ${title}`}><div class="head-line"><span class="quiet">${kind}</span><h2><bdi>${title}</bdi></h2><a href=${address(space, 'threads', [thread])}>its thread</a></div>
     <${Shown} of=${found.value}>${(/** @type {any} */ page) => html`
-      <nav class="tabs" aria-label="Parts of the queue">${PARTS.map(([each, says]) => html`<button type="button" class="tab" aria-current=${each === part ? 'page' : undefined}
-        onClick=${() => refine({ part: each })}>${page[each]} ${says}</button>`)}</nav>
+      <div class="tabs" role="tablist" aria-label="Parts of the queue">${PARTS.map(([each, says]) => html`<button type="button" role="tab" aria-selected=${each === part}
+        onClick=${() => refine({ part: each })}>${page[each]} ${says}</button>`)}</div>
       ${page.entries.length === 0 && html`<${Empty} why=${part === 'dead' ? 'Nothing was given up.' : part === 'finished' ? 'Nothing is done yet.' : 'Nothing is to do.'}
         command=${part !== 'pending' ? '' : name === undefined ? `shoal inbox send ${thread} '"hello"' --space ${space}` : `shoal worklist add ${thread} ${name} '{"page": 1}' --space ${space}`} />`}
       <ul class="rows">${page.entries.map((/** @type {any} */ entry) => html`<li key=${entry.id}><${Entry} queue=${queue} what=${what} entry=${entry} part=${part} worklist=${name !== undefined} /></li>`)}</ul>
