@@ -39,7 +39,7 @@ export function Id ({ value }) {
     setCopied(true)
     setTimeout(() => setCopied(false), 1200)
   }
-  return html`<button class="id" title=${`${value}\nClick copies it`} aria-label=${`Copy ${value}`} onClick=${copy}>${copied ? 'copied' : eight(value)}</button>`
+  return html`<button class="id" title=${`${value}\nClick copies it`} aria-label=${`Copy ${eight(value)}`} onClick=${copy}>${copied ? 'copied' : eight(value)}</button>`
 }
 
 /** Ids of checkpoints begin with their time, which many share: their last digits tell them apart. @param {string} id */

@@ -79,7 +79,7 @@ function said (member, cluster) {
 /** @param {{ member: any }} props */
 function Peer ({ member }) {
   const points = observed(`lag ${member.name}`, [member.lag_ms ?? -1])
-  return html`<dl class="facts"><dt>linked</dt><dd><${Time} ms=${member.linked_ms} /></dd><dt>holds</dt><dd class="mono">${member.operations ?? 'unknown'}</dd><dt>lacks</dt><dd class="mono">${member.lacks ?? 'unknown'}</dd>
+  return html`<dl class="facts"><dt>linked</dt><dd><${Time} ms=${member.linked_ms} /> ago</dd><dt>holds</dt><dd class="mono">${member.operations ?? 'unknown'}</dd><dt>lacks</dt><dd class="mono">${member.lacks ?? 'unknown'}</dd>
       <dt>has, and this node lacks</dt><dd class="mono">${member.ahead ?? 'unknown'}</dd><dt>clock ahead</dt><dd class="mono">${member.clock_ms === null ? 'unknown' : `${member.clock_ms} ms`}</dd>
       <dt>waits to be sent</dt><dd class="mono">${bytes(member.waiting_bytes)}</dd><dt>pushes dropped</dt><dd class="mono">${member.dropped}</dd></dl>
     <${Plot} says=${html`Lag, seen by this browser since <${Time} ms=${points[0][0] * 1000} />; a gap: unknown.`} x=${points.map(([at]) => at)} unit=${(/** @type {number} */ ms) => `${short(ms)} ms`}
@@ -89,10 +89,10 @@ function Peer ({ member }) {
 /** @param {{ cluster: any, node: any }} props */
 function Own ({ cluster, node }) {
   const points = observed('bytes on disk', [node.bytes_on_disk, node.operations])
-  return html`<dl class="facts"><dt>version</dt><dd class="mono">${node.version}</dd><dt>started</dt><dd><${Time} ms=${node.started_ms} /></dd><dt>on disk</dt><dd class="mono">${bytes(node.bytes_on_disk)}</dd>
+  return html`<dl class="facts"><dt>version</dt><dd class="mono">${node.version}</dd><dt>started</dt><dd><${Time} ms=${node.started_ms} /> ago</dd><dt>on disk</dt><dd class="mono">${bytes(node.bytes_on_disk)}</dd>
       <dt>spaces</dt><dd class="mono">${node.spaces}</dd><dt>operations, this opening</dt><dd class="mono">${node.operations}</dd><dt>group commits</dt><dd class="mono">${node.commits}</dd>
       <dt>sessions</dt><dd class="mono">${node.connections}</dd><dt>epoch of the members</dt><dd class="mono">${cluster.epoch}</dd><dt>quorum</dt><dd class="mono">${cluster.quorum} of ${cluster.size}</dd>
       <dt>waits to be swept</dt><dd class="mono">${node.garbage}</dd><dt>repaired</dt><dd class="mono">${node.repaired}</dd>
-      <dt>digest of all it holds</dt><dd><${Id} value=${cluster.digest} /></dd>${figures(node)}</dl>
+      <dt>digest of all it holds</dt><dd>${cluster.digest ? html`<${Id} value=${cluster.digest} />` : 'not known yet'}</dd>${figures(node)}</dl>
     <${Plot} says=${html`Bytes on its disk, seen by this browser since <${Time} ms=${points[0][0] * 1000} />.`} x=${points.map(([at]) => at)} unit=${bytes} series=${[{ label: 'on disk', values: points.map(([, [size]]) => size) }]} />`
 }

@@ -62,7 +62,7 @@ function Runs ({ space, runs, query }) {
 function Compared ({ space, all, query }) {
   const [sort, setSort] = useState('')
   const runs = all.filter(({ error }) => error === undefined)
-  const scores = [...new Set(runs.flatMap((run) => Object.keys(run.scores)))].sort().slice(0, 12)
+  const scores = [...new Set(runs.flatMap((run) => Object.keys(run.scores)))].filter((name) => name !== 'tokens').sort().slice(0, 12)
   const rows = table(runs, scores)
   const name = (/** @type {any} */ run) => (run.branch === 'main' ? run.thread : `${run.thread} · ${run.branch}`)
   const by = (/** @type {(run: any) => any} */ of) => (/** @type {any} */ a, /** @type {any} */ b) => { const [x, y] = [of(a), of(b)]; return x === y ? 0 : x === null || x === undefined ? 1 : y === null || y === undefined || x < y ? -1 : 1 }

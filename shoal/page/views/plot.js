@@ -16,7 +16,13 @@ const colour = (name) => getComputedStyle(document.documentElement).getPropertyV
  * @param {{ says: string, x: number[], series: { label: string, values: (number | null)[], lane?: number, dash?: boolean, steps?: boolean }[], time?: boolean, unit?: (value: number) => string }} props
  *   `x`: seconds since 1970 if `time`, ascending.
  */
-export function Plot ({ says, x, series, time = true, unit = short }) {
+export function Plot (props) {
+  // One point is no course of things.
+  return props.x.length < 2 ? html`<p class="quiet">${props.says}</p>` : html`<${Drawn} ...${props} />`
+}
+
+/** @param {Parameters<typeof Plot>[0]} props */
+function Drawn ({ says, x, series, time = true, unit = short }) {
   const host = useRef(/** @type {any} */ (null))
   const plot = useRef(/** @type {any} */ (null))
   const shape = series.map(({ label }) => label).join('\n')

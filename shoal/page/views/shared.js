@@ -48,7 +48,7 @@ function List ({ space, value, query, chosen }) {
   return html`
     <${Sentence}>
       ${conflicts > 0 && html`<a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts}</a> ${conflicts === 1 ? 'register waits' : 'registers wait'} for somebody to choose a value · `}
-      ${counts.map(([kind, count], /** @type {number} */ index) => html`${index > 0 && ' · '}<a href=${address(space, 'shared', [], { ...query, kind: String(kind) })}>${count}</a> ${count === 1 ? KINDS[kind].one : KINDS[kind].many}`)}
+      ${counts.map(([kind, count], /** @type {number} */ index) => html`<span class="whole"><a href=${address(space, 'shared', [], { ...query, kind: String(kind) })}>${count}</a> ${count === 1 ? KINDS[kind].one : KINDS[kind].many}${index < counts.length - 1 && ' ·'}</span> `)}
     </${Sentence}>
     <div class="filters"><label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>

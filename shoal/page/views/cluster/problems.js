@@ -27,7 +27,7 @@ export function problems (cluster, members) {
   }
   for (const each of cluster.clocks) add('waits', each, 'chronyc tracking   # on that machine')
   for (const each of cluster.differing) add('stuck', each, 'shoal verify DIR   # with the node stopped')
-  for (const each of cluster.disagreements) add('stuck', each, `shoal cluster members ${at}`)
+  for (const each of cluster.disagreements) add('stuck', each, `shoal status ${at}`)
   for (const each of cluster.quarantined.slice(-5)) add('stuck', each, `shoal status ${at}`)
   for (const each of cluster.truncated.slice(0, 5)) add('waits', each, `shoal status ${at}`)
   for (const each of cluster.learning) add('waits', each, '')
