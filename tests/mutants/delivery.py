@@ -13,6 +13,7 @@ from shoal.cluster.operation import Reach, Readiness, readiness
 from shoal.cluster.replication import Replication
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, VersionVector
+from shoal.node.peers import incoming
 from shoal.node.peers.incoming import _Ahead
 from tests.mutants.mutant import Mutant
 
@@ -47,6 +48,7 @@ def applied_again(patch: pytest.MonkeyPatch) -> None:
         return Readiness.READY if state is Readiness.SEEN else state
 
     _readiness(patch, forgetful)
+    patch.setattr(incoming, "readiness", forgetful)
     patch.setattr(operation, "chain", lambda *_: bytes(32))
     patch.setattr("shoal.node.peers.incoming._check_body", lambda *_: None)
 

@@ -16,7 +16,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.counter import state as counter
 from shoal.kinds.counter.handler import Counters
 from shoal.kinds.register import state as register
-from shoal.kinds.register.state import Assign
+from shoal.kinds.register.state import Assign, AssignBy
 from shoal.kinds.worklist import state as queue
 from shoal.node.database import Database
 from shoal.node.handler import Applied, View
@@ -73,10 +73,12 @@ def a_failed_add_counts_when_it_is_sent_again(patch: pytest.MonkeyPatch) -> None
 def the_last_of_concurrent_assigns_wins(patch: pytest.MonkeyPatch) -> None:
     sound = register.apply
 
-    def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+    def apply(rows: Rows, stamp: Stamp, assign: Assign | AssignBy) -> None:
         sound(rows, stamp, assign)
         register.store(rows, register.entries(rows)[-1:])
 
+    # Under its name, too: `apply_by` calls it.
+    patch.setattr(register, "apply", apply)
     patch_applier(patch, Assign, apply)
 
 

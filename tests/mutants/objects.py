@@ -18,7 +18,7 @@ from shoal.kinds.journal.state import journal
 from shoal.kinds.journal.state.events import EVENT
 from shoal.kinds.journal.state.journal import Cursor
 from shoal.kinds.register import state as register
-from shoal.kinds.register.state import Assign
+from shoal.kinds.register.state import Assign, AssignBy
 from shoal.kinds.thread.serving.saves import Saves
 from shoal.kinds.thread.state import dag
 from shoal.kinds.thread.state.dag import Head
@@ -48,10 +48,12 @@ def a_counter_keeps_the_claim_that_lost(patch: pytest.MonkeyPatch) -> None:
 def a_register_keeps_the_last_that_came(patch: pytest.MonkeyPatch) -> None:
     sound = register.apply
 
-    def apply(rows: Rows, stamp: Stamp, assign: Assign) -> None:
+    def apply(rows: Rows, stamp: Stamp, assign: Assign | AssignBy) -> None:
         rows.delete(register.SIBLINGS)
         sound(rows, stamp, assign)
 
+    # Under its name, too: `apply_by` calls it.
+    patch.setattr(register, "apply", apply)
     patch_applier(patch, Assign, apply)
 
 
