@@ -29,8 +29,8 @@ REVISION ?= HEAD~1
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: told-of-demo $(RUN)  ## Survey the standard library with nine agents on three nodes, and kill one.
-	@$(BIN)/shoal demo
+demo: told-of-demo $(RUN)  ## Survey the standard library with nine agents on three nodes, and kill one; WATCH=1 leaves them running.
+	@$(BIN)/shoal demo $(if $(WATCH),--watch)
 
 told-of-demo:
 	@echo "Nine agents read the modules of Python's standard library, on three nodes that are processes on this machine. Midway one node is"

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,8 +58,8 @@ _SWITCH_INTERVAL_S = 0.0005
 _COLLECTED_AFTER = 7000
 
 
-async def serving(data: Path, config: Config) -> signal.Signals:
-    """Serve until a signal comes, and return it.
+async def serving(data: Path, config: Config, *, ready: Callable[[str], None] = lambda _: None) -> signal.Signals:
+    """Serve until a signal comes, and return it. `ready` is called with the URL once the node answers there.
 
     Raises:
         InvalidConfig: it cannot listen on the configured address, or its TLS files, the keys of tokens or the cluster's key
@@ -97,6 +98,7 @@ async def serving(data: Path, config: Config) -> signal.Signals:
             gc.freeze()
             log.info("ready", url=listener.url, data=str(data), version=shoal.__version__)
             typer.echo(listener.url)
+            ready(listener.url)
             caught = await stopping
             log.info("stopping", signal=caught.name)
         finally:

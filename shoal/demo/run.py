@@ -39,6 +39,7 @@ class Options(NamedTuple):
     urls: Sequence[str] = ()  # Nodes that run already.
     access: Access = Access()
     keep: bool = False  # Keep the directory, and let the cluster run.
+    watch: bool = False  # Let the cluster run until somebody interrupts it.
     command: Sequence[str] = CREW
 
 
@@ -58,6 +59,10 @@ async def run_demo(options: Options, *, console: Console, random: Random, now_s:
     try:
         async with cluster(data, size=size, name=name, temporary=not options.keep) as nodes:
             agreed = await _survey(options, modules, data, nodes, console=console, random=random, now_s=now_s)
+            if options.watch:
+                urls = ", ".join(f"{node.url}/" for node in nodes)
+                console.print(f"Look at it at {urls}, and end it with Ctrl-C.", highlight=False, soft_wrap=True)
+                await asyncio.Event().wait()
             for node in nodes if options.keep else []:
                 node.release()
     finally:
@@ -87,6 +92,8 @@ async def _survey(
             stores = f"{len(urls)} nodes" if urls else "one embedded store"
             where = "" if data is None else f" in {data}"
             screen.say(f"{options.agents} agents survey {len(modules)} modules of {root} on {stores}{where}")
+            if nodes:
+                screen.say(f"Watch them in a browser at {nodes[-1].url}/")
             directory = str(data) if options.embedded else ""
             plans = [
                 Plan(

@@ -8,7 +8,9 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
 from typer.testing import CliRunner
@@ -17,7 +19,7 @@ import shoal
 from shoal.cli import serving
 from shoal.cli.main import app
 from shoal.config import Config
-from tests.cli.conftest import PATIENCE_S, Running, clean_environment, served
+from tests.cli.conftest import PATIENCE_S, Running, clean_environment, running, served
 from tests.support import forked
 
 NO_STORE = {"SHOAL_DATA": None, "SHOAL_CONFIG": None}
@@ -142,3 +144,33 @@ async def test_settings_of_the_environment_reach_the_node(tmp_path: Path) -> Non
             batch.counter("n").add(1)
             with pytest.raises(shoal.errors.TooLarge):
                 await batch.commit()
+
+
+def test_a_directory_is_shown_in_a_browser(tmp_path: Path) -> None:
+    with served(tmp_path / "state") as (process, _):  # It makes the directory.
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE_S)
+    opened = tmp_path / "opened"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {opened}.new && mv {opened}.new {opened}\n')
+    browser.chmod(0o700)
+    wrong = {"SHOAL_JOIN": "127.0.0.1:1", "SHOAL_LISTEN_HOST": "0.0.0.0"}
+    with running("ui", "--data", str(tmp_path / "state"), config={**wrong, "BROWSER": str(browser)}) as (process, url):
+        assert url.startswith("http://127.0.0.1:")
+        with urlopen(Request(url, headers={"Accept": "text/html"}), timeout=PATIENCE_S) as page:
+            assert b"ui/app.js" in page.read()
+        deadline = time.monotonic() + PATIENCE_S
+        while not opened.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert opened.read_text() == url
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (130, "")
+
+
+def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["ui", "--data", str(tmp_path / "none"), "--no-browser"])
+    assert result.exit_code == 1
+    assert "there is no directory" in result.stderr
+    assert not (tmp_path / "none").exists()

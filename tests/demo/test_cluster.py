@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -49,6 +50,22 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
             os.kill(pid, signal.SIGTERM)
         while processes_of(place):
             time.sleep(0.05)
+
+
+def test_a_watched_demo_says_where_and_ends_with_an_interrupt(tmp_path: Path) -> None:
+    with running(tmp_path, "--limit", "12", "--watch") as process:
+        said = ""
+        assert process.stdout is not None
+        while "end it with Ctrl-C" not in said:
+            said += (line := process.stdout.readline())
+            assert line, said
+        url = re.findall(r"http://127.0.0.1:\d+/", said)[-1]
+        with urlopen(Request(url, headers={"Accept": "text/html"}), timeout=PATIENCE_S) as page:
+            assert b"ui/app.js" in page.read()
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    assert_nothing_is_left(tmp_path)
 
 
 async def read_nodes(kept: Kept) -> dict[str, Found]:

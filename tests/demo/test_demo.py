@@ -158,7 +158,7 @@ async def test_a_kept_store_can_be_looked_at(monkeypatch: pytest.MonkeyPatch, tm
 
 
 def test_running_nodes_and_nodes_of_its_own_are_refused_together() -> None:
-    for option in ("--embedded", "--keep"):
+    for option in ("--embedded", "--keep", "--watch"):
         result = CliRunner().invoke(app, ["demo", "--url", "http://127.0.0.1:1", option])
         assert result.exit_code == 2
         assert "--url names nodes that run already" in re.sub(r"[\s│]+", " ", result.stderr)

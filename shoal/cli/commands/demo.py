@@ -43,6 +43,9 @@ def demo(
             "--keep", help="Leave the nodes running (or keep the embedded store), and print commands to inspect them."
         ),
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Leave the nodes running until Ctrl-C, to look at them in a browser.")
+    ] = False,
 ) -> None:
     """Kill one of three nodes under nine working agents, and check that nothing was lost.
 
@@ -50,6 +53,8 @@ def demo(
     module, keeps a journal, and shares one document and six counters with the others. Part-way one node is killed with
     kill -9: its agents fail over to the others and resume. Later it is started again, and catches up. At the end all
     nodes must hold the same, and an independent recount must agree with every figure.
+
+    The address that it prints shows all of that in a browser while it happens. docs/PAGE.md.
 
     With --url it works at your own nodes: kill one yourself. A second run resumes there, and has nothing left to do.
 
@@ -61,11 +66,15 @@ def demo(
     from shoal.demo.run import Options, run_demo
 
     urls = [each.strip().rstrip("/") for each in url.split(",") if each.strip()]
-    if urls and (embedded or keep):
-        raise typer.BadParameter("--url names nodes that run already: leave out --embedded and --keep. Nothing was written.")
+    if urls and (embedded or keep or watch):
+        raise typer.BadParameter(
+            "--url names nodes that run already: leave out --embedded, --keep and --watch. Nothing was written."
+        )
+    if embedded and watch:
+        raise typer.BadParameter("--watch is for nodes. With --embedded use --keep, and then `shoal ui`.")
     token = token_file.get()
     access = Access(None if token is None else str(token), tls_ca.get())
-    options = Options(agents=agents, limit=limit, embedded=embedded, urls=urls, keep=keep, access=access)
+    options = Options(agents=agents, limit=limit, embedded=embedded, urls=urls, keep=keep, watch=watch, access=access)
     work = run_demo(options, console=Console(), random=SystemRandom(), now_s=time.monotonic)
     try:
         agreed = execute(interruptible(work))

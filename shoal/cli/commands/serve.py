@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from threading import Thread
 from typing import Annotated
 
 import typer
@@ -43,6 +44,7 @@ Assignments = Annotated[
 def register(app: typer.Typer) -> None:
     """Add the commands to `app`, and those that make certificates and tokens for nodes."""
     app.command(rich_help_panel=PANEL)(serve)
+    app.command(rich_help_panel=PANEL)(ui)
     app.command(rich_help_panel=PANEL)(mcp)
     app.add_typer(tokens.commands(), name="token", rich_help_panel=PANEL)
     app.add_typer(certificates.commands(), name="tls", rich_help_panel=PANEL)
@@ -146,6 +148,45 @@ def serve(
     logs.configure(chosen.log_level)
     logs.warn(settings.unknown_variables(os.environ))
     caught = execute(serving(data, chosen))
+    if caught is signal.SIGINT:
+        raise typer.Exit(128 + caught)
+
+
+def ui(
+    data: Annotated[
+        Path,
+        typer.Option("--data", envvar="SHOAL_DATA", metavar="DIR", help="The directory of a store that nobody has open."),
+    ],
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the address.")] = False,
+) -> None:
+    """Show a store's directory in a browser: its agents, what they did, and what they wait for.
+
+    It serves the directory as a node on a free port that only this machine reaches, until Ctrl-C, and opens the page there.
+    Nodes that run show the same page at their own addresses. docs/PAGE.md.
+
+    Example: shoal ui --data ./state
+    """
+    if not data.is_dir():
+        raise failure(f"there is no directory {str(data)!r}. Nothing was written. `shoal serve` makes one.")
+    try:
+        flags = [*_before_the_command(), *settings.given_listen("127.0.0.1:0")]
+        # What a node's environment says besides, such as whom to join, is not for a look at its directory.
+        key = {name: value for name, value in os.environ.items() if name == "SHOAL_ENCRYPTION_KEY"}
+        chosen = settings.load(flags=flags, environment=key, file=None)
+    except InvalidConfig as error:
+        raise failure(error.message) from None
+    # Imported here, because no other command needs them, and all would start more slowly.
+    import webbrowser
+
+    from shoal.cli.serving import serving
+
+    def ready(url: str) -> None:
+        if not no_browser:
+            # In a thread of its own: some browsers let their caller wait.
+            Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+
+    logs.configure("warning")
+    caught = execute(serving(data, chosen, ready=ready))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
 
