@@ -34,6 +34,9 @@ PROTOCOL_OLDEST = 3  # That is spoken here: the last release's. Of two versions 
 COALESCED_BYTES_MAX = 256 * 1024
 """The size up to which frames share a message. A larger one saves nothing, and its first frame would wait for its last."""
 
+FIELDS_MAX = 64
+"""The fields of a request, or of a part of one: several times as many as any has."""
+
 Detail = dict[str, str | int | float | list[str] | None]
 
 
@@ -428,6 +431,8 @@ def _check_together(raw: Raw | bytes) -> None:
     Raises:
         TooLarge: they are more than its field allows.
     """
+    if _length(raw) > FIELDS_MAX:
+        raise too_many(None, FIELDS_MAX)
     place, name, most = _TOGETHER.get(str(_tag(raw)), (0, "", 0))
     if not most:
         return
@@ -435,6 +440,8 @@ def _check_together(raw: Raw | bytes) -> None:
     if not parts or _length(parts[0]) > most:
         return  # The decoder refuses it.
     for part in _raws(parts[0]):
+        if _length(part) > FIELDS_MAX:
+            raise too_many(name, FIELDS_MAX)
         left -= sum(_length(each) for each in _raws(part))
         if left < 0:
             raise too_many_together(name, most)
@@ -446,18 +453,23 @@ _raws = msgspec.msgpack.Decoder(list[Raw]).decode
 def _length(raw: Raw | bytes) -> int:
     """The number of elements of a packed list or map, by its head; 0 if it is neither."""
     head = bytes(memoryview(raw)[:5])
-    kind = head[0]
+    kind = head[0] if head else 0
     if 0x80 <= kind <= 0x9F:
         return kind & 0x0F
     size = {0xDC: 2, 0xDD: 4, 0xDE: 2, 0xDF: 4}.get(kind, 0)
     return int.from_bytes(head[1 : 1 + size], "big")
 
 
-def _tag(raw: Raw | bytes) -> Any:
+class _Tagged(Struct, array_like=True):
+    """A request of which nothing is made but the tag, however many fields it has."""
+
+    tag: str
+
+
+def _tag(raw: Raw | bytes) -> str | None:
     try:
-        first = msgspec.msgpack.decode(raw, type=list[Raw])[0]
-        return msgspec.msgpack.decode(first)
-    except (*_UNDECODABLE, IndexError, TypeError):
+        return msgspec.msgpack.decode(raw, type=_Tagged).tag
+    except _UNDECODABLE:
         return None
 
 

@@ -7,6 +7,7 @@ import io
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from shoal.values.stepped import STEP_PARTS
@@ -51,6 +52,29 @@ async def test_a_body_of_too_many_entries_is_refused(rest: Rest) -> None:
     status, problem = await rest("POST", f"{SPACE}/threads/t/checkpoints", **sent(body))
     assert (status, problem["code"]) == (413, "too-large")
     assert not rest.served.session.asked
+
+
+async def test_a_packed_body_of_too_many_entries_is_refused(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = {"Content-Type": "application/msgpack"}
+    few = {f"c{nth}": 0 for nth in range(16_000)}
+    writes = [{"op": "save", "thread": "{t}", "state": few}] * 7
+    for path, body in (
+        ("batch", {"writes": writes}),
+        ("threads/t/checkpoints", {"append": {"a": [0] * (NODES_MAX + 1)}}),
+        ("threads/t/checkpoints", {"state": {}, "metadata": {f"c{nth}": 0 for nth in range(NODES_MAX + 1)}}),
+    ):
+        monkeypatch.setattr(msgspec.msgpack, "decode", lambda *_, **__: pytest.fail("it was decoded"))
+        sent = {"data": io.BytesIO(msgspec.msgpack.encode(body)), "headers": headers}
+        status, problem = await rest("POST", f"{SPACE}/{path}", **sent)
+        monkeypatch.undo()
+        assert (status, problem["code"]) == (413, "too-large"), path
+    assert not rest.served.session.asked
+
+
+async def test_a_large_packed_value_is_taken(rest: Rest) -> None:
+    packed = {"data": io.BytesIO(msgspec.msgpack.encode({"value": [0] * (NODES_MAX + 1)}))}
+    status, _ = await rest("PUT", f"{SPACE}/registers/r", **packed, headers={"Content-Type": "application/msgpack"})
+    assert status == 200
 
 
 async def test_a_document_of_too_many_values_is_refused(rest: Rest) -> None:

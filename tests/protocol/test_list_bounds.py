@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -184,3 +185,25 @@ def test_a_count_of_no_request_is_refused(tail: bytes) -> None:
         decode_request(b"\x92\xa5batch" + tail)
     with pytest.raises(ShoalError):
         decode_request(b"\x92" + b"\xdb\x00\x00\x50\x00" + b"b" * 0x5000 + tail)
+
+
+MANY_LISTS = b"\xdd" + (300_000).to_bytes(4) + b"\x90" * 300_000
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        MANY_LISTS,
+        b"\x92" + MANY_LISTS + b"\x01",  # The tag itself.
+        b"\xdd" + (300_002).to_bytes(4) + b"\xa4ping" + b"\x90" * 300_001,
+        b"\x92\xa5batch\x91" + MANY_LISTS,
+    ],
+    ids=["request", "tag", "fields", "part"],
+)
+def test_fields_of_no_request_become_no_objects(raw: bytes) -> None:
+    tracemalloc.start()
+    with pytest.raises(ShoalError):
+        decode_request(raw)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 100_000

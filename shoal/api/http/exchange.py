@@ -39,7 +39,7 @@ from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.names import check_key, check_name
 from shoal.protocol.conformance import nearest, too_many
 from shoal.protocol.requests import Durability, R, Read, Request
-from shoal.values.stepped import STEP_BYTES, has_more_values, made_at_once, packed_in_steps, text_in_steps
+from shoal.values.stepped import STEP_BYTES, has_more_values, made_at_once, made_of_packed, packed_in_steps, text_in_steps
 from shoal.values.work import NODES_MAX, Allowance
 from shoal.workflows.connection import Connection, HeldLeases
 
@@ -138,16 +138,23 @@ class Exchange:
             UnsupportedMediaType: it is neither JSON nor msgpack.
             InvalidValue: it is not what its Content-Type says.
             InvalidInput: a field is unknown, missing, or not of its type.
-            TooLarge: it is JSON whose lists and objects, except for those within values, have more than `NODES_MAX` entries.
+            TooLarge: its lists and objects, except for those within values, have more than `NODES_MAX` entries.
         """
         raw = await self.raw_body(JSON, *MSGPACK_TYPES)
-        if self._packed or len(raw) <= STEP_BYTES:
+        if len(raw) <= STEP_BYTES:
             return _decoded(raw, kind, packed=self._packed)
-        if raw.count(b",") > NODES_MAX and await _in_turns(made_at_once(raw, _depth_of(kind))) > NODES_MAX:
+        depth = _depth_of(kind)
+        if self._packed:
+            made = 0 if len(raw) <= NODES_MAX else await _in_turns(made_of_packed(raw, depth, NODES_MAX))
+        else:
+            made = 0 if raw.count(b",") <= NODES_MAX else await _in_turns(made_at_once(raw, depth))
+        if made > NODES_MAX:
             raise TooLarge(
                 f"the body's lists and objects have more than {NODES_MAX} entries. Nothing was written. Send it in parts."
             )
-        body = _decoded(raw, kind, packed=False)
+        body = _decoded(raw, kind, packed=self._packed)
+        if self._packed:
+            return body
         self._given = body
         await self._store(body)
         return body
