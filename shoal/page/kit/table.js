@@ -21,10 +21,10 @@ const SPARE = 8
 
 /**
  * @param {{ columns: Column[], rows: any[], key?: (row: any) => string, rowKey?: (row: any) => string, chosen?: string, onChoose?: (row: any) => void,
- *   href?: (row: any) => string, sort?: string, onSort?: (name: string) => void, anew?: string, label?: string }} props
- *   `rowKey`: what a row is (JSX takes `key` for itself); `anew`: if it changes, rows take their places at once; `sort`: a column's name, with "-" for descending.
+ *   href?: (row: any) => string, sort?: string, onSort?: (name: string) => void, anew?: string, label?: string, onEnd?: () => void }} props
+ *   `rowKey`: what a row is (JSX takes `key` for itself); `anew`: if it changes, rows take their places at once; `sort`: a column's name, with "-" for descending; `onEnd`: the last rows are seen.
  */
-export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, onSort, anew = '', label = 'Rows' }) {
+export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, onSort, anew = '', label = 'Rows', onEnd }) {
   const of = /** @type {(row: any) => string} */ (rowKey)
   const box = useRef(/** @type {HTMLElement | null} */ (null))
   const kept = useRef({ order: /** @type {string[]} */ ([]), anew: '\0', over: false })
@@ -67,7 +67,7 @@ export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, on
       aria-sort=${column?.name === name ? (sort?.startsWith('-') ? 'descending' : 'ascending') : undefined}>${by && onSort
       ? html`<button class="link" onClick=${() => onSort(sort === name ? `-${name}` : name)}>${name}${column?.name === name ? (sort?.startsWith('-') ? ' ↓' : ' ↑') : ''}</button>` : name}</span>`)}</div></div>
     ${waiting > 0 && html`<button class="new-rows" onClick=${adopt}>${waiting} new ↑</button>`}
-    <div class="tbody" role="rowgroup" ref=${box} tabindex="0" aria-label=${label} onScroll=${(/** @type {any} */ event) => setTop(event.target.scrollTop)}
+    <div class="tbody" role="rowgroup" ref=${box} tabindex="0" aria-label=${label} onScroll=${(/** @type {any} */ event) => { setTop(event.target.scrollTop); if (event.target.scrollTop + 3 * height > order.length * ROW) onEnd?.() }}
       onPointerEnter=${() => { current.over = true }} onPointerLeave=${() => { current.over = false; again((n) => n + 1) }}>
       <div role="presentation" style=${{ height: `${order.length * ROW}px`, position: 'relative' }}>${seen.map((each, index) => {
         const row = known.get(each)

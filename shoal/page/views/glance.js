@@ -1,0 +1,89 @@
+/** Threads at a glance: their summaries, the row of one in a table, and the sentence that sums them up. */
+
+import { Fragment, html } from '../vendor/preact.js'
+import { client, live } from '../data.js'
+import { address, EVERY_SPACE } from '../router.js'
+import { Mark } from '../kit/states.js'
+import { span, Time, now } from '../kit/time.js'
+
+const SPACES_MAX = 20 // Of which a view of all spaces asks; the choice of a space has all.
+const ROWS = 100
+
+/** @typedef {any} Glance A summary, with its `space`. */
+/** @typedef {{ threads: Glance[], totals: Record<string, number>, more: boolean, cursors: Record<string, string> }} Page */
+
+/** The spaces that are meant by the one of an address. @param {string} space */
+async function spacesOf (space) {
+  if (space !== EVERY_SPACE) return [space]
+  const names = []
+  for await (const name of client().spaces()) if (names.push(name) >= SPACES_MAX) break
+  return names
+}
+
+/**
+ * A page of summaries, of one space or of each.
+ * @param {string} space @param {Record<string, any>} filters @param {Record<string, string>} [cursors] Where the former page ended.
+ * @returns {Promise<Page>}
+ */
+export async function page (space, filters, cursors) {
+  const spaces = cursors ? Object.keys(cursors) : await spacesOf(space)
+  const pages = await Promise.all(spaces.map((name) => client().space(name).summaries({ limit: ROWS, ...filters, after: cursors?.[name] })))
+  const threads = pages.flatMap((each, index) => each.threads.map((/** @type {any} */ thread) => ({ ...thread, space: spaces[index] })))
+  /** @type {Record<string, number>} */
+  const totals = {}
+  for (const each of pages) for (const [status, count] of Object.entries(each.totals)) totals[status] = (totals[status] ?? 0) + Number(count)
+  const next = Object.fromEntries(pages.map((each, index) => [spaces[index], each.cursor]).filter(([, cursor]) => cursor))
+  return { threads, totals, more: Object.keys(next).length > 0, cursors: next }
+}
+
+/** @param {string} space @param {Record<string, any>} filters */
+export const glances = (space, filters) => live(`glances ${space} ${JSON.stringify(filters)}`, () => page(space, filters), { space, kinds: ['thread', 'lease'], every: 15_000 })
+
+/** "a day's and more" is counted up to a bound. @param {number} count */
+const counted = (count) => count >= 1000 ? `${count} or more` : String(count)
+
+/** The answer, in a sentence whose numbers are links. @param {{ space: string, waits: Page, stuck: Page, all: Page }} props */
+export function Sum ({ space, waits, stuck, all }) {
+  const asks = waits.threads.length
+  const [no, total] = [stuck.threads.length, Object.values(all.totals).reduce((sum, each) => sum + each, 0)]
+  const well = Math.max(0, total - asks - no)
+  const link = (/** @type {string} */ state, /** @type {any} */ text) => html`<a href=${address(space, 'threads', [], { state })}>${text}</a>`
+  if (total === 0) return html`<${Fragment}>No agent has written anything here.</${Fragment}>`
+  const parts = [
+    asks > 0 && link('waits', `${asks}${waits.more ? ' or more' : ''} ${asks === 1 ? 'agent waits' : 'agents wait'} for a person`),
+    no > 0 && link('stuck', `${no}${stuck.more ? ' or more' : ''} ${no === 1 ? 'is' : 'are'} stuck`),
+    link('well', `${counted(well)} ${well === 1 ? 'is' : 'are'} well`)
+  ].filter(Boolean)
+  return html`<${Fragment}>${parts.map((part, index) => html`${index > 0 ? ', ' : ''}${part}`)}.</${Fragment}>`
+}
+
+/** Who drives it. @param {Glance} row */
+const driver = (row) => row.driver || (row.driven ? html`<span class="quiet">somebody</span>` : html`<span class="quiet">–</span>`)
+
+/** @param {Glance} row */
+function what (row) {
+  if (row.state === 'waits') return row.asks || row.says
+  if (row.state === 'stuck') return row.says
+  return row.open_steps > 0 ? html`${row.open_steps === 1 ? `step ${row.steps[0]?.name}` : `${row.open_steps} steps`} <span class="quiet">open ${row.steps[0] ? span(Math.max(0, now.value - row.steps[0].begun_ms)) : ''}</span>`
+    : row.label ? html`<span class="tag">${row.label}</span>` : html`<span class="quiet">${row.status === 'running' ? '' : row.status}</span>`
+}
+
+const ORDER = /** @type {Record<string, number>} */ ({ stuck: 0, unknown: 1, waits: 2, well: 3 })
+/** @param {(row: Glance) => any} value @returns {(a: Glance, b: Glance) => number} */
+const by = (value) => (a, b) => value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0
+
+/** The columns of a table of threads. @param {{ spaces: boolean, isNarrow: boolean }} options */
+export const columns = ({ spaces, isNarrow }) => [
+  { name: '', width: '10px', cell: (/** @type {Glance} */ row) => html`<${Mark} kind=${row.state} />`, by: by((row) => ORDER[row.state]) },
+  { name: 'thread', width: 'minmax(90px, 3fr)', cell: (/** @type {Glance} */ row) => html`${spaces && html`<span class="quiet">${row.space} / </span>`}<bdi>${row.name}</bdi>`, by: by((row) => row.name) },
+  { name: 'what', width: 'minmax(80px, 4fr)', cell: what, by: by((row) => ORDER[row.state]) },
+  { name: 'last', width: '54px', cell: (/** @type {Glance} */ row) => html`<${Time} ms=${row.checkpoint_ms || row.since_ms} />`, by: by((row) => -(row.checkpoint_ms || row.since_ms)) },
+  ...(isNarrow ? [] : [
+    { name: 'driven by', width: 'minmax(60px, 2fr)', cell: driver, by: by((row) => row.driver) },
+    { name: 'author', width: 'minmax(60px, 1.5fr)', cell: (/** @type {Glance} */ row) => html`<span class="quiet">${row.author}</span>`, by: by((row) => row.author) },
+    { name: 'branches', width: '64px', cell: (/** @type {Glance} */ row) => row.branches.length, by: by((row) => row.branches.length) }
+  ])
+]
+
+/** @param {Glance} row */
+export const keyOf = (row) => `${row.space}\n${row.name}`

@@ -1,0 +1,106 @@
+/** A moment of a thread: what a checkpoint changed first, then its state as messages and as a tree; a step with its attempts; an event. */
+
+import { html, useState } from '../vendor/preact.js'
+import { draft, drop, live } from '../data.js'
+import { address, go, place, refine } from '../router.js'
+import { useKeys } from '../keys.js'
+import { Confirm, Mark, Outcome, Refusal, Shown } from '../kit/states.js'
+import { Diff } from '../kit/diff.js'
+import { conversations, Messages } from '../kit/messages.js'
+import { Tree } from '../kit/tree.js'
+import { Duration, exact, Id, Time } from '../kit/time.js'
+import { EditState } from './editing.js'
+import { threadOf } from './thread.js'
+
+/** @param {string} space @param {string} name @param {string} id */
+const checkpointOf = (space, name, id) => live(`checkpoint ${space}\n${name}\n${id}`, async () => {
+  const thread = threadOf(space, name)
+  const found = await thread.load({ checkpoint: id })
+  if (found.parents.length === 0) return { found, before: {} }
+  // Of a parent that was pruned nothing is known.
+  const parent = await thread.load({ checkpoint: found.parents[0] }).catch(() => undefined)
+  return { found, before: parent?.state }
+})
+
+/** @param {{ space: string, name: string, id: string, query: Record<string, string> }} props */
+export function Moment ({ space, name, id, query }) {
+  return html`<${Shown} of=${checkpointOf(space, name, id).value}>${(/** @type {any} */ value) => html`<${State} space=${space} name=${name} ...${value} query=${query} />`}</${Shown}>`
+}
+
+/** @param {{ space: string, name: string, found: any, before: any, query: Record<string, string> }} props */
+function State ({ space, name, found, before, query }) {
+  const talks = conversations(found.state)
+  const tabs = ['changes', ...(talks.length > 0 ? ['messages'] : []), 'state', 'about']
+  const tab = tabs.includes(query.show) ? query.show : before === undefined ? 'state' : 'changes'
+  const [doing, setDoing] = useState('')
+  useKeys([...tabs.map((each, index) => ({ key: String(index + 1), says: `show ${each}`, does: () => refine({ show: each }) })), { key: 'f', says: 'fork here', does: () => setDoing('fork') }], [tabs.join()])
+  const isHead = found.heads.includes(found.id)
+  const ended = (/** @type {any} */ saved) => { setDoing(''); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }
+  return html`<div class="thread-head"><h2 class="sentence">${found.label ? html`<bdi>${found.label}</bdi>` : 'Checkpoint'} <${Id} value=${found.id} /></h2>
+    <p class="quiet"><${Time} ms=${found.wall_ms} /> ago, on <bdi>${found.branch}</bdi>${found.author && html`, by <bdi>${found.author}</bdi>`}${isHead ? ', its head' : ''}</p>
+    <div class="row">${doing === 'fork' ? html`<${EditState} space=${space} name=${name} checkpoint=${found.id} forks onEnd=${ended} />` : html`<button class="primary" onClick=${() => setDoing('fork')}>Fork here</button>`}
+      ${!isHead && html`<${Confirm} what=${`rollback ${space}/${name}/${found.id}`} label="Roll back to here" says=${html`Branch <bdi>${found.branch}</bdi> goes back to this checkpoint, and its agent loads this state next.`} undo="No checkpoint is deleted: roll forward to the former head in the same way."
+        run=${(/** @type {any} */ how) => threadOf(space, name).rollback(found.id, { branch: found.branch, ...how })} done="The branch is here now." />`}
+      <${Label} space=${space} name=${name} found=${found} /></div></div>
+    <div class="tabs" role="tablist" aria-label="What is shown">${tabs.map((each) => html`<button role="tab" aria-selected=${each === tab} onClick=${() => refine({ show: each })}>${each[0].toUpperCase() + each.slice(1)}</button>`)}</div>
+    <div role="tabpanel" aria-label=${tab}>${tab === 'changes' ? before === undefined ? html`<p class="quiet">Its parent was pruned, so what it changed is unknown.</p>` : html`<${Diff} before=${before} after=${found.state} />`
+      : tab === 'messages' ? talks.map(([channel, value]) => html`<section>${talks.length > 1 && html`<h3><bdi>${channel}</bdi></h3>`}<${Messages} value=${value} /></section>`)
+        : tab === 'state' ? html`<${Tree} value=${found.state} />` : html`<${Tree} value=${{ id: found.id, saved: exact(found.wall_ms), branch: found.branch, author: found.author, parents: found.parents, metadata: found.metadata, ...(found.schema ? { schema: `${found.schema} ${found.schema_version}` } : {}), ...(found.secret?.length ? { secret: found.secret } : {}) }} />`}</div>`
+}
+
+/** @param {{ space: string, name: string, found: any }} props */
+function Label ({ space, name, found }) {
+  const key = `label ${space}/${name}/${found.id}`
+  const typed = draft(key)
+  const isHead = found.heads[0] === found.id
+  if (!isHead) return null
+  return html`<${Confirm} what=${key} label="Label" says="A checkpoint with the same state, and this label, follows. Labelled ones are never pruned." undo="A label can be removed." done="Labelled."
+    run=${(/** @type {any} */ how) => threadOf(space, name).update({}, { branch: found.branch, expectHead: found.id, label: typed.peek().trim(), author: how.by, key: how.key })} onDone=${(/** @type {any} */ saved) => { drop(key); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }}>
+    <label>Label<input value=${typed.value} maxlength="200" onInput=${(/** @type {any} */ event) => { typed.value = event.target.value }} /></label></${Confirm}>`
+}
+
+/** The difference of any two checkpoints. @param {{ space: string, name: string, a: string, b: string }} props */
+export function Compared ({ space, name, a, b }) {
+  const both = live(`diff ${space}\n${name}\n${a}\n${b}`, () => Promise.all([a, b].map((checkpoint) => threadOf(space, name).load({ checkpoint })))).value
+  return html`<${Shown} of=${both}>${([first, second]) => html`<h2 class="sentence">From <${Id} value=${a} /> to <${Id} value=${b} /></h2>
+    <p class="quiet"><bdi>${first.branch}</bdi>, <${Time} ms=${first.wall_ms} /> ago → <bdi>${second.branch}</bdi>, <${Time} ms=${second.wall_ms} /> ago. <a href=${address(space, 'threads', [name, 'diff', b, a])}>The other way round</a></p><${Diff} before=${first.state} after=${second.state} />`}</${Shown}>`
+}
+
+/** @param {{ space: string, name: string, step: string }} props */
+export function StepPane ({ space, name, step }) {
+  const found = live(`step ${space}\n${name}\n${step}`, async () => {
+    for await (const each of threadOf(space, name).steps()) if (each.key === step) return each
+    return null
+  }, { space, kinds: ['thread'] }).value
+  return html`<${Shown} of=${found}>${(/** @type {any} */ of) => of === null ? html`<p>There is no step with the key <bdi>${step}</bdi> any more.</p>` : html`<div class="thread-head"><h2 class="sentence"><${Mark} kind=${of.state === 'open' || of.state === 'failed' ? 'stuck' : of.state === 'done' ? 'well' : 'unknown'} /> <bdi>${of.name}</bdi> <span class="quiet">${of.state}</span></h2>
+      <p class="quiet">Key <code>${of.key}</code>, began <${Time} ms=${of.begun_ms} /> ago${of.ended_ms ? html`, took <${Duration} ms=${of.ended_ms - of.begun_ms} />` : ''}${of.result_by && html`, settled by <bdi>${of.result_by}</bdi>`}</p>
+      ${of.state === 'open' && html`<p>Its effect may have happened, and nobody has written how it ended. Find out, then settle it.</p><${Settle} space=${space} name=${name} step=${step} />`}</div>
+    <section><h3>Arguments</h3><${Tree} value=${of.arguments} name=${typeof of.arguments === 'object' ? undefined : 'value'} /></section>
+    ${of.state === 'done' && html`<section><h3>Result</h3><${Tree} value=${of.result} /></section>`}
+    <section><h3>Attempts</h3><ul class="attempts">${of.attempts.map((/** @type {any} */ each) => html`<li><span class="mono">${exact(each.begun_ms).slice(11, 19)}</span> ${each.state}${each.holder && html` <span class="quiet">at <bdi>${each.holder}</bdi></span>`}${each.by && html` <span class="quiet">by <bdi>${each.by}</bdi></span>`}${each.ended_ms ? html` <${Duration} ms=${each.ended_ms - each.begun_ms} />` : ''}${hasContent(each.error) && html`<${Tree} value=${each.error} />`}</li>`)}</ul></section>`}</${Shown}>`
+}
+
+/** @param {any} value */
+const hasContent = (value) => value !== null && value !== undefined && value !== '' && !(typeof value === 'object' && Object.keys(value).length === 0)
+
+/** Settle a step by a person's decision. @param {{ space: string, name: string, step: string }} props */
+export function Settle ({ space, name, step }) {
+  const at = `${space}/${name}/${step}`
+  const [value, reason] = [draft(`result ${at}`), draft(`reason ${at}`)]
+  const settle = (/** @type {any} */ how, /** @type {any} */ more) => threadOf(space, name).resolve(step, { how, reason: reason.peek(), ...more })
+  const ended = () => { drop(`result ${at}`); drop(`reason ${at}`) }
+  const why = html`<label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label>`
+  return html`<div class="row">
+    <${Confirm} what=${`result ${at}`} label="It happened" primary says="The step is done with this result; it is not called again, and the agent goes on." run=${(/** @type {any} */ how) => settle('result', { value: value.peek() === '' ? null : JSON.parse(value.peek()), ...how })} onDone=${ended} done="Settled: the step is done.">
+      <label>Result, as JSON<textarea rows="3" placeholder="null" value=${value.value} onInput=${(/** @type {any} */ event) => { value.value = event.target.value }}></textarea></label>${why}</${Confirm}>
+    <${Confirm} what=${`retry ${at}`} label="It did not: try again" says="The step may be called once more." run=${(/** @type {any} */ how) => settle('retry', how)} onDone=${ended} done="Settled: it is tried again.">${why}</${Confirm}>
+    <${Confirm} what=${`abandon ${at}`} label="Give it up" danger says="The step is never called again, and its agent gets an error." run=${(/** @type {any} */ how) => settle('abandon', how)} onDone=${ended} done="Settled: it is given up.">${why}</${Confirm}></div>`
+}
+
+/** @param {{ axis: any, id: string }} props */
+export function EventPane ({ axis, id }) {
+  return html`<${Shown} of=${axis}>${(/** @type {any} */ value) => {
+    const found = value.entries.find((/** @type {any} */ entry) => entry.kind === 'event' && entry.id === id)?.of
+    return found === undefined ? html`<p>This event is older than what is shown, or was trimmed.</p>` : html`<h2 class="sentence">Event <${Id} value=${found.id} /></h2><p class="quiet"><${Time} ms=${found.wall_ms} /> ago${found.key && html`, key <code>${found.key}</code>`}</p>${found.erased ? html`<p>Its value was erased.</p>` : html`<${Tree} value=${found.event} name=${found.event !== null && typeof found.event === 'object' ? undefined : 'value'} />`}`
+  }}</${Shown}>`
+}

@@ -1,0 +1,59 @@
+/** Now: which agent waits for a person or is stuck, and why, decided in place; then what happened last. */
+
+import { html, useState } from '../vendor/preact.js'
+import { draft, drop } from '../data.js'
+import { address, EVERY_SPACE, go } from '../router.js'
+import { Confirm, Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
+import { Table } from '../kit/table.js'
+import { Time } from '../kit/time.js'
+import { columns, glances, keyOf, Sum } from './glance.js'
+import { EditState } from './editing.js'
+import { ThreadPane, threadOf } from './thread.js'
+
+export const title = 'Now'
+export const keys = []
+
+/** @param {{ space: string, path: string[], query: Record<string, string> }} props */
+export function View ({ space, path, query }) {
+  const [waits, stuck, all] = [glances(space, { state: 'waits', limit: 50 }).value, glances(space, { state: 'stuck', limit: 50 }).value, glances(space, {}).value]
+  const chosen = space === EVERY_SPACE ? path.slice(0, 2) : path.length > 0 ? [space, path[0]] : []
+  const to = (/** @type {any} */ row) => address(space, 'now', space === EVERY_SPACE ? [row.space, row.name] : [row.name])
+  const isReady = waits.value && stuck.value && all.value
+  const list = html`<${Sentence}>${isReady ? html`<${Sum} space=${space} waits=${waits.value} stuck=${stuck.value} all=${all.value} />` : ' '}</${Sentence}>
+    <${Shown} of=${all}>${(/** @type {any} */ value) => value.threads.length === 0 && html`<${Empty} why="Threads appear here as soon as an agent saves its first checkpoint. To see nine of them at work:" command="shoal demo --url ${location.origin}" />`}</${Shown}>
+    ${stuck.value?.threads.length > 0 && html`<section class="asks"><h2>Stuck</h2>${stuck.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} />`)}</section>`}
+    ${waits.value?.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} />`)}</section>`}
+    ${all.value?.threads.length > 0 && html`<h2>Recent</h2><${Table} label="Recent threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen.length > 0 || innerWidth < 720 })}
+      rows=${all.value.threads.slice().sort((/** @type {any} */ a, /** @type {any} */ b) => (b.checkpoint_ms || b.since_ms) - (a.checkpoint_ms || a.since_ms))} rowKey=${keyOf} href=${to}
+      chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}`
+  return html`<${Panes} list=${list} chosen=${chosen.length === 2 && html`<${ThreadPane} key=${chosen.join('\n')} space=${chosen[0]} name=${chosen[1]} query=${query} />`} />`
+}
+
+/** A thread that asks for something, with what can be decided. @param {{ row: any, href: string, scope: string }} props */
+function Ask ({ row, href, scope }) {
+  return html`<article class="ask"><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet">${row.space} / </span>`}<bdi>${row.name}</bdi></strong></a>
+    <span class="quiet"><${Time} ms=${row.since_ms || row.steps[0]?.begun_ms || row.checkpoint_ms} /></span>${row.driver && html`<span class="quiet">driven by ${row.driver}</span>`}</div>
+    <p class="says"><bdi>${row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by ${row.by}</span>`}</p>
+    ${row.state === 'waits' ? html`<${Decide} space=${row.space} name=${row.name} />` : html`<${Unstick} row=${row} />`}</article>`
+}
+
+/** Approve, reject, or edit and approve. @param {{ space: string, name: string }} props */
+export function Decide ({ space, name }) {
+  const at = `${space}/${name}`
+  const reason = draft(`reason ${at}`)
+  const [isEditing, setEditing] = useState(false)
+  return html`<div class="row">
+    <${Confirm} what=${`approve ${at}`} label="Approve" primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="Approved: the agent goes on." />
+    <${Confirm} what=${`reject ${at}`} label="Reject" danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).fail({ ...how, reason: reason.peek() })} onDone=${() => drop(`reason ${at}`)} done="Rejected.">
+      <label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label></${Confirm}>
+    ${isEditing ? html`<${EditState} space=${space} name=${name} approves onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit first</button>`}</div>`
+}
+
+/** What lets a stuck thread go on. @param {{ row: any }} props */
+function Unstick ({ row }) {
+  const at = `${row.space}/${row.name}`
+  const step = row.steps[0]
+  return html`<div class="row">${row.status === 'failed' && html`<${Confirm} what=${`approve ${at}`} label="Let it go on" primary says="Its status becomes running, and its agent may go on from its last checkpoint." undo="It can be paused again."
+      run=${(/** @type {any} */ how) => threadOf(row.space, row.name).approve(how)} done="It may go on." />`}
+    ${step && html`<a class="button" href=${address(row.space, 'threads', [row.name, 'step', step.key])}>Settle ${step.name}</a>`}</div>`
+}

@@ -1,0 +1,76 @@
+/** Threads: all of them, filtered, in a table of any length; beside it the chosen one. */
+
+import { html, useEffect, useRef, useState } from '../vendor/preact.js'
+import { address, EVERY_SPACE, go, refine } from '../router.js'
+import { Empty, Panes, Sentence, Shown } from '../kit/states.js'
+import { Table } from '../kit/table.js'
+import { columns, glances, keyOf, page } from './glance.js'
+import { ThreadPane, ThreadPlace } from './thread.js'
+
+export const title = 'Threads'
+export const keys = []
+
+const STATES = /** @type {[string, string][]} */ ([['', 'All'], ['stuck', 'Stuck'], ['waits', 'Waiting'], ['unknown', 'Unknown'], ['well', 'Well']])
+const PAGES_MAX = 1000
+
+/** @param {{ space: string, path: string[], query: Record<string, string> }} props */
+export function View ({ space, path, query }) {
+  const [name, part, ...rest] = path
+  if (name !== undefined && part !== undefined && space !== EVERY_SPACE) return html`<${ThreadPlace} space=${space} name=${name} part=${part} rest=${rest} query=${query} />`
+  return html`<${Listed} space=${space} chosen=${name} query=${query} />`
+}
+
+/** @param {{ space: string, chosen: string | undefined, query: Record<string, string> }} props */
+function Listed ({ space, chosen, query }) {
+  const { state, text, author, tag, sort } = query
+  const filters = Object.fromEntries(Object.entries({ state, text, author, tag }).filter(([, value]) => value))
+  const first = glances(space, filters).value
+  const more = useMore(space, filters, first.value)
+  const rows = more.rows.length === 0 ? first.value?.threads ?? [] : [...new Map([...more.rows, ...(first.value?.threads ?? [])].map((row) => [keyOf(row), row])).values()]
+  const to = (/** @type {any} */ row) => space === EVERY_SPACE ? address(row.space, 'threads', [row.name], query) : address(space, 'threads', [row.name], query)
+  const isFiltered = Object.keys(filters).length > 0
+  const count = `${rows.length}${more.hasMore ? ' or more' : ''} ${rows.length === 1 ? 'thread' : 'threads'}`
+  const list = html`<${Sentence}>${first.value ? html`${count}${state ? ` that ${{ stuck: 'are stuck', waits: 'wait for a person', unknown: 'are unknown', well: 'are well' }[state] ?? ''}` : ''}${text ? html`, with “<bdi>${text}</bdi>”` : ''}.` : ' '}</${Sentence}>
+    <div class="filters" role="group" aria-label="Filters">${STATES.map(([each, says]) => html`<button aria-pressed=${(state ?? '') === each} onClick=${() => refine({ state: each })}>${says}</button>`)}
+      <${Field} name="text" label="Text" value=${text} /><${Field} name="author" label="Author" value=${author} /><${Field} name="tag" label="Tag" value=${tag} /></div>
+    <${Shown} of=${first} rows=${12}>${() => rows.length === 0
+      ? isFiltered ? html`<div class="empty"><p>No thread fits. ${more.hasMore ? 'There may be some further on.' : ''}</p><p><a href=${address(space, 'threads')}>Show all</a></p></div>`
+        : html`<${Empty} why="There are no threads yet. An agent makes one with its first checkpoint; at a terminal:" command=${`shoal save researcher-1 '{"found": 3}' --url ${location.origin} --space ${space === EVERY_SPACE ? 'crew' : space}`} />`
+      : html`<${Table} label="Threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen !== undefined || innerWidth < 720 })} rows=${rows} rowKey=${keyOf} href=${to} anew=${JSON.stringify(filters)}
+        chosen=${chosen === undefined ? undefined : `${space}\n${chosen}`} onChoose=${(/** @type {any} */ row) => go(to(row))} sort=${sort} onSort=${(/** @type {string} */ by) => refine({ sort: by })} onEnd=${more.next} />`}</${Shown}>`
+  return html`<${Panes} list=${list} chosen=${chosen !== undefined && html`<${ThreadPane} key=${chosen} space=${space} name=${chosen} query=${query} />`} />`
+}
+
+/** The pages after the first, which are read when one scrolls there. @param {string} space @param {Record<string, any>} filters @param {any} first */
+function useMore (space, filters, first) {
+  const what = space + JSON.stringify(filters)
+  const state = useRef(/** @type {any} */ ({ what: '', rows: [], cursors: undefined, pages: 0, underWay: false }))
+  const [, again] = useState(0)
+  if (state.current.what !== what) state.current = { what, rows: [], cursors: undefined, pages: 0, underWay: false }
+  const { current } = state
+  const next = async () => {
+    const cursors = current.cursors ?? first?.cursors
+    if (current.underWay || !cursors || Object.keys(cursors).length === 0 || current.pages >= PAGES_MAX) return
+    current.underWay = true
+    try {
+      const got = await page(space, filters, cursors)
+      Object.assign(current, { rows: [...(current.rows.length ? current.rows : first.threads), ...got.threads], cursors: got.cursors, pages: current.pages + 1 })
+    } catch { /* The first page says what is wrong. */ } finally { current.underWay = false }
+    again((n) => n + 1)
+  }
+  const cursors = current.cursors ?? first?.cursors ?? {}
+  const hasMore = Object.keys(cursors).length > 0
+  // A page may be empty although there are more.
+  useEffect(() => { if (hasMore && (current.rows.length || first?.threads.length || 0) < 50) next() }, [first, current.pages])
+  return { rows: current.rows, hasMore, next }
+}
+
+/** @param {{ name: string, label: string, value?: string }} props */
+function Field ({ name, label, value = '' }) {
+  const timer = useRef(/** @type {any} */ (undefined))
+  return html`<input class="filter" placeholder=${label} aria-label=${label} value=${value} maxlength="200" size="9" onInput=${(/** @type {any} */ event) => {
+    const typed = event.target.value
+    clearTimeout(timer.current)
+    timer.current = setTimeout(() => refine({ [name]: typed }), 200)
+  }} />`
+}
