@@ -24,7 +24,7 @@ JOBS ?= 2
 REVISION ?= HEAD~1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants laws bench resolve lowest versions lock sbom serve clean
+.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants laws page bench resolve lowest versions lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,10 @@ compose: $(DEV)  ## Run docker-compose.yml on a container engine of its own (as 
 
 integrations: $(DEV)  ## Run every framework's suite on Shoal, each in its own environment; writes docs/integrations/README.md.
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.integrations.suites
+
+page: $(DEV)  ## Try the page in Chromium, on nodes that are filled (SHOAL_CHROMIUM=… names another browser).
+	@$(BIN)/python deploy/install.py -e ".[page]"
+	$(PYTEST) -m page -- tests/page
 
 check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/ruff format --check .

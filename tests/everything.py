@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TARGETS = ("check", "resolve", "sim", "test", "thorough", "slow-disks", "chaos", "compose", "integrations")
+TARGETS = ("check", "resolve", "sim", "test", "thorough", "slow-disks", "chaos", "compose", "integrations", "page")
 INTERRUPTED = 130  # As a shell says it of a command that Ctrl-C ended.
 
 _CLOSING = re.compile(r"=* ?(\d+ [a-z]+(?:, \d+ [a-z]+)*) in [\d.]+s")

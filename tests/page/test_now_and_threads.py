@@ -1,0 +1,338 @@
+"""The views of now, of threads and of one thread, in a browser: each action, a node that dies, and what is hostile."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import shoal
+from tests.page import filling
+from tests.page.conftest import Node, Show
+
+pytestmark = pytest.mark.page
+
+WIDTHS = (1440, 390)
+
+
+def read(node: Node, reading: Callable[[Any], Any]) -> Any:
+    """What a client reads in the space."""
+
+    async def run() -> Any:
+        async with shoal.connect(node.url) as store:
+            return await reading(store.space(filling.SPACE))
+
+    return asyncio.run(run())
+
+
+def waiting(node: Node, name: str) -> None:
+    """A thread of the test's own, that waits for a person."""
+
+    async def run() -> None:
+        async with shoal.connect(node.url) as store:
+            thread = store.space(filling.SPACE).thread(name, author="agent")
+            await thread.save({"draft": "You owe 120.", "messages": [{"role": "user", "content": "how much?"}]})
+            await thread.save({"draft": "You owe 130.", "messages": [{"role": "user", "content": "how much?"}]})
+            await thread.request_approval("please read the draft", by="agent")
+
+    asyncio.run(run())
+
+
+def open_step(node: Node, name: str) -> None:
+    """A thread of the test's own, with a step that nobody ended."""
+
+    async def run() -> None:
+        async def dies() -> None:
+            raise asyncio.CancelledError
+
+        async with shoal.connect(node.url) as store:
+            thread = store.space(filling.SPACE).thread(name)
+            await thread.save({"at": 1})
+            try:
+                await thread.step("charge", key="charge-1", call=dies)
+            except asyncio.CancelledError:
+                return
+
+    asyncio.run(run())
+
+
+def confirm(page: Any, label: str, within: str = "main") -> None:
+    """Press a button, and then the one that carries it out."""
+    page.locator(within).get_by_role("button", name=label, exact=True).first.click()
+    page.locator(".confirm").get_by_role("button", name=label, exact=True).click()
+
+
+async def standing(space: Any, name: str) -> Any:
+    return await space.thread(name).status()
+
+
+# ── now ───────────────────────────────────────────────────────────────────────
+
+
+def test_the_first_sentence_counts_what_waits_and_is_stuck(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/now")
+    page.get_by_text("ticket-7").first.wait_for()
+    assert re.search(r"\d+ agents? waits? for a person, \d+ (is|are) stuck, \d+ are well\.", page.locator("h1.sentence").inner_text())
+    assert page.get_by_text("refund of 120?").first.is_visible()
+    assert page.get_by_text("the file ends in the middle of row 1,201").first.is_visible()
+
+
+def test_an_approval_is_decided_in_place(node: Node, show: Show) -> None:
+    waiting(node, "asks-1")
+    page = show(node, "#/crew/now")
+    ask = page.locator("article.ask", has_text="asks-1")
+    ask.get_by_role("button", name="Approve", exact=True).click()
+    ask.locator(".confirm").get_by_role("button", name="Approve", exact=True).click()
+    ask.wait_for(state="detached")
+    assert read(node, lambda space: standing(space, "asks-1")).status == "running"
+
+
+def test_a_rejection_has_its_reason_and_author(node: Node, show: Show) -> None:
+    waiting(node, "asks-2")
+    page = show(node, "#/crew/now")
+    page.get_by_placeholder("your name").fill("ana")
+    ask = page.locator("article.ask", has_text="asks-2")
+    ask.get_by_role("button", name="Reject", exact=True).click()
+    ask.get_by_label("Reason").fill("not the right customer")
+    ask.locator(".confirm").get_by_role("button", name="Reject", exact=True).click()
+    page.locator("article.ask", has_text="not the right customer").wait_for()
+    found = read(node, lambda space: standing(space, "asks-2"))
+    assert (found.status, found.by, found.reason) == ("failed", "ana", "not the right customer")
+
+
+def test_a_state_is_edited_and_then_approved(node: Node, show: Show) -> None:
+    waiting(node, "asks-3")
+    page = show(node, "#/crew/now")
+    ask = page.locator("article.ask", has_text="asks-3")
+    ask.get_by_role("button", name="Edit first").click()
+    field = ask.get_by_label("State, as JSON")
+    field.wait_for()
+    page.wait_for_function("document.querySelector('article.ask textarea').value.includes('130')")
+    field.fill(field.input_value().replace("130", "12"))
+    page.reload()  # What was typed stays.
+    ask.get_by_role("button", name="Edit first").click()
+    page.wait_for_function("document.querySelector('article.ask textarea').value.includes('You owe 12.')")
+    ask.get_by_role("button", name="Save and approve").click()
+    ask.wait_for(state="detached")
+
+    async def state(space: Any) -> Any:
+        thread = space.thread("asks-3")
+        return (await thread.load()).state["draft"], (await thread.status()).status
+
+    assert read(node, state) == ("You owe 12.", "running")
+
+
+# ── threads ───────────────────────────────────────────────────────────────────
+
+
+def test_filters_stand_in_the_address(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/threads")
+    page.get_by_label("Tag").fill("shard-1")
+    page.wait_for_function("location.hash.includes('tag=shard-1')")
+    page.locator("h1.sentence", has_text="13 threads").wait_for()
+    page.reload()
+    page.locator("h1.sentence", has_text="13 threads").wait_for()
+
+
+def test_keys_move_choose_and_go_back(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/threads?text=worker-0")
+    page.get_by_text("worker-00").first.wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.wait_for_function("location.hash.includes('threads/worker-01')")
+    page.keyboard.press("Escape")
+    page.wait_for_function("!location.hash.includes('worker-01')")
+    page.keyboard.press("?")
+    page.get_by_role("dialog").get_by_text("go to Threads").wait_for()
+    page.keyboard.press("Escape")
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    page.wait_for_function("location.hash.includes('/now')")
+
+
+# ── one thread ────────────────────────────────────────────────────────────────
+
+
+def test_a_checkpoint_shows_what_it_changed_first(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/threads/ticket-7")
+    page.locator(".axis li.checkpoint", has_text="draft").first.click()
+    page.locator(".diff").get_by_text("stage").wait_for()
+    page.get_by_role("tab", name="Messages").click()
+    page.locator(".messages").get_by_text("I was charged twice").wait_for()
+    page.locator(".call summary", has_text="find_invoices").click()
+    page.locator(".call").get_by_text("c-881").wait_for()
+    page.get_by_role("tab", name="State").click()
+    page.locator(".tree").get_by_text("invoices").wait_for()
+
+
+def test_branches_are_lanes(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/threads/ticket-7")
+    page.locator(".lanes").wait_for()
+    assert page.locator(".branch").all_inner_texts() == ["main", "bolder"]
+    assert len(set(page.locator(".lanes circle").evaluate_all("dots => dots.map((dot) => dot.getAttribute('cx'))"))) == 2
+
+
+def test_a_fork_takes_an_edit_along(node: Node, show: Show) -> None:
+    waiting(node, "forked-1")
+    page = show(node, "#/crew/threads/forked-1")
+    page.locator(".axis li.checkpoint").nth(1).click()
+    page.get_by_role("button", name="Fork here").click()
+    page.get_by_label("Name of the new branch").fill("kinder")
+    page.wait_for_function("document.querySelector('.editing textarea').value.includes('120')")
+    field = page.get_by_label("State, as JSON")
+    field.fill(field.input_value().replace("You owe 120.", "You owe nothing."))
+    page.get_by_role("button", name="Fork", exact=True).click()
+    page.locator(".branch", has_text="kinder").wait_for()
+
+    async def draft(space: Any) -> Any:
+        return (await space.thread("forked-1").branch("kinder").load()).state["draft"] if False else (
+            await space.thread("forked-1", branch="kinder").load()
+        ).state["draft"]
+
+    assert read(node, draft) == "You owe nothing."
+
+
+def test_a_branch_is_rolled_back_and_labelled(node: Node, show: Show) -> None:
+    waiting(node, "rolled-1")
+    page = show(node, "#/crew/threads/rolled-1")
+    page.locator(".axis li.checkpoint").nth(1).click()
+    confirm(page, "Roll back to here", ".pane.chosen")
+    page.locator(".pane.chosen", has_text="its head").wait_for()
+    page.locator(".pane.chosen").get_by_role("button", name="Label", exact=True).click()
+    page.get_by_label("Label", exact=True).last.fill("agreed")
+    page.locator(".confirm").get_by_role("button", name="Label", exact=True).click()
+    page.locator(".axis .tag", has_text="agreed").wait_for()
+
+    async def found(space: Any) -> Any:
+        return (await space.thread("rolled-1").load(label="agreed")).state["draft"]
+
+    assert read(node, found) == "You owe 120."
+
+
+def test_a_prune_is_seen_before_it_is_done(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/threads/planner")
+    page.locator(".axis li.checkpoint").first.wait_for()
+
+    async def count(space: Any) -> int:
+        return len([each async for each in space.thread("planner").history()])
+
+    page = show(node, "#/crew/threads/worker-30")
+
+    async def grow(space: Any) -> None:
+        thread = space.thread("worker-30")
+        await thread.load()
+        for number in range(9):
+            await thread.save({"n": number})
+
+    read(node, grow)
+    page.get_by_role("button", name="Prune", exact=True).click()
+    page.get_by_label("Keep the newest").fill("3")
+    page.get_by_role("button", name="See what would go").click()
+    page.get_by_text("7 checkpoints go").wait_for()
+    page.locator(".confirm").get_by_role("button", name="Prune", exact=True).click()
+    page.get_by_text("Pruned.").wait_for()
+
+
+def test_an_open_step_is_settled(node: Node, show: Show) -> None:
+    open_step(node, "charged-1")
+    page = show(node, "#/crew/threads/charged-1")
+    page.get_by_role("link", name="Settle it").click()
+    page.get_by_role("button", name="It happened").click()
+    page.get_by_label("Result, as JSON").fill('{"receipt": 8}')
+    page.locator(".confirm").get_by_role("button", name="It happened").click()
+    page.locator(".pane.chosen .sentence", has_text="done").wait_for()
+
+    async def result(space: Any) -> Any:
+        return [step.result async for step in space.thread("charged-1").steps()]
+
+    assert read(node, result) == [{"receipt": 8}]
+
+
+def test_a_refusal_has_its_three_parts(node: Node, show: Show) -> None:
+    open_step(node, "charged-2")
+    page = show(node, "#/crew/threads/charged-2/step/charge-1")
+    page.get_by_role("button", name="It happened").wait_for()
+
+    async def settle(space: Any) -> None:
+        await space.thread("charged-2").resolve("charge-1", "abandon", by="ben")
+
+    page.route("**/resolve*", lambda route: (asyncio.run, route.fulfill(
+        status=409, content_type="application/problem+json",
+        body='{"code": "step-settled", "detail": "The step is settled already. Nothing was written. Look at its result.", "written": "no", "retryable": false, "status": 409}',
+    ))[1])
+    page.get_by_role("button", name="Give it up").click()
+    page.locator(".confirm").get_by_role("button", name="Give it up").click()
+    told = page.locator(".refusal").inner_text()
+    assert "The step is settled already." in told
+    assert "Nothing was written." in told
+    assert "Look at its result." in told
+
+
+# ── what is hostile ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("name", [filling.MARKUP, filling.BIDI, "a/b?c#d%2Fe", "x" * 300])
+def test_a_hostile_thread_is_shown_as_text(node: Node, show: Show, name: str) -> None:
+    page = show(node, f"#/crew/threads/{quote(name, safe='')}")
+    page.locator(".axis li.checkpoint").first.click()
+    for tab in ("Changes", "Messages", "State", "About"):
+        page.get_by_role("tab", name=tab).click()
+        page.wait_for_timeout(50)
+    assert "struck" not in page.title().replace(name, "")
+    assert page.locator("main img, main script").count() == 0
+    assert page.evaluate("document.body.scrollWidth <= innerWidth")
+
+
+def test_a_long_text_shows_its_beginning(node: Node, show: Show) -> None:
+    page = show(node, f"#/crew/threads/{quote(filling.MARKUP, safe='')}")
+    page.locator(".axis li.checkpoint").first.click()
+    page.get_by_role("tab", name="State").click()
+    page.get_by_role("button", name=re.compile("MB more")).first.wait_for()
+    assert page.evaluate("document.body.textContent.length") < 100_000
+
+
+# ── a node that dies ──────────────────────────────────────────────────────────
+
+
+def test_a_page_goes_on_with_another_node(cluster: list[Node], show: Show) -> None:
+    page = show(cluster[0], "#/crew/now")
+    ask = page.locator("article.ask", has_text="ticket-7")
+    ask.get_by_role("button", name="Reject", exact=True).click()
+    ask.get_by_label("Reason").fill("typed before the node died")
+    page.wait_for_function("document.querySelector('.node').textContent.includes('3 nodes')")
+    cluster[0].kill()
+    page.locator(".banner", has_text="The page goes on with").wait_for(timeout=30_000)
+    assert ask.get_by_label("Reason").input_value() == "typed before the node died"
+    ask.locator(".confirm").get_by_role("button", name="Reject", exact=True).click()
+    page.locator("article.ask", has_text="typed before the node died").wait_for(timeout=30_000)
+    assert read(cluster[1], lambda space: standing(space, "ticket-7")).reason == "typed before the node died"
+
+
+# ── for everybody ─────────────────────────────────────────────────────────────
+
+PLACES = ("#/*/now", "#/crew/threads", "#/crew/threads/ticket-7", "#/crew/threads/planner", "#/none/now", "#/crew/nowhere")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("place", PLACES)
+def test_a_view_breaks_no_rule_of_accessibility(
+    node: Node, show: Show, violations: Callable[[Any], list[str]], place: str, width: int, dark: bool
+) -> None:
+    page = show(node, place, width=width, dark=dark)
+    page.wait_for_timeout(600)
+    if place.endswith("ticket-7"):
+        page.locator(".axis li.checkpoint").first.click()
+        page.locator(".tabs").wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert violations(page) == []
+
+
+def test_no_file_of_the_page_is_long() -> None:
+    files = [path for path in Path("shoal/page").rglob("*.js") if "vendor" not in path.parts]
+    assert [str(path) for path in files if len(path.read_text().splitlines()) > 500] == []
