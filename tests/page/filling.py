@@ -53,15 +53,14 @@ async def _ticket(space: Space) -> None:
     await thread.step("billing", key="billing-1", call=_billing)
     await thread.save({"messages": messages, "stage": "found", "invoices": ["i-1", "i-2"]}, metadata={"tags": ["billing"]})
     messages.append({"role": "assistant", "content": "Both invoices are for May. I would refund 120."})
-    drafted = await thread.save(
+    await thread.save(
         {"messages": messages, "stage": "asked", "invoices": ["i-1", "i-2"], "draft": "We refund 120 for the second invoice."},
         metadata={"tags": ["billing", "refund"]},
     )
     await thread.journal.append({"looked_at": "i-2"}, key="looked")
-    bolder = await thread.branch("bolder", at=first.id)
-    await bolder.load()
-    await bolder.save({"messages": messages[:2], "stage": "answered", "draft": "We refund it at once."}, metadata={"tags": ["billing"]})
-    assert drafted.id
+    await thread.branch("bolder", at=first.id)
+    answered = {"messages": messages[:2], "stage": "answered", "draft": "We refund it at once."}
+    await thread.save(answered, branch="bolder", parent=first.id, metadata={"tags": ["billing"]})
     await thread.request_approval("refund of 120?", by="agent")
 
 

@@ -190,9 +190,7 @@ def test_a_fork_takes_an_edit_along(node: Node, show: Show) -> None:
     page.locator(".branch", has_text="kinder").wait_for()
 
     async def draft(space: Any) -> Any:
-        return (await space.thread("forked-1").branch("kinder").load()).state["draft"] if False else (
-            await space.thread("forked-1", branch="kinder").load()
-        ).state["draft"]
+        return (await space.thread("forked-1").load(branch="kinder")).state["draft"]
 
     assert read(node, draft) == "You owe nothing."
 
@@ -215,12 +213,6 @@ def test_a_branch_is_rolled_back_and_labelled(node: Node, show: Show) -> None:
 
 
 def test_a_prune_is_seen_before_it_is_done(node: Node, show: Show) -> None:
-    page = show(node, "#/crew/threads/planner")
-    page.locator(".axis li.checkpoint").first.wait_for()
-
-    async def count(space: Any) -> int:
-        return len([each async for each in space.thread("planner").history()])
-
     page = show(node, "#/crew/threads/worker-30")
 
     async def grow(space: Any) -> None:
@@ -258,13 +250,14 @@ def test_a_refusal_has_its_three_parts(node: Node, show: Show) -> None:
     page = show(node, "#/crew/threads/charged-2/step/charge-1")
     page.get_by_role("button", name="It happened").wait_for()
 
-    async def settle(space: Any) -> None:
-        await space.thread("charged-2").resolve("charge-1", "abandon", by="ben")
-
-    page.route("**/resolve*", lambda route: (asyncio.run, route.fulfill(
-        status=409, content_type="application/problem+json",
-        body='{"code": "step-settled", "detail": "The step is settled already. Nothing was written. Look at its result.", "written": "no", "retryable": false, "status": 409}',
-    ))[1])
+    problem = {
+        "code": "step-settled",
+        "detail": "The step is settled already. Nothing was written. Look at its result.",
+        "written": "no",
+        "retryable": False,
+        "status": 409,
+    }
+    page.route("**/resolve*", lambda route: route.fulfill(status=409, json=problem))
     page.get_by_role("button", name="Give it up").click()
     page.locator(".confirm").get_by_role("button", name="Give it up").click()
     told = page.locator(".refusal").inner_text()

@@ -42,8 +42,8 @@ export function Id ({ value }) {
   return html`<button class="id" title=${`${value}\nClick copies it`} aria-label=${`Copy ${eight(value)}`} onClick=${copy}>${copied ? 'copied' : eight(value)}</button>`
 }
 
-/** Ids of checkpoints begin with their time, which many share: their last digits tell them apart. @param {string} id */
-export const eight = (id) => id.length > 20 ? id.slice(-8) : id.slice(0, 8)
+/** @param {string} id */
+export const eight = (id) => id.slice(0, 8)
 
 /** @param {number} bytes */
 export function size (bytes) {

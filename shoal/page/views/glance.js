@@ -45,7 +45,7 @@ const counted = (count) => count >= 1000 ? `${count} or more` : String(count)
 /** The answer, in a sentence whose numbers are links. @param {{ space: string, waits: Page, stuck: Page, all: Page }} props */
 export function Sum ({ space, waits, stuck, all }) {
   const asks = waits.threads.length
-  const [no, total] = [stuck.threads.length, Object.values(all.totals).reduce((sum, each) => sum + each, 0)]
+  const [no, total] = [stuck.threads.length, all.totals.all ?? 0]
   const well = Math.max(0, total - asks - no)
   const link = (/** @type {string} */ state, /** @type {any} */ text) => html`<a href=${address(space, 'threads', [], { state })}>${text}</a>`
   if (total === 0) return html`<${Fragment}>No agent has written anything here.</${Fragment}>`
