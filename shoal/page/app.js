@@ -6,7 +6,7 @@ import { html, render, useEffect, useRef, useState } from './vendor/preact.js'
 import { about, access, begin, client, live, named, serving, signedOut, signOut, silent } from './data.js'
 import { address, EVERY_SPACE, go, place, refine, up } from './router.js'
 import { layers, shown, useKeys } from './keys.js'
-import { Refusal } from './kit/states.js'
+import { Loading, Refusal } from './kit/states.js'
 import { Time } from './kit/time.js'
 import { View as SignIn } from './views/signin.js'
 
@@ -92,7 +92,7 @@ function Navigation () {
     <button class="link keys-hint" onClick=${() => { shown.value = true }}>Keys <kbd>?</kbd></button></nav>`
 }
 
-/** The view of the address; the former one stays until it is loaded. */
+/** The view of the address. */
 function Viewed () {
   const { space, view, path, query } = place.value
   const [, again] = useState(0)
@@ -104,7 +104,7 @@ function Viewed () {
   }, [view])
   document.title = `${path.at(-1) ? `${path.at(-1)} · ` : ''}${VIEWS[view]?.[0] ?? 'Shoal'} · Shoal`
   if (!known) return html`<div class="pane"><h1 class="sentence">There is no view ${view}.</h1><p><a href=${address(space, 'now')}>Show what happens now</a></p></div>`
-  if (found === undefined) return null
+  if (found === undefined) return html`<div class="pane"><${Loading} rows=${8} /></div>`
   if (found.error) return html`<div class="pane"><${Refusal} error=${found.error} /></div>`
   return html`<${ViewKeys} key=${view} keys=${found.keys ?? []} /><${found.View} key=${view} space=${space} path=${path} query=${query} />`
 }

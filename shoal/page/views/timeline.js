@@ -140,8 +140,15 @@ function StepText ({ of }) {
     ${of.state === 'done' && html` <span class="quiet">→ <bdi>${brief(of.result)}</bdi></span>`}</span>`
 }
 
+/** What Shoal itself writes into a journal, in words. @param {any} event @returns {any} */
+function told (event) {
+  if (event?.kind === 'status' && event.status) return html`<b>${event.status}</b>${event.reason && html` <bdi>${event.reason}</bdi>`}${event.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`}`
+  if (event?.kind === 'branch' || event?.kind === 'rollback') return html`<b>branch <bdi>${event.branch}</bdi></b> moved${event.reason && html` <bdi>${event.reason}</bdi>`}${event.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`}`
+  if (event?.kind === 'step' && event.how) return html`<b>step settled: ${event.how}</b> <bdi>${event.reason ?? ''}</bdi>${event.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`}`
+  return html`<span class="quiet"><bdi>${brief(event)}</bdi></span>`
+}
+
 /** @param {{ of: any }} props */
 function EventText ({ of }) {
-  const own = of.event?.shoal ?? of.event?.kind ?? of.event?.type
-  return html`<span class="says quiet">${of.erased ? 'an erased event' : html`<bdi>${typeof own === 'string' ? `${own} ` : ''}${brief(of.event)}</bdi>`}</span>`
+  return html`<span class="says">${of.erased ? html`<span class="quiet">an erased event</span>` : told(of.event)}</span>`
 }
