@@ -8,21 +8,30 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 import pytest
 
 from tests.page import filling
 
+T = TypeVar("T")
+
 CHROMIUM = os.environ.get("SHOAL_CHROMIUM", "/usr/bin/chromium")
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+ARGUMENTS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 AXE = Path(os.environ.get("SHOAL_AXE", "build/axe/axe.min.js"))
 # The page tells these itself, in words: a node that does not answer, a token that is missing, a refusal.
 EXPECTED = ("Failed to load resource", "net::ERR_", "CORS policy")
@@ -40,12 +49,28 @@ def free_ports(count: int) -> list[int]:
             each.close()
 
 
+def apart(coroutine: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine returns, in a thread of its own: Playwright has the loop of this one."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(asyncio.run, coroutine).result()
+
+
 class Node:
     """A node in a process of its own."""
 
     def __init__(self, directory: Path, port: int, *arguments: str) -> None:
         self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "shoal", "serve", "--data", str(directory), "--listen", f"127.0.0.1:{port}", *arguments]
+        command = [
+            sys.executable,
+            "-m",
+            "shoal",
+            "serve",
+            "--data",
+            str(directory),
+            "--listen",
+            f"127.0.0.1:{port}",
+            *arguments,
+        ]
         with (directory.parent / f"{directory.name}.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
 
@@ -82,7 +107,7 @@ def nodes(directory: Path, count: int, *arguments: str) -> Iterator[list[Node]]:
         async def all_ready() -> None:
             await asyncio.gather(*(node.ready() for node in made))
 
-        asyncio.run(all_ready())
+        apart(all_ready())
         yield made
     finally:
         for node in made:
@@ -93,7 +118,7 @@ def nodes(directory: Path, count: int, *arguments: str) -> Iterator[list[Node]]:
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """One node, filled; tests that write take threads of their own."""
     with nodes(tmp_path_factory.mktemp("page"), 1) as (made,):
-        asyncio.run(filling.fill(made.url))
+        apart(filling.fill(made.url))
         yield made
 
 
@@ -101,7 +126,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 def cluster(tmp_path: Path) -> Iterator[list[Node]]:
     """Three nodes, filled, of which a test may kill one."""
     with nodes(tmp_path, 3) as made:
-        asyncio.run(filling.fill(made[0].url, others=5))
+        apart(filling.fill(made[0].url, others=5))
         yield made
 
 
@@ -128,7 +153,10 @@ def show(browser: Any) -> Iterator[Show]:
 
     def open_page(node: Node, address: str = "", *, width: int = 1440, height: int = 900, dark: bool = False) -> Any:
         context = browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", has_touch=width < 720, is_mobile=width < 720
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            has_touch=width < 720,
+            is_mobile=width < 720,
         )
         contexts.append(context)
         page = context.new_page()
@@ -163,9 +191,7 @@ def violations(axe: str) -> Callable[[Any], list[str]]:
     def found(page: Any) -> list[str]:
         # The page's own policy admits no script but its own; a script of the debugger is none of the page's.
         page.evaluate(axe)
-        result = page.evaluate(
-            "axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})"
-        )
+        result = page.evaluate("axe.run(document, {runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']})")
         return [f"{each['id']}: {node['html'][:160]}" for each in result["violations"] for node in each["nodes"]]
 
     return found

@@ -1,4 +1,4 @@
-"""What the page is tried with: threads that wait, are stuck, fork and merge, with conversations; shared objects; and hostile names and contents."""
+"""What the page is tried with: threads that wait, are stuck and fork, conversations, shared objects, and what is hostile."""
 
 from __future__ import annotations
 
@@ -36,7 +36,11 @@ async def fill(url: str, *, others: int = 40) -> None:
 
 def _call(number: int, name: str, **arguments: Any) -> dict[str, Any]:
     function = {"name": name, "arguments": json.dumps(arguments)}
-    return {"role": "assistant", "content": "", "tool_calls": [{"id": f"call-{number}", "type": "function", "function": function}]}
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": f"call-{number}", "type": "function", "function": function}],
+    }
 
 
 async def _ticket(space: Space) -> None:
@@ -71,7 +75,9 @@ async def _billing() -> dict[str, int]:
 
 async def _crawl(space: Space) -> None:
     thread = space.thread("crawl-3", author="worker-2")
-    await thread.save({"url": "https://example.com/page/17", "seen": list(range(300)), "left": {"depth": 3, "hosts": ["example.com"]}})
+    await thread.save(
+        {"url": "https://example.com/page/17", "seen": list(range(300)), "left": {"depth": 3, "hosts": ["example.com"]}}
+    )
 
     async def dies() -> None:
         raise asyncio.CancelledError
@@ -85,7 +91,9 @@ async def _crawl(space: Space) -> None:
 async def _planner(space: Space) -> None:
     thread = space.thread("planner", author="worker-1")
     for number in range(30):
-        await thread.save({"plan": [f"step {each}" for each in range(number)], "at": number}, label="" if number % 10 else f"round-{number}")
+        await thread.save(
+            {"plan": [f"step {each}" for each in range(number)], "at": number}, label="" if number % 10 else f"round-{number}"
+        )
         if number % 5 == 0:
             await thread.journal.append({"round": number})
     await thread.pause("too dear", by="ana")
@@ -101,7 +109,11 @@ async def _hostile(space: Space) -> None:
     for name in (MARKUP, BIDI, "a/b?c#d%2Fe", "x" * 300):
         thread = space.thread(name, author=MARKUP)
         await thread.save(
-            {"messages": [{"role": "user", "content": MARKUP + BIDI}], MARKUP: {BIDI: MARKUP}, "long": LONG if name == MARKUP else "short"},
+            {
+                "messages": [{"role": "user", "content": MARKUP + BIDI}],
+                MARKUP: {BIDI: MARKUP},
+                "long": LONG if name == MARKUP else "short",
+            },
             label=MARKUP if name == MARKUP else "",
             metadata={"tags": [MARKUP], "__proto__": {"polluted": True}},
         )

@@ -47,6 +47,6 @@ export const eight = (id) => id.slice(0, 8)
 
 /** @param {number} bytes */
 export function size (bytes) {
-  for (const [each, unit] of /** @type {[number, string][]} */ ([[2 ** 30, 'GB'], [2 ** 20, 'MB'], [2 ** 10, 'kB']])) if (bytes >= each) return `${(bytes / each).toPrecision(2)} ${unit}`
+  for (const [each, unit] of /** @type {[number, string][]} */ ([[2 ** 30, 'GB'], [2 ** 20, 'MB'], [2 ** 10, 'kB']])) if (bytes >= each) { const amount = bytes / each; return `${amount < 10 ? Number(amount.toFixed(1)) : Math.round(amount)} ${unit}` }
   return `${bytes} bytes`
 }

@@ -48,6 +48,12 @@ function State ({ space, name, found, before, query }) {
         : tab === 'state' ? html`<${Tree} value=${found.state} />` : html`<${Tree} value=${{ id: found.id, saved: exact(found.wall_ms), branch: found.branch, author: found.author, parents: found.parents, metadata: found.metadata, ...(found.schema ? { schema: `${found.schema} ${found.schema_version}` } : {}), ...(found.secret?.length ? { secret: found.secret } : {}) }} />`}</div>`
 }
 
+/** A channel as it is, because a checkpoint that changes nothing names one; none that hides something. @param {any} found @returns {Record<string, any>} */
+function unchanged (found) {
+  const names = Object.keys(found.state).filter((name) => !found.secret?.some((/** @type {string} */ pointer) => pointer.startsWith(`/${name}`)))
+  return Object.fromEntries(names.slice(0, 1).map((name) => [name, found.state[name]]))
+}
+
 /** @param {{ space: string, name: string, found: any }} props */
 function Label ({ space, name, found }) {
   const key = `label ${space}/${name}/${found.id}`
@@ -55,7 +61,7 @@ function Label ({ space, name, found }) {
   const isHead = found.heads[0] === found.id
   if (!isHead) return null
   return html`<${Confirm} what=${key} label="Label" says="A checkpoint with the same state, and this label, follows. Labelled ones are never pruned." undo="A label can be removed." done="Labelled."
-    run=${(/** @type {any} */ how) => threadOf(space, name).update({}, { branch: found.branch, expectHead: found.id, label: typed.peek().trim(), author: how.by, key: how.key })} onDone=${(/** @type {any} */ saved) => { drop(key); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }}>
+    run=${(/** @type {any} */ how) => threadOf(space, name).update({ set: unchanged(found) }, { branch: found.branch, expectHead: found.id, label: typed.peek().trim(), author: how.by, key: how.key })} onDone=${(/** @type {any} */ saved) => { drop(key); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }}>
     <label>Label<input value=${typed.value} maxlength="200" onInput=${(/** @type {any} */ event) => { typed.value = event.target.value }} /></label></${Confirm}>`
 }
 

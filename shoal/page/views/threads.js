@@ -26,7 +26,9 @@ function Listed ({ space, chosen, query }) {
   const filters = Object.fromEntries(Object.entries({ state, text, author, tag }).filter(([, value]) => value))
   const first = glances(space, filters).value
   const more = useMore(space, filters, first.value)
-  const rows = more.rows.length === 0 ? first.value?.threads ?? [] : [...new Map([...more.rows, ...(first.value?.threads ?? [])].map((row) => [keyOf(row), row])).values()]
+  // Those that need somebody come first, wherever their names are in the order.
+  const urgent = state ? [] : [glances(space, { ...filters, state: 'stuck' }).value, glances(space, { ...filters, state: 'waits' }).value].flatMap(({ value }) => value?.threads ?? [])
+  const rows = [...new Map([...urgent, ...more.rows, ...(first.value?.threads ?? [])].map((row) => [keyOf(row), row])).values()]
   const to = (/** @type {any} */ row) => space === EVERY_SPACE ? address(row.space, 'threads', [row.name], query) : address(space, 'threads', [row.name], query)
   const isFiltered = Object.keys(filters).length > 0
   const count = `${rows.length}${more.hasMore ? ' or more' : ''} ${rows.length === 1 ? 'thread' : 'threads'}`

@@ -143,8 +143,10 @@ function StepText ({ of }) {
 /** What Shoal itself writes into a journal, in words. @param {any} event @returns {any} */
 function told (event) {
   if (event?.kind === 'status' && event.status) return html`<b>${event.status}</b>${event.reason && html` <bdi>${event.reason}</bdi>`}${event.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`}`
-  if (event?.kind === 'branch' || event?.kind === 'rollback') return html`<b>branch <bdi>${event.branch}</bdi></b> moved${event.reason && html` <bdi>${event.reason}</bdi>`}${event.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`}`
-  if (event?.kind === 'step' && event.how) return html`<b>step settled: ${event.how}</b> <bdi>${event.reason ?? ''}</bdi>${event.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`}`
+  const by = event?.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`
+  if (event?.kind === 'rollback') return html`<b>rolled back</b> <bdi>${event.branch}</bdi> to <span class="mono">${String(event.to).slice(0, 8)}</span> <bdi>${event.reason ?? ''}</bdi>${by}`
+  if (event?.kind === 'delete-branch') return html`<b>deleted the branch</b> <bdi>${event.branch}</bdi>`
+  if (event?.kind === 'step-resolved') return html`<b>step settled</b> <bdi>${event.step ?? event.key ?? ''}</bdi>: ${event.how ?? ''} <bdi>${event.reason ?? ''}</bdi>${by}`
   return html`<span class="quiet"><bdi>${brief(event)}</bdi></span>`
 }
 
