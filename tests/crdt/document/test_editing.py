@@ -13,8 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
+from shoal.kinds.document.shared import doc as module
+from shoal.kinds.document.shared import plain
 from shoal.kinds.document.shared.doc import Doc
 from shoal.kinds.document.state import matching
+from shoal.kinds.document.state.content import open_root, to_py
 from shoal.kinds.document.state.editing import PUT_AT_ONCE, VALUES_MAX, Editor, Transactions, Turn, on_copy, read_content
 from shoal.kinds.document.state.live import LiveDocument
 from tests.support.examples import examples
@@ -171,6 +174,40 @@ def test_equal_values_are_not_touched() -> None:
     update = shared.replace(changed(m={**START["m"], "b": 3}))
     assert len(update) < 60
     assert shared.live.update_since(state).startswith(b"\x01\x01")
+
+
+def test_plain_elements_are_put_without_asking_for_each_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    doc, opened = Doc(), 0
+    sound = Doc.transaction
+
+    def transaction(self: Doc, origin: Any = None) -> pycrdt.Transaction:
+        nonlocal opened
+        opened += 1
+        return sound(self, origin)
+
+    monkeypatch.setattr(Doc, "transaction", transaction)
+    wanted = {"l": [*range(9 * PUT_AT_ONCE), {"a": 1}, "b", None]}
+    with Transactions(doc) as turn:
+        Editor(turn=turn).replace(doc, {}, wanted)
+    assert opened < 100  # Three for each element, before.
+    assert to_py(open_root(doc, "l", "array")) == wanted["l"]
+
+
+def test_nested_values_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[Any] = []
+    sound = plain.check_new
+
+    def check_new(value: Any, where: plain.Where, depth: int = 0) -> None:
+        checked.append(value)
+        sound(value, where, depth)
+
+    monkeypatch.setattr(plain, "check_new", check_new)
+    monkeypatch.setattr(module, "check_new", check_new)
+    nested: list[Any] = []
+    for _ in range(20):
+        nested = [nested]
+    Editor().replace(Doc(), {}, {"m": {"k": nested}})
+    assert len(checked) == 21  # Each list; they were checked again at each level.
 
 
 def test_an_object_of_another_id_is_another_object() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pycrdt
@@ -24,6 +25,17 @@ class Map(pycrdt.Map[Any]):
         check_key(key)
         super()._set(key, check_put(value, "map"))
 
+    def update(self, value: dict[str, Any]) -> None:
+        """Set several keys (`pycrdt.Map.update`)."""
+        with self.doc.transaction():
+            for key, each in value.items():
+                self._set(key, each)
+
+    def _init(self, value: dict[str, Any] | None) -> None:
+        # It was checked with all that it begins with, when it or what it is in was put into the document.
+        for key, each in (value or {}).items():
+            super()._set(key, each)
+
 
 @shared
 class Array(pycrdt.Array[Any]):
@@ -31,6 +43,21 @@ class Array(pycrdt.Array[Any]):
 
     def _set(self, index: int, value: Any) -> None:
         super()._set(index, check_put(value, "array"))
+
+    def _init(self, value: list[Any] | None) -> None:
+        # As of a map.
+        for index, each in enumerate(value or ()):
+            super()._set(index, each)
+
+    def insert_plain(self, index: int, elements: Sequence[Any]) -> None:
+        """Insert elements that are no shared types, before the one at `index`, which is not negative. The caller has checked
+        that a document can hold them.
+        """
+        with self.doc.transaction() as transaction:
+            self._forbid_read_transaction(transaction)
+            insert, inner = self.integrated.insert, transaction._txn
+            for at, element in enumerate(elements, index):
+                insert(inner, at, element)
 
     def _check_index(self, idx: Any) -> int:
         return item(idx, len(self), _ARRAY)

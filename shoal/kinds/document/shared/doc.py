@@ -18,7 +18,7 @@ import pycrdt
 from pycrdt._base import BaseType
 
 from shoal.errors import EngineFailed, InvalidValue, ShoalError, Unsupported
-from shoal.kinds.document.shared.plain import Where, check_new
+from shoal.kinds.document.shared.plain import Where, check_new, check_root
 from shoal.panics import engine_failed, is_panic
 
 _BROKEN = "This copy of the document is used no more, and its edits that are not written are lost. Open the document again."
@@ -52,6 +52,7 @@ class Doc(pycrdt.Doc[Any]):
         super().apply_update(update)
 
     def __setitem__(self, key: str, value: Any) -> None:
+        check_root(value)
         super().__setitem__(key, adopted(value))
 
     @property

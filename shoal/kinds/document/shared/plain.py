@@ -22,6 +22,7 @@ Where = Literal["map", "array", "text", "XML text", "XML"]
 """The shared type that something is put into; "XML" is a fragment or an element."""
 
 _SHARED = (pycrdt.Map, pycrdt.Array, pycrdt.Text, pycrdt.XmlFragment, pycrdt.XmlElement, pycrdt.XmlText)
+_PLAIN = frozenset({str, int, float, bool, bytes, type(None)})
 _PLACED = (pycrdt.Map, pycrdt.Array, pycrdt.Text, pycrdt.XmlFragment)
 _EMBEDDED = (pycrdt.Map, pycrdt.Array, pycrdt.Text)
 _NODES = (pycrdt.XmlElement, pycrdt.XmlText)
@@ -73,6 +74,8 @@ def check_value(value: Any, depth: int = 0) -> None:
         fail(f"a value is nested deeper than {VALUE_DEPTH_MAX}")
     if isinstance(value, str):
         check_text(value)
+    elif type(value) in _PLAIN and type(value) is not int:
+        return
     elif isinstance(value, list | tuple):
         for each in value:
             check_value(each, depth + 1)
@@ -82,10 +85,11 @@ def check_value(value: Any, depth: int = 0) -> None:
                 fail(f"an object's keys must be strings, not {key!r:.40}")
             check_text(key)
             check_value(each, depth + 1)
+    elif isinstance(value, int):
+        if not -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
+            fail("an integer of more than 64 bits cannot be stored; store it as a string")
     elif isinstance(value, _SHARED):
         fail(f"a plain list or dict cannot hold a shared {type(value).__name__}. Put it into a pycrdt.Map or pycrdt.Array")
-    elif isinstance(value, int) and not -_INTEGER_MAX - 1 <= value <= _INTEGER_MAX:
-        fail("an integer of more than 64 bits cannot be stored; store it as a string")
     elif value is not None and not isinstance(value, bool | int | float | bytes):
         fail(f"a document cannot hold a value of type {type(value).__name__} ({value!r:.40})")
 
@@ -133,6 +137,9 @@ def check_new(value: Any, where: Where, depth: int = 0) -> None:
     """
     if depth > _NESTING_MAX:
         fail(f"shared types are nested deeper than {_NESTING_MAX}")
+    if type(value) in _PLAIN:  # Most are; to find that a value is no shared type takes longer.
+        _check_unshared(value, where)
+        return
     if isinstance(value, pycrdt.Doc):
         fail("a document cannot hold another document")
     if not isinstance(value, _SHARED):
@@ -144,6 +151,12 @@ def check_new(value: Any, where: Where, depth: int = 0) -> None:
     if value.is_integrated:
         fail(f"this {type(value).__name__} is in a document already. Put a new one, or the result of its to_py(), instead")
     _check_begun(value, depth + 1)
+
+
+def check_root(value: Any) -> None:
+    """Check what a new root begins with, if it begins with anything. Raises as `check_new`."""
+    if isinstance(value, _SHARED) and not value.is_integrated:
+        _check_begun(value, 1)
 
 
 def _check_unshared(value: Any, where: Where) -> None:

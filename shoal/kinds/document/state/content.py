@@ -80,6 +80,8 @@ def check_kind(name: str, kind: str, declared: str) -> None:
 
 def to_py(value: Any) -> Any:
     """A shared type or a value that pycrdt returned, as plain Python."""
+    if isinstance(value, str) or value is None:
+        return value
     if isinstance(value, float | int) and not isinstance(value, bool):
         return int(value) if _is_integer(float(value)) else float(value)
     if isinstance(value, pycrdt.Text):

@@ -15,6 +15,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Mapping
+from itertools import groupby, islice
 from typing import Any, NoReturn
 
 import pycrdt
@@ -245,6 +246,20 @@ class Editor:
         elif insert:
             self._turn()
 
+    def _insert_all(self, array: Any, index: int, wanted: list[Any]) -> None:
+        """Insert elements before the one at an index. Runs of plain ones are put in without asking for each place."""
+        for is_grown, run in groupby(wanted, lambda item: isinstance(item, dict | list)):
+            if is_grown:
+                for item in run:
+                    self.place(array, index, item, insert=True)
+                    index += 1
+                continue
+            while chunk := [self.shared(item) for item in islice(run, PUT_AT_ONCE)]:
+                array.insert_plain(index, chunk)
+                index += len(chunk)
+                for _ in chunk:
+                    self._turn()
+
     def _fill_map(self, entries: pycrdt.Map[Any], wanted: dict[str, Any]) -> None:
         for key in [key for key in entries.keys() if key not in wanted]:  # noqa: SIM118
             del entries[key]
@@ -263,8 +278,7 @@ class Editor:
                 paired += 1
             if start + paired < stop:
                 del array[start + paired : stop]
-            for index, item in enumerate(wanted[first + paired : last], start + paired):
-                self.place(array, index, item, insert=True)
+            self._insert_all(array, start + paired, wanted[first + paired : last])
             for offset in range(paired):
                 self.put(array, start + offset, wanted[first + offset])
         for index, item in enumerate(wanted):
