@@ -18,7 +18,7 @@ from shoal.cluster.membership.notices import Founding, Inquiry, Membership, Stan
 from shoal.cluster.messages import Push, Shipment, SnapshotRequest, Supply, Truncated, Vectors, Want
 from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
-from shoal.errors import BadOperation
+from shoal.errors import BadOperation, NoQuorum
 from shoal.node import blobs
 from shoal.node.appliers.applier import What
 from shoal.node.collection.entries import Garbage
@@ -390,6 +390,18 @@ async def test_answers_to_recovering_nodes_change_no_list() -> None:
         await asyncio.sleep(1)
         assert (epoch(fleet, "a"), epoch(fleet, "b")) == (0, 0)
         assert (await fleet["a"].replicator.register.read(epochs.KEY)).version == 0
+
+
+async def test_a_later_term_for_all_stops_no_data() -> None:
+    """The register waits for a rebuild, as SECURITY.md says; quorum writes go on."""
+    async with Fleet("abc", **REGISTER) as fleet:
+        await founded(fleet)
+        for name in "ab":
+            await say(fleet, "c", name, Known({f"{name}:1": Term(9, b"z" * 16, 0)}, False))
+        await fleet.until(lambda: not any(fleet[name].replicator.register.is_voting for name in "ab"))
+        with pytest.raises(NoQuorum):
+            await fleet["a"].replicator.register.read(epochs.KEY)
+        await fleet["a"].store().space("crew").counter("n").add(1, durability="quorum")
 
 
 async def test_numbers_of_a_liar_leave_a_key_usable() -> None:
