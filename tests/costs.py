@@ -128,6 +128,7 @@ def hard() -> Iterator[tuple[str, Request[Any]]]:
     yield "batch: 1,024 alterations of sets", requests.Batch(altered)
     yield "batch: the most elements", requests.Batch(altered[:16])
     yield "batch: 1,024 counters", requests.Batch([requests.Add("s", f"{{s}}{nth}", 1) for nth in range(1024)])
+    yield "batch: 1,000 adds to a key", requests.Batch([requests.AddEntry("s", "{s}adds", "k", 1) for _ in range(1000)])
     schema = {"properties": {"c": {"items": {"allOf": [{"type": ["number", "string"]}] * 1000}}}}
     yield "put-schema: 1,000 alternatives", requests.PutSchema("s", "hard", 1, json.dumps(schema).encode(), "hard-*")
     yield "save: 1,000 looks at each value", requests.Save("s", "hard-1", {"c": pack([1] * 100_000)})

@@ -81,8 +81,7 @@ class Sums(Memory):
 
     def add(self, transaction: Transaction, target: Target, key: str, amount: int) -> None:
         """An add that counts is part of this write."""
-        if (target, key) in self._known:
-            transaction.when_written(partial(self._add, target, key, amount))
+        transaction.when_written(partial(self._add, target, key, amount))
 
     def drop(self, transaction: Transaction, target: Target, key: str | None = None) -> None:
         """This write changes a key otherwise; with None it may change any key of the map."""

@@ -59,6 +59,7 @@ class EntryPut(Reply, array_like=True, frozen=True, tag="entry-put"):
 @operation(
     action="append",
     batch=True,
+    weighs=lambda _: 16 * 1024,  # It looks through the adds of its key, which are many if a batch holds many.
     http=Http("POST", "/maps/{map}/{key}/counter", "Add to the counter of a key", ops=("add-entry",), example={"add": 1}),
     cli=Cli("map add", "shoal map add votes blue --data ./state", defaults={"amount": 1}),
 )

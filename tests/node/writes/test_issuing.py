@@ -14,7 +14,7 @@ from shoal.errors import KeyExpired, KeyReused, SpansPartitions
 from shoal.node.writes import issuing
 from shoal.node.writes.issuing import HEAVY_ATTEMPTS_MAX
 from shoal.protocol.keys import make_key
-from shoal.protocol.requests import Add, Added, AlterSet, Assign, Batch, ReadRegister, Watch
+from shoal.protocol.requests import Add, Added, AddEntry, AlterSet, Assign, Batch, ReadMap, ReadRegister, Watch
 from shoal.storage import keys
 from simulation.bounds import altered
 from tests.node.conftest import Bench
@@ -156,6 +156,19 @@ async def test_a_write_that_is_always_crossed_is_made(bench: Bench, monkeypatch:
     await bench.node.session().call(Assign("crew", "r", HEAVY))
     assert await values_of(bench, "r") == [HEAVY]
     assert crossed == 4 * HEAVY_ATTEMPTS_MAX
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_a_sum_read_meanwhile_gains_a_heavy_add(bench: Bench) -> None:
+    session = bench.node.session()
+    for _ in range(40):  # So many that their sum is remembered once it is read.
+        await session.call(AddEntry("crew", "m", "k", 1))
+    bench.node._database._kinds.maps.sums.forget_partition(partition_of("crew", "m"))
+    heavy = await heavy_under_way(bench, Batch([AddEntry("crew", "m", "k", 1)] * 3))
+    read = ReadMap("crew", "m", ["k"])
+    assert (await session.call(read)).entries[0].count == 40
+    await heavy
+    assert (await session.call(read)).entries[0].count == 43
 
 
 @pytest.mark.usefixtures("tiny")
