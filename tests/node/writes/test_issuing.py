@@ -11,6 +11,7 @@ import pytest
 
 from shoal.cluster.operation import partition_of
 from shoal.errors import KeyExpired, KeyReused, SpansPartitions
+from shoal.node.target import Target
 from shoal.node.writes import issuing
 from shoal.node.writes.issuing import HEAVY_ATTEMPTS_MAX
 from shoal.protocol.keys import make_key
@@ -161,13 +162,20 @@ async def test_a_write_that_is_always_crossed_is_made(bench: Bench, monkeypatch:
 @pytest.mark.usefixtures("tiny")
 async def test_a_sum_read_meanwhile_gains_a_heavy_add(bench: Bench) -> None:
     session = bench.node.session()
-    for _ in range(40):  # So many that their sum is remembered once it is read.
-        await session.call(AddEntry("crew", "m", "k", 1))
-    bench.node._database._kinds.maps.sums.forget_partition(partition_of("crew", "m"))
-    heavy = await heavy_under_way(bench, Batch([AddEntry("crew", "m", "k", 1)] * 3))
+    for nth in range(40):  # So many, with keys of their own, that their sum is remembered once it is read.
+        await session.call(AddEntry("crew", "m", "k", 1), key=f"add-{nth}")
+    sums, target = bench.node._database._kinds.maps.sums, Target(keys.Kind.MAP, "crew", "m")
+    sums.forget_partition(target.partition)
+    heavy = asyncio.create_task(session.call(Batch([AddEntry("crew", "m", "k", 1)] * 3), key="heavy"))
+    while not bench.node._database.issuer._heavy:
+        await asyncio.sleep(0)
+    for _ in range(3):  # Its first adds are decided.
+        await asyncio.sleep(0)
     read = ReadMap("crew", "m", ["k"])
-    assert (await session.call(read)).entries[0].count == 40
+    view = bench.node._database._view(target)
+    assert sums.value(view.rows, target, "k") == 40
     await heavy
+    assert len(sums) == 1
     assert (await session.call(read)).entries[0].count == 43
 
 
