@@ -13,6 +13,7 @@ from shoal.client.batch import (
     BatchCounter,
     BatchItems,
     BatchJournal,
+    BatchList,
     BatchMap,
     BatchRegister,
     BatchSet,
@@ -23,6 +24,7 @@ from shoal.client.reading import (
     CounterReading,
     Found,
     ItemsReading,
+    ListReading,
     MapReading,
     Reading,
     RegisterReading,
@@ -45,6 +47,7 @@ from shoal.kinds.items.handle.items import Items
 from shoal.kinds.journal.flows import Event
 from shoal.kinds.journal.handle import Appended, Consumer, ConsumerInfo, Journal, Loop, Retention
 from shoal.kinds.lease.handle.leases import Lease, Leasing
+from shoal.kinds.list.handle import ListItem, ListItems, SharedList
 from shoal.kinds.map.handle import Entries, Entry, SharedMap
 from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
 from shoal.kinds.register.handle import PastValue, Register, RegisterState
@@ -110,6 +113,7 @@ __all__ = [
     "BatchCounter",
     "BatchItems",
     "BatchJournal",
+    "BatchList",
     "BatchMap",
     "BatchRegister",
     "BatchSet",
@@ -157,6 +161,9 @@ __all__ = [
     "Lease",
     "LeaseState",
     "Leasing",
+    "ListItem",
+    "ListItems",
+    "ListReading",
     "Loop",
     "LostDirectory",
     "MachineStatus",
@@ -195,6 +202,7 @@ __all__ = [
     "Seat",
     "Sent",
     "SetReading",
+    "SharedList",
     "SharedMap",
     "SharedSet",
     "Sides",

@@ -332,6 +332,10 @@ ActKind = Literal[
     "erase-log",
     "annotate",
     "unlabel",
+    "insert-in-list",
+    "move-in-list",
+    "remove-from-list",
+    "read-list",
 ]
 
 

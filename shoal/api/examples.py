@@ -22,6 +22,7 @@ PARTS: dict[str, str] = {
     "counter": "tokens",
     "register": "goal",
     "set": "seen",
+    "list": "plan",
     "map": "settings",
     "budget": "spending",
     "namespace": "memory.user-1",

@@ -62,6 +62,7 @@ _GROUPS = {
     "counter": "Look at the counters that a space's agents share.",
     "register": "Look at the registers that a space's agents share.",
     "set": "Look at the sets that a space's agents share.",
+    "list": "Look at the lists that a space's agents share, and change their order.",
     "map": "Look at the maps that a space's agents share.",
     "budget": "Look at the budgets that a space's agents share.",
     "items": "Read and write memory items: values under namespaces and keys.",

@@ -46,9 +46,11 @@ KeepBytes = Annotated[
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]
 
 FIELDS: dict[str, Any] = {
+    "after_id": Annotated[str, typer.Option("--after-id", metavar="ID", help="Put it after the element with this id.")],
     "attempts": Annotated[
         int, typer.Option("--attempts", metavar="N", help="After so many claims they are dead letters. \\[default: the node's]")
     ],
+    "before_id": Annotated[str, typer.Option("--before-id", metavar="ID", help="Put it before the element with this id.")],
     "before": Annotated[str | None, typer.Option("--before", metavar="EVENT", help="Only events before this one.")],
     "branch": Annotated[
         str | None, typer.Option("--branch", metavar="NAME", help="The thread's branch. \\[default: all]", show_default=False)
@@ -61,6 +63,9 @@ FIELDS: dict[str, Any] = {
     "expect": Expect,
     "finished": Annotated[bool, typer.Option("--finished", help="List those that were taken or done instead.")],
     "id": Annotated[str | None, typer.Option("--id", metavar="ID", help="Its id, instead of its key.")],
+    "index": Annotated[
+        int | None, typer.Option("--index", metavar="N", help="The place in the list; below 0 it counts from the end.")
+    ],
     "keep": KeepLast,
     "keep_bytes": KeepBytes,
     "keep_last": KeepLast,

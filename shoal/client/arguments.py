@@ -227,7 +227,14 @@ class of_part(Generic[P, R]):  # Named like a function, because it is used like 
         return self._method if handle is None else cast("Callable[P, R]", self._bound(handle))
 
 
-Deletion = requests.DeleteCounter | requests.DeleteRegister | requests.DeleteSet | requests.DeleteMap | requests.DeleteBudget
+Deletion = (
+    requests.DeleteCounter
+    | requests.DeleteRegister
+    | requests.DeleteSet
+    | requests.DeleteList
+    | requests.DeleteMap
+    | requests.DeleteBudget
+)
 
 
 @named

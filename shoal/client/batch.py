@@ -15,6 +15,7 @@ from shoal.kinds.budget import handle as budgets
 from shoal.kinds.counter import handle as counters
 from shoal.kinds.items.handle.item import delete_request, put_request
 from shoal.kinds.journal.handle import ack_request, append_request, erase_request
+from shoal.kinds.list import handle as lists
 from shoal.kinds.map import handle as maps
 from shoal.kinds.register import handle as registers
 from shoal.kinds.set import handle as sets
@@ -125,6 +126,10 @@ class Batch:
     def set(self, name: str) -> BatchSet:
         """Write to a set within this batch."""
         return BatchSet(self, self._space, name)
+
+    def list(self, name: str) -> BatchList:
+        """Write to a list within this batch."""
+        return BatchList(self, self._space, name)
 
     def map(self, name: str) -> BatchMap:
         """Write to a map within this batch."""
@@ -285,6 +290,15 @@ class BatchSet(_Writes):
     add = batched(sets.add_request, "Add elements: see `SharedSet.add`.")
     remove = batched(sets.remove_request, "Remove elements: see `SharedSet.remove`.")
     pop = batched(sets.pop_request, "Remove members and return them, packed: see `SharedSet.pop`.")
+
+
+class BatchList(_Writes):
+    """The writes to a list that can be part of a batch."""
+
+    push = batched(lists.push_request, "Add values at the end: see `SharedList.push`.")
+    insert = batched(lists.insert_request, "Insert values: see `SharedList.insert`.")
+    remove = batched(lists.remove_request, "Remove elements and return their values, packed: see `SharedList.remove`.")
+    move = batched(lists.move_request, "Move an element: see `SharedList.move`.")
 
 
 class BatchMap(_Writes):

@@ -26,6 +26,7 @@ from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput, ShoalError, from_wire
 from shoal.kinds.items.handle.item import Item, shown, split
 from shoal.kinds.journal.flows import Event, shown_event
+from shoal.kinds.list.handle import ListItem, shown_element
 from shoal.kinds.map.handle import Entry
 from shoal.kinds.step.flows import StepRecord, record_of
 from shoal.kinds.step.handle.resume import Standing, standing_of
@@ -97,6 +98,10 @@ class Reading:
     def register(self, name: str) -> RegisterReading:
         """Read a register."""
         return RegisterReading(self, self._space, name)
+
+    def list(self, name: str) -> ListReading:
+        """Read a list."""
+        return ListReading(self, self._space, name)
 
     def map(self, name: str) -> MapReading:
         """Read from a map."""
@@ -260,6 +265,23 @@ class SetReading:
     def size(self) -> Found[int]:
         """The number of members."""
         return self._reading.add(requests.ReadSet(self._space, self._name, limit=1), lambda reply: int(reply.size))
+
+
+@named
+class ListReading:
+    """The reads of a list that can be part of a `Reading`."""
+
+    def __init__(self, reading: Reading, space: str, name: str) -> None:
+        self._reading, self._space, self._name = reading, space, name
+
+    def items(self, *, start: int = 0, limit: int = 1000) -> Found[list[ListItem]]:
+        """The first `limit` elements from an index on."""
+        request = requests.ReadList(self._space, self._name, start, limit=limit)
+        return self._reading.add(request, lambda reply: [shown_element(element) for element in reply.elements])
+
+    def size(self) -> Found[int]:
+        """The number of elements."""
+        return self._reading.add(requests.ReadList(self._space, self._name, limit=1), lambda reply: int(reply.size))
 
 
 @named

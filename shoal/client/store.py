@@ -5,6 +5,7 @@ A kind of handle is imported when the first one is made, so that a program loads
 
 from __future__ import annotations
 
+import builtins
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from shoal.kinds.document.handle.document import Document
     from shoal.kinds.items.handle.items import Items
     from shoal.kinds.lease.handle.leases import Leasing
+    from shoal.kinds.list.handle import SharedList
     from shoal.kinds.map.handle import SharedMap
     from shoal.kinds.presence.handle import Presence
     from shoal.kinds.register.handle import Register
@@ -308,6 +310,12 @@ class Space:
 
         return SharedSet(self._connection, self.name, name)
 
+    def list(self, name: str) -> SharedList:
+        """A handle on a list."""
+        from shoal.kinds.list.handle import SharedList
+
+        return SharedList(self._connection, self.name, name)
+
     def map(self, name: str) -> SharedMap:
         """A handle on a map."""
         from shoal.kinds.map.handle import SharedMap
@@ -422,7 +430,7 @@ class Space:
         """
         return self.lease(name, ttl=ttl, wait=wait, holder=holder)
 
-    async def leases(self) -> list[requests.LeaseState]:
+    async def leases(self) -> builtins.list[requests.LeaseState]:
         """The leases of this space that are held, also those of threads."""
         return (await self._connection.read(requests.ListLeases(self.name))).items
 
@@ -586,6 +594,10 @@ class Space:
     def sets(self, prefix: str = "") -> AsyncIterator[str]:
         """The names of the sets, in byte order."""
         return names(self._connection, self.name, "set", prefix)
+
+    def lists(self, prefix: str = "") -> AsyncIterator[str]:
+        """The names of the lists, in byte order."""
+        return names(self._connection, self.name, "list", prefix)
 
     def maps(self, prefix: str = "") -> AsyncIterator[str]:
         """The names of the maps, in byte order."""

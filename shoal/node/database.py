@@ -28,6 +28,7 @@ from shoal.kinds.journal.serving.journals import Journals
 from shoal.kinds.journal.serving.readers import Consumers, ProgressHandler, Reductions
 from shoal.kinds.journal.serving.retention import Retentions
 from shoal.kinds.label.handler import Labels
+from shoal.kinds.list.handler import Lists
 from shoal.kinds.map.handler import Maps
 from shoal.kinds.register.handler import Registers
 from shoal.kinds.schema.handler import Rules, Schemas
@@ -145,6 +146,7 @@ class _Kinds:
             Counters(),
             Registers(config),
             Sets(config),
+            Lists(config),
             self.budgets,
             self.maps,
             self.items,

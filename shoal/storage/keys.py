@@ -46,6 +46,7 @@ class Kind(IntEnum):
     SET = 7
     BUDGET = 8
     MAP = 9
+    LIST = 10
 
     @property
     def label(self) -> str:

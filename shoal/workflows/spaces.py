@@ -47,6 +47,7 @@ DELETIONS: Mapping[ObjectKind, Callable[[str, str], requests.Maintenance[Any] | 
     "counter": requests.DeleteCounter,
     "register": requests.DeleteRegister,
     "set": requests.DeleteSet,
+    "list": requests.DeleteList,
     "map": requests.DeleteMap,
     "budget": requests.DeleteBudget,
     "items": lambda space, label: requests.DeleteItems(space, label, []),

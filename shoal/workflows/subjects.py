@@ -36,7 +36,7 @@ from shoal.protocol.requests import Durability
 from shoal.workflows.connection import Connection, Flow
 from shoal.workflows.spaces import DELETIONS, SPACE_DELETES_MAX
 
-SubjectKind = Literal["thread", "document", "items", "map", "set", "counter", "register", "budget", "event"]
+SubjectKind = Literal["thread", "document", "items", "map", "set", "list", "counter", "register", "budget", "event"]
 """The kinds of what can be tagged. Of `items`, `map`, `set` and `event` a part can be."""
 KINDS: tuple[SubjectKind, ...] = get_args(SubjectKind)
 _WITH_PARTS = ("items", "map", "set", "event")

@@ -13,6 +13,7 @@ from simulation.parts.erasing import Erasing
 from simulation.parts.evidence import FAMILY as EVIDENCE
 from simulation.parts.evidence import Evidence
 from simulation.parts.labels import Labels
+from simulation.parts.lists import Lists
 from simulation.parts.logs import Logs
 from simulation.parts.mapping import Maps
 from simulation.parts.memory import Items
@@ -53,6 +54,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "elections": Elections,
     "logs": Logs,
     "labels": Labels,
+    "lists": Lists,
 }
 """By the name of the family of their objects."""
 

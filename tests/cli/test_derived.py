@@ -29,6 +29,7 @@ KEEPING: Mapping[str, str] = {
     "doc compact": "the content stays",
     "items unindex": "searches find the same, more slowly, and the index can be built again",
     "set pop": "it prints what it removes",
+    "list remove": "it prints what it removes",
     "inbox take": "the message stays, as one that was taken",
     "worklist done": "the item stays, as one that is done",
     "worklist complete": "the item stays, as one that is done",

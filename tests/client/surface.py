@@ -119,11 +119,12 @@ LEFT_OUT = {
 
 
 HANDLES = (
-    "Store", "Space", "Schemas", "Subjects", "Presence", "Counter", "Register", "Budget", "SharedSet", "SharedMap", "Items",
-    "Document",
-    "Batch", "BatchThread", "BatchJournal", "BatchCounter", "BatchRegister", "BatchSet", "BatchMap", "BatchBudget",
+    "Store", "Space", "Schemas", "Subjects", "Presence", "Counter", "Register", "Budget", "SharedSet", "SharedList",
+    "SharedMap", "Items", "Document",
+    "Batch", "BatchThread", "BatchJournal", "BatchCounter", "BatchRegister", "BatchSet", "BatchList", "BatchMap",
+    "BatchBudget",
     "BatchItems",
-    "Reading", "ThreadReading", "CounterReading", "RegisterReading", "SetReading", "MapReading", "ItemsReading",
+    "Reading", "ThreadReading", "CounterReading", "RegisterReading", "SetReading", "ListReading", "MapReading", "ItemsReading",
     "WorklistReading",
     "Thread", "Autosave", "Step", "Lease", "Job", "Journal", "Consumer", "Inbox", "Worklist",
 )  # fmt: skip
@@ -216,7 +217,7 @@ class Bench:
             return getattr(space, name.lower())
         if name in ("Counter", "Register", "Budget"):
             return getattr(space, name.lower())("n")
-        if name in ("SharedSet", "SharedMap"):
+        if name in ("SharedSet", "SharedList", "SharedMap"):
             return getattr(space, name.removeprefix("Shared").lower())("n")
         thread = space.thread("n")
         await thread.save({"log": [1], "n": 1}, label="first")

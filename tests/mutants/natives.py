@@ -1,14 +1,16 @@
-"""Bugs in sets, maps and budgets."""
+"""Bugs in sets, lists, maps and budgets."""
 
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.budget import state as budget
 from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.budget.peers import Rights
 from shoal.kinds.budget.state import Transfer
+from shoal.kinds.list import state as lists
 from shoal.kinds.map import state as ormap
 from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
@@ -105,7 +107,36 @@ def a_set_is_not_noted(patch: pytest.MonkeyPatch) -> None:
     patch_applier(patch, register.AssignBy, register.apply)
 
 
+def a_moved_element_stays_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    sound = lists._store
+
+    def store(rows: Rows, id: bytes, before: list[lists._Add], after: list[lists._Add]) -> int:
+        grown = sound(rows, id, before, after)
+        if before and after and before[0].path != after[0].path:
+            rows.put(lists._key(lists.PLACE, before[0].path), lists._encoder.encode((id, before[0].value)))
+        return grown
+
+    patch.setattr(lists, "_store", store)
+
+
+def an_insert_keeps_its_first_value(patch: pytest.MonkeyPatch) -> None:
+    def apply(rows: Rows, stamp: Stamp, change: lists.Insert) -> None:
+        lists.apply(rows, stamp, replace(change, values=change.values[:1]))
+
+    patch_applier(patch, lists.Insert, apply)
+
+
+def the_values_of_an_insert_are_turned_round(patch: pytest.MonkeyPatch) -> None:
+    def apply(rows: Rows, stamp: Stamp, change: lists.Insert) -> None:
+        lists.apply(rows, stamp, replace(change, values=change.values[::-1]))
+
+    patch_applier(patch, lists.Insert, apply)
+
+
 MUTANTS = (
+    Mutant(a_moved_element_stays_where_it_was, "a moved element is shown where it was too", ("6",)),
+    Mutant(an_insert_keeps_its_first_value, "an insert keeps the first of its values", ("3",)),
+    Mutant(the_values_of_an_insert_are_turned_round, "an insert puts its last value first", ("4",)),
     Mutant(a_history_is_in_the_order_of_arrival, "a register's history depends on the order of arrival", ("4",)),
     Mutant(a_set_is_not_noted, "a register's history lacks what was set", ("3",)),
     Mutant(a_pop_leaves_its_members, "a pop returns members and does not remove them", ("7",)),

@@ -17,6 +17,7 @@ from shoal.kinds.budget import state as budget
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.state import compaction, document, repeats
 from shoal.kinds.items import state as items
+from shoal.kinds.list import state as lists
 from shoal.kinds.map import state as ormap
 from shoal.kinds.register import state as register
 from shoal.kinds.schema import state as schema
@@ -34,6 +35,7 @@ ALONE = {
     "items": (items,),
     "schema": (schema,),
     "set": (orset,),
+    "list": (lists,),
     "budget": (budget,),
     "map": (ormap,),
 }
@@ -103,5 +105,5 @@ def test_every_table_is_there_and_no_other() -> None:
 def test_every_kind_is_named_with_its_number() -> None:
     sentence = re.search(r"Kinds: (.*?)\. Partitions", TEXT, re.DOTALL)
     assert sentence is not None
-    named = {name: int(number) for number, name in re.findall(r"(\d) (\w+)", sentence[1])}
+    named = {name: int(number) for number, name in re.findall(r"(\d+) (\w+)", sentence[1])}
     assert named == {kind.label: int(kind) for kind in KINDS.values()}

@@ -45,6 +45,7 @@ WRITES: dict[ObjectKind, Callable[[Space], Awaitable[Any]]] = {
     "items": lambda space: space.items.put(("memory", "user-1"), "k", 1),
     "schema": _schema,
     "set": lambda space: space.set("urls").add("a"),
+    "list": lambda space: space.list("plan").push("a"),
     "budget": _budget,
     "map": lambda space: space.map("settings").set("k", 1),
 }
@@ -67,7 +68,7 @@ async def test_everything_in_a_space_is_deleted_and_counted(bench: Bench) -> Non
     await fill(bench.store.space("another"))
     found = await bench.space.delete()
     assert found.deleted == {kind: 2 if kind in ("thread", "items") else 1 for kind in WRITES}
-    assert (found.total, found.left, found.more) == (11, 0, False)
+    assert (found.total, found.left, found.more) == (12, 0, False)
     assert [name async for name in bench.store.spaces()] == ["another"]
     assert (await bench.store.space("another").register("goal").get()) == 1
 
@@ -75,7 +76,7 @@ async def test_everything_in_a_space_is_deleted_and_counted(bench: Bench) -> Non
 async def test_a_space_that_was_deleted_can_be_deleted_again_and_used_again(bench: Bench) -> None:
     for _ in range(2):
         await fill(bench.space)
-        assert (await bench.space.delete()).total == 9
+        assert (await bench.space.delete()).total == 10
         assert (await bench.space.delete()).total == 0
     await fill(bench.space)
     assert await bench.space.counter("tokens").value() == 1
@@ -101,7 +102,7 @@ async def test_a_bounded_deletion_says_that_there_is_more(bench: Bench) -> None:
     await fill(bench.space)
     rounds = [await delete_space(bench.store.connection, "crew", objects_max=4)]
     while rounds[-1].more:
-        assert rounds[-1].left == 9 - sum(each.total for each in rounds)
+        assert rounds[-1].left == 10 - sum(each.total for each in rounds)
         rounds.append(await delete_space(bench.store.connection, "crew", objects_max=4))
     assert [each.total for each in rounds] == [4, 4, 1]
 
@@ -119,7 +120,7 @@ async def test_writes_made_meanwhile_stay_and_are_counted(bench: Bench, monkeypa
     monkeypatch.setattr(ServiceSession, "call", writes_before_sets)
     found = await bench.space.delete()
     monkeypatch.undo()
-    assert (found.total, found.left) == (9, 1)
+    assert (found.total, found.left) == (10, 1)
     assert await bench.space.counter("tokens").value() == 7
 
 
@@ -139,7 +140,7 @@ async def test_a_deletion_that_fails_half_way_says_so_and_can_be_repeated(
     with pytest.raises(OutcomeUnknown, match="4 objects of the space are deleted"):
         await bench.space.delete()
     monkeypatch.undo()
-    assert (await bench.space.delete()).deleted.keys() == {"set", "map", "budget", "items", "schema"}
+    assert (await bench.space.delete()).deleted.keys() == {"set", "list", "map", "budget", "items", "schema"}
 
 
 @pytest.mark.answers("spaces-deletion-leaves-something")
@@ -147,7 +148,7 @@ async def test_a_space_is_deleted_on_every_node_and_its_rows_are_swept() -> None
     async with Fleet("abc", seed=3) as fleet:
         await fill(fleet["a"].store().space("crew"))
         await fleet.converged()
-        assert (await fleet["b"].store().space("crew").delete()).total == 9
+        assert (await fleet["b"].store().space("crew").delete()).total == 10
         await fleet.converged()
         for name in "abc":
             assert [space async for space in fleet[name].store().spaces()] == []

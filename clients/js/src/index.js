@@ -10,7 +10,7 @@
 export { connect, Space, Store } from './store.js'
 export { NO_HEAD, Journal, Thread } from './thread.js'
 export { Inbox, Worklist } from './queues.js'
-export { Budget, Counter, Register, SharedMap, SharedSet } from './values.js'
+export { Budget, Counter, Register, SharedList, SharedMap, SharedSet } from './values.js'
 export { Items } from './items.js'
 export { SharedDocument } from './document.js'
 export { ShoalError } from './errors.js'

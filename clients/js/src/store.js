@@ -4,7 +4,7 @@ import { SharedDocument } from './document.js'
 import { Items } from './items.js'
 import { Thread } from './thread.js'
 import { path, Transport } from './transport.js'
-import { Budget, Counter, Register, SharedMap, SharedSet } from './values.js'
+import { Budget, Counter, Register, SharedList, SharedMap, SharedSet } from './values.js'
 import { watch } from './watch.js'
 
 /** @typedef {import('../types/api.js').components['schemas']} Schemas */
@@ -86,7 +86,7 @@ export class Store {
  */
 /** @typedef {SummaryOptionsOwn & import('./transport.js').ReadOptions} SummaryOptions */
 
-/** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'budgets' | 'items' | 'schemas'} Family */
+/** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'lists' | 'budgets' | 'items' | 'schemas'} Family */
 
 export class Space {
   /** @param {Transport} transport @param {string} name */
@@ -119,6 +119,11 @@ export class Space {
   /** @param {string} name */
   set (name) {
     return new SharedSet(this._transport, this.name, 'sets', name)
+  }
+
+  /** @param {string} name @returns {SharedList} */
+  list (name) {
+    return new SharedList(this._transport, this.name, 'lists', name)
   }
 
   /** @param {string} name */

@@ -152,3 +152,48 @@ export class Budget extends Value {
     return this._transport.write('POST', `${this._path}/spends`, { amount }, options)
   }
 }
+
+export class SharedList extends Value {
+  /** The elements from an index on. @param {ReadOptions & { start?: number }} [options] @returns {AsyncGenerator<{ id: string, value: any }, void, void>} */
+  async * items ({ start = 0, ...options } = {}) {
+    let after
+    for (;;) {
+      const page = await this._transport.read(this._path, { index: after === undefined ? start : 0, after, limit: PAGE }, options)
+      yield * page.elements
+      if (!page.more) return
+      after = page.cursor
+    }
+  }
+
+  /** @param {ReadOptions} [options] @returns {Promise<number>} */
+  async size (options) {
+    return (await this._transport.read(this._path, { limit: 1 }, options)).size
+  }
+
+  /** Add values at the end. @param {...unknown} values @returns {Promise<string[]>} The ids of their elements. */
+  async push (...values) {
+    return this.insert(values)
+  }
+
+  /** Insert values at an index, before or after an element, or at the end. @param {unknown[]} values @param {Place} [place] @param {WriteOptions} [options] @returns {Promise<string[]>} */
+  async insert (values, place = {}, options) {
+    return (await this._transport.write('POST', this._path, { values, ...placed(place) }, options)).elements
+  }
+
+  /** Move an element; false if there is none. @param {string} element @param {Place} [place] @param {WriteOptions} [options] @returns {Promise<boolean>} */
+  async move (element, place = {}, options) {
+    return (await this._transport.write('POST', `${this._path}/move`, { element, ...placed(place) }, options)).moved
+  }
+
+  /** Remove elements by their ids. @param {...string} elements @returns {Promise<any[]>} Their values. */
+  async remove (...elements) {
+    return (await this._transport.write('POST', `${this._path}/remove`, { elements })).values
+  }
+}
+
+/** @typedef {{ index?: number, before?: string, after?: string }} Place */
+
+/** @param {Place} place */
+function placed ({ index, before = '', after = '' }) {
+  return { index, before_id: before, after_id: after }
+}

@@ -362,7 +362,7 @@ export interface components {
          */
         BatchBody: {
             /** @description Writes that are applied together or not at all. */
-            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AddEntryOp"] | components["schemas"]["AlterEntryOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["TakeOp"] | components["schemas"]["DoneOp"] | components["schemas"]["DoneEntryOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["SendOp"] | components["schemas"]["AddItemsOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["PopSetOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"])[];
+            writes: (components["schemas"]["AckOp"] | components["schemas"]["AddOp"] | components["schemas"]["AddEntryOp"] | components["schemas"]["AlterEntryOp"] | components["schemas"]["AlterSetOp"] | components["schemas"]["AppendOp"] | components["schemas"]["SetOp"] | components["schemas"]["AssignOp"] | components["schemas"]["ClearSetOp"] | components["schemas"]["CompleteItemOp"] | components["schemas"]["DeleteBranchOp"] | components["schemas"]["DeleteItemOp"] | components["schemas"]["TakeOp"] | components["schemas"]["DoneOp"] | components["schemas"]["DoneEntryOp"] | components["schemas"]["EndStepOp"] | components["schemas"]["SendOp"] | components["schemas"]["AddItemsOp"] | components["schemas"]["EraseEventOp"] | components["schemas"]["FailItemOp"] | components["schemas"]["GrantOp"] | components["schemas"]["InsertElementsOp"] | components["schemas"]["MoveElementOp"] | components["schemas"]["PopSetOp"] | components["schemas"]["PutEntryOp"] | components["schemas"]["PutItemOp"] | components["schemas"]["ReachPlaceOp"] | components["schemas"]["RemoveElementsOp"] | components["schemas"]["RemoveEntryOp"] | components["schemas"]["SpendOp"] | components["schemas"]["SaveOp"])[];
         };
         /**
          * BatchView
@@ -485,7 +485,7 @@ export interface components {
              * @description The kind.
              * @enum {unknown}
              */
-            kind: "budget" | "counter" | "document" | "items" | "map" | "register" | "schema" | "set" | "thread";
+            kind: "budget" | "counter" | "document" | "items" | "list" | "map" | "register" | "schema" | "set" | "thread";
             /** @description The name. */
             name: string;
             /** @description A space, a namespace for the objects of one application. */
@@ -766,7 +766,7 @@ export interface components {
          * @description Check whether elements are members of a set.
          */
         ContainsMembersBody: {
-            /** @description Elements of a set. */
+            /** @description Elements of a set, or of a list. */
             elements: unknown[];
         };
         /**
@@ -907,6 +907,19 @@ export interface components {
          *     bounded number at a time, and items that are put meanwhile stay.
          */
         DeleteItemsQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * DeleteListQuery
+         * @description Delete a list with all its elements.
+         */
+        DeleteListQuery: {
             /** @description Only show what would be removed. Default: `false`. */
             dry_run?: boolean;
             /**
@@ -1200,6 +1213,34 @@ export interface components {
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * ElementMovedView
+         * @description Whether there was such an element.
+         */
+        ElementMovedView: {
+            /** @description False if the serving node shows no such element. */
+            moved: boolean;
+        };
+        /**
+         * ElementsInsertedView
+         * @description The elements that an insert made.
+         */
+        ElementsInsertedView: {
+            /** @description Their ids, in the order of the values. */
+            elements: string[];
+            /** @description The number of elements now. */
+            size: number;
+        };
+        /**
+         * ElementsRemovedView
+         * @description The values that were removed.
+         */
+        ElementsRemovedView: {
+            /** @description The number of elements that are left. */
+            size: number;
+            /** @description In the order of the request; fewer if some elements were not there. */
+            values: unknown[];
         };
         /**
          * EndStepBody
@@ -1573,6 +1614,43 @@ export interface components {
             label: string;
         };
         /**
+         * InsertElementsBody
+         * @description Insert values into a list, one after the other: before an index, before or after an element, or else at the end.
+         *
+         *     What two nodes insert at one place is all there, in the same order everywhere; the values of one request stand together.
+         */
+        InsertElementsBody: {
+            /** @description The id of an element. */
+            after_id?: string;
+            /** @description The id of an element. */
+            before_id?: string;
+            /** @description Of the first value in the list; below 0 it counts from the end. */
+            index?: number | null;
+            values: unknown[];
+        };
+        /**
+         * InsertElementsOp
+         * @description Insert values into a list, one after the other: before an index, before or after an element, or else at the end.
+         *
+         *     What two nodes insert at one place is all there, in the same order everywhere; the values of one request stand together.
+         */
+        InsertElementsOp: {
+            /** @description The id of an element. */
+            after_id?: string;
+            /** @description The id of an element. */
+            before_id?: string;
+            /** @description Of the first value in the list; below 0 it counts from the end. */
+            index?: number | null;
+            /** @description A list's name. */
+            list: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "insert-elements";
+            values: unknown[];
+        };
+        /**
          * ItemClaimedView
          * @description The item that was claimed, if there was one.
          */
@@ -1795,6 +1873,16 @@ export interface components {
             waiting: string[];
         };
         /**
+         * ListElementView
+         * @description An element of a list.
+         */
+        ListElementView: {
+            /** @description 36 hex digits; it stays when the element is moved. */
+            id: string;
+            /** @description A value. */
+            value: unknown;
+        };
+        /**
          * ListItemIndexesQuery
          * @description List the indexed fields.
          */
@@ -1883,6 +1971,20 @@ export interface components {
             stale?: boolean;
         };
         /**
+         * ListObjectsListsQuery
+         * @description List the names of a space's objects of one kind, in byte order.
+         */
+        ListObjectsListsQuery: {
+            /** @description Only results after this one; of a difference, the new value. */
+            after?: string | null;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Only names that begin with this. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
          * ListObjectsMapsQuery
          * @description List the names of a space's objects of one kind, in byte order.
          */
@@ -1937,6 +2039,20 @@ export interface components {
             prefix?: string;
             /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
+        };
+        /**
+         * ListPageView
+         * @description A page of a list.
+         */
+        ListPageView: {
+            /** @description Where the next page begins, as `after`; empty if this page is. */
+            cursor: string;
+            /** @description Elements of a set, or of a list. */
+            elements: components["schemas"]["ListElementView"][];
+            /** @description Ask again with `after`. */
+            more: boolean;
+            /** @description The number of elements of the whole list. */
+            size: number;
         };
         /**
          * ListSpacesQuery
@@ -2241,6 +2357,47 @@ export interface components {
             reason?: string;
             /** @description The checkpoint on which the branch is put. */
             to: string;
+        };
+        /**
+         * MoveElementBody
+         * @description Move an element: to an index, before or after another element, or else to the end. It keeps its id.
+         *
+         *     An element that two nodes move at once is at one of the two places, the same everywhere. One that is removed meanwhile
+         *     stays removed.
+         */
+        MoveElementBody: {
+            /** @description The id of another element. */
+            after_id?: string;
+            /** @description The id of another element. */
+            before_id?: string;
+            /** @description Its id. */
+            element: string;
+            /** @description That it has afterwards; below 0 it counts from the end. */
+            index?: number | null;
+        };
+        /**
+         * MoveElementOp
+         * @description Move an element: to an index, before or after another element, or else to the end. It keeps its id.
+         *
+         *     An element that two nodes move at once is at one of the two places, the same everywhere. One that is removed meanwhile
+         *     stays removed.
+         */
+        MoveElementOp: {
+            /** @description The id of another element. */
+            after_id?: string;
+            /** @description The id of another element. */
+            before_id?: string;
+            /** @description Its id. */
+            element: string;
+            /** @description That it has afterwards; below 0 it counts from the end. */
+            index?: number | null;
+            /** @description A list's name. */
+            list: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "move-element";
         };
         /**
          * MoveThreadBody
@@ -2954,7 +3111,7 @@ export interface components {
          */
         ReadBody: {
             /** @description Reads that are answered as of one moment. */
-            reads: (components["schemas"]["ReadItemOp"] | components["schemas"]["ReadHeadsOp"] | components["schemas"]["ReadStepsOp"] | components["schemas"]["ReadLoadOp"] | components["schemas"]["ReadBudgetOp"] | components["schemas"]["ReadConsumerOp"] | components["schemas"]["ReadCounterOp"] | components["schemas"]["ReadEventsOp"] | components["schemas"]["ReadMapOp"] | components["schemas"]["ReadPlaceOp"] | components["schemas"]["ReadInboxOp"] | components["schemas"]["ReadWorklistOp"] | components["schemas"]["ReadRegisterOp"] | components["schemas"]["ReadSetOp"] | components["schemas"]["ReadStatusOp"] | components["schemas"]["ReadSearchOp"] | components["schemas"]["DocumentOp"])[];
+            reads: (components["schemas"]["ReadItemOp"] | components["schemas"]["ReadHeadsOp"] | components["schemas"]["ReadStepsOp"] | components["schemas"]["ReadLoadOp"] | components["schemas"]["ReadBudgetOp"] | components["schemas"]["ReadConsumerOp"] | components["schemas"]["ReadCounterOp"] | components["schemas"]["ReadEventsOp"] | components["schemas"]["ReadListOp"] | components["schemas"]["ReadMapOp"] | components["schemas"]["ReadPlaceOp"] | components["schemas"]["ReadInboxOp"] | components["schemas"]["ReadWorklistOp"] | components["schemas"]["ReadRegisterOp"] | components["schemas"]["ReadSetOp"] | components["schemas"]["ReadStatusOp"] | components["schemas"]["ReadSearchOp"] | components["schemas"]["DocumentOp"])[];
         };
         /**
          * ReadBudgetOp
@@ -3128,6 +3285,39 @@ export interface components {
             thread?: boolean;
             /** @description How long to wait for an answer. Default: `0`. */
             wait?: number;
+        };
+        /**
+         * ReadListOp
+         * @description Read a page of a list. A list that does not exist is empty.
+         */
+        ReadListOp: {
+            /** @description The cursor of the previous page, in place of an index. */
+            after?: string;
+            /** @description Where the page begins; below 0 it counts from the end. Default: `0`. */
+            index?: number;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description A list's name. */
+            list: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "list";
+        };
+        /**
+         * ReadListQuery
+         * @description Read a page of a list. A list that does not exist is empty.
+         */
+        ReadListQuery: {
+            /** @description The cursor of the previous page, in place of an index. */
+            after?: string;
+            /** @description Where the page begins; below 0 it counts from the end. Default: `0`. */
+            index?: number;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
         };
         /**
          * ReadLoadOp
@@ -3486,6 +3676,29 @@ export interface components {
         ReleaseRightsBody: {
             /** @description The amount. */
             amount: number;
+        };
+        /**
+         * RemoveElementsBody
+         * @description Remove elements by their ids, wherever they stand by now. Ids that the serving node does not show are passed over.
+         */
+        RemoveElementsBody: {
+            /** @description Elements of a set, or of a list. */
+            elements: string[];
+        };
+        /**
+         * RemoveElementsOp
+         * @description Remove elements by their ids, wherever they stand by now. Ids that the serving node does not show are passed over.
+         */
+        RemoveElementsOp: {
+            /** @description Elements of a set, or of a list. */
+            elements: string[];
+            /** @description A list's name. */
+            list: string;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "remove-elements";
         };
         /**
          * RemoveEntryOp
@@ -4257,7 +4470,7 @@ export interface components {
              * @description The kind.
              * @enum {unknown}
              */
-            kind: "budget" | "counter" | "document" | "event" | "items" | "map" | "register" | "set" | "thread";
+            kind: "budget" | "counter" | "document" | "event" | "items" | "list" | "map" | "register" | "set" | "thread";
             /** @description Of the object. Of items, the labels of their namespace, joined by periods; of an event, its thread. */
             name: string;
             /** @description The key of an item or of an entry of a map, a member of a set as JSON, or an event's id; empty: all of it. */
@@ -4533,7 +4746,7 @@ export interface components {
             /** @description The id of an event, to continue after it. The header Last-Event-ID takes precedence. */
             after?: string | null;
             /** @description The kind. */
-            kind?: ("budget" | "counter" | "document" | "items" | "map" | "register" | "schema" | "set" | "thread") | null;
+            kind?: ("budget" | "counter" | "document" | "items" | "list" | "map" | "register" | "schema" | "set" | "thread") | null;
             /** @description Several kinds, with commas between them; empty: all. */
             kinds?: string;
             /** @description Only names that begin with this. */

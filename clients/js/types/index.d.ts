@@ -10,4 +10,4 @@ export type WriteOptions = import("./transport.js").WriteOptions;
 export { connect, Space, Store } from "./store.js";
 export { NO_HEAD, Journal, Thread } from "./thread.js";
 export { Inbox, Worklist } from "./queues.js";
-export { Budget, Counter, Register, SharedMap, SharedSet } from "./values.js";
+export { Budget, Counter, Register, SharedList, SharedMap, SharedSet } from "./values.js";

@@ -40,7 +40,7 @@ export class Store {
  * @property {number} [limit] At most so many; 100 if left out.
  */
 /** @typedef {SummaryOptionsOwn & import('./transport.js').ReadOptions} SummaryOptions */
-/** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'budgets' | 'items' | 'schemas'} Family */
+/** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'lists' | 'budgets' | 'items' | 'schemas'} Family */
 export class Space {
     /** @param {Transport} transport @param {string} name */
     constructor(transport: Transport, name: string);
@@ -56,6 +56,8 @@ export class Space {
     map(name: string): SharedMap;
     /** @param {string} name */
     set(name: string): SharedSet;
+    /** @param {string} name @returns {SharedList} */
+    list(name: string): SharedList;
     /** @param {string} name */
     budget(name: string): Budget;
     /** The leases that are held, also those of threads. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['LeaseStateView'][]>} */
@@ -144,13 +146,14 @@ export type SummaryOptionsOwn = {
     limit?: number | undefined;
 };
 export type SummaryOptions = SummaryOptionsOwn & import("./transport.js").ReadOptions;
-export type Family = "threads" | "documents" | "counters" | "registers" | "maps" | "sets" | "budgets" | "items" | "schemas";
+export type Family = "threads" | "documents" | "counters" | "registers" | "maps" | "sets" | "lists" | "budgets" | "items" | "schemas";
 import { Transport } from './transport.js';
 import { Thread } from './thread.js';
 import { Counter } from './values.js';
 import { Register } from './values.js';
 import { SharedMap } from './values.js';
 import { SharedSet } from './values.js';
+import { SharedList } from './values.js';
 import { Budget } from './values.js';
 import { Items } from './items.js';
 import { SharedDocument } from './document.js';

@@ -71,6 +71,30 @@ export class Budget extends Value {
     /** Spend, if the node that is asked has rights to so much or can get them. @param {number} amount @param {WriteOptions} [options] @returns {Promise<Schemas['SpentView']>} */
     spend(amount: number, options?: WriteOptions): Promise<Schemas["SpentView"]>;
 }
+export class SharedList extends Value {
+    /** The elements from an index on. @param {ReadOptions & { start?: number }} [options] @returns {AsyncGenerator<{ id: string, value: any }, void, void>} */
+    items({ start, ...options }?: ReadOptions & {
+        start?: number;
+    }): AsyncGenerator<{
+        id: string;
+        value: any;
+    }, void, void>;
+    /** @param {ReadOptions} [options] @returns {Promise<number>} */
+    size(options?: ReadOptions): Promise<number>;
+    /** Add values at the end. @param {...unknown} values @returns {Promise<string[]>} The ids of their elements. */
+    push(...values: unknown[]): Promise<string[]>;
+    /** Insert values at an index, before or after an element, or at the end. @param {unknown[]} values @param {Place} [place] @param {WriteOptions} [options] @returns {Promise<string[]>} */
+    insert(values: unknown[], place?: Place, options?: WriteOptions): Promise<string[]>;
+    /** Move an element; false if there is none. @param {string} element @param {Place} [place] @param {WriteOptions} [options] @returns {Promise<boolean>} */
+    move(element: string, place?: Place, options?: WriteOptions): Promise<boolean>;
+    /** Remove elements by their ids. @param {...string} elements @returns {Promise<any[]>} Their values. */
+    remove(...elements: string[]): Promise<any[]>;
+}
+export type Place = {
+    index?: number;
+    before?: string;
+    after?: string;
+};
 export type Schemas = import("../types/api.js").components["schemas"];
 export type ReadOptions = import("./transport.js").ReadOptions;
 export type WriteOptions = import("./transport.js").WriteOptions;

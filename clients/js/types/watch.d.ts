@@ -43,7 +43,7 @@ export type WatchOptions = {
     /**
      * Only these kinds of objects.
      */
-    kinds?: ("map" | "set" | "document" | "budget" | "counter" | "items" | "register" | "schema" | "thread")[] | undefined;
+    kinds?: ("map" | "set" | "document" | "budget" | "counter" | "items" | "list" | "register" | "schema" | "thread")[] | undefined;
     /**
      * Only objects whose names begin so.
      */

@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
     for command in (get, edit, watch):
         documents.command()(command)
     app.add_typer(documents, name="doc", rich_help_panel=PANEL)
-    add_commands(app, "counter", "register", "set", "map", "budget")
+    add_commands(app, "counter", "register", "set", "list", "map", "budget")
     items = group_of("items")
     for command in (search, namespaces):
         items.command()(command)

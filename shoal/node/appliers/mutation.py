@@ -30,6 +30,8 @@ from shoal.kinds.journal import changes as journals
 from shoal.kinds.journal.state import consumers, journal, progress, reductions, retention, trimming
 from shoal.kinds.label import changes as label_changes
 from shoal.kinds.label import state as labels
+from shoal.kinds.list import changes as list_changes
+from shoal.kinds.list import state as lists
 from shoal.kinds.map import changes as map_changes
 from shoal.kinds.map import state as ormap
 from shoal.kinds.register import changes as register_changes
@@ -84,6 +86,7 @@ Change = (
     | orset.Alter
     | budget.Change
     | ormap.Change
+    | lists.Change
     | items.Put
     | items.Delete
     | items.Refresh
@@ -109,6 +112,7 @@ _APPLIERS: Appliers = {
     **register_changes.APPLIERS,
     **set_changes.APPLIERS,
     **map_changes.APPLIERS,
+    **list_changes.APPLIERS,
     **budgets.APPLIERS,
     **item_changes.APPLIERS,
     **schemas.APPLIERS,

@@ -33,6 +33,7 @@ from shoal.kinds.budget import state as budget
 from shoal.kinds.counter import state as counter
 from shoal.kinds.items import state as items
 from shoal.kinds.journal.state import events
+from shoal.kinds.list import state as lists
 from shoal.kinds.map import state as ormap
 from shoal.kinds.register import state as register
 from shoal.kinds.schema import state as schema
@@ -198,6 +199,12 @@ def _map(rows: Rows) -> None:
         list(orset.members(ormap.set_of(rows, key)))
 
 
+def _list(rows: Rows) -> None:
+    lists.size(rows)
+    for element in lists.elements(rows):
+        lists.named(rows, element.id)
+
+
 _READERS: dict[Kind, Callable[[Rows], object]] = {
     Kind.THREAD: _thread,
     Kind.COUNTER: lambda rows: (counter.value(rows), counter.conflicts(rows)),
@@ -207,6 +214,7 @@ _READERS: dict[Kind, Callable[[Rows], object]] = {
     Kind.SET: lambda rows: (orset.size(rows), list(orset.members(rows))),
     Kind.BUDGET: lambda rows: (budget.remaining(rows), budget.accounts(rows)),
     Kind.MAP: _map,
+    Kind.LIST: _list,
 }
 
 

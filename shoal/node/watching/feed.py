@@ -108,6 +108,7 @@ LABELS: dict[Kind, ObjectKind] = {
     Kind.SET: "set",
     Kind.BUDGET: "budget",
     Kind.MAP: "map",
+    Kind.LIST: "list",
 }
 
 _GONE = "the document was deleted. The client keeps its edits; open the document again to begin from the current content."

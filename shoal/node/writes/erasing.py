@@ -37,6 +37,7 @@ from shoal.protocol.requests import (
     DeleteBudget,
     DeleteCounter,
     Deleted,
+    DeleteList,
     DeleteMap,
     DeleteRegister,
     DeleteSchema,
@@ -49,7 +50,17 @@ from shoal.protocol.requests import (
 OBJECTS_KNOWN_MAX = 8192  # Objects known, without a lookup, to be in the catalog and never deleted.
 
 DEAD_LISTED_MAX = 100
-_DELETIONS = (DeleteThread, DeleteCounter, DeleteRegister, DeleteSet, DeleteMap, DeleteBudget, DeleteSchema, EndItems)
+_DELETIONS = (
+    DeleteThread,
+    DeleteCounter,
+    DeleteRegister,
+    DeleteSet,
+    DeleteList,
+    DeleteMap,
+    DeleteBudget,
+    DeleteSchema,
+    EndItems,
+)
 
 
 class Deletions:

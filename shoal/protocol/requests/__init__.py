@@ -19,6 +19,7 @@ from shoal.kinds.items.requests import *
 from shoal.kinds.journal.requests import *
 from shoal.kinds.label.requests import *
 from shoal.kinds.lease.requests import *
+from shoal.kinds.list.requests import *
 from shoal.kinds.map.requests import *
 from shoal.kinds.presence.requests import *
 from shoal.kinds.register.requests import *

@@ -1,4 +1,4 @@
-"""Deletions of counters, registers, sets, maps, budgets and schemas.
+"""Deletions of counters, registers, sets, lists, maps, budgets and schemas.
 
 A deletion ends the object's generation (`shoal.crdt.deletion`): what is written afterwards begins a new one. A write that was
 made without knowledge of the deletion belongs to the generation that ended, and is deleted with it, even if it arrives later.
@@ -13,7 +13,7 @@ from shoal.kinds.thread.requests import Deleted
 from shoal.protocol.base import ObjectWrite
 from shoal.protocol.declared import Action, Cli, Http, always, operation
 
-__all__ = ["DeleteBudget", "DeleteCounter", "DeleteMap", "DeleteRegister", "DeleteSchema", "DeleteSet"]
+__all__ = ["DeleteBudget", "DeleteCounter", "DeleteList", "DeleteMap", "DeleteRegister", "DeleteSchema", "DeleteSet"]
 
 _Deletion = TypeVar("_Deletion", bound=type[ObjectWrite[Deleted]])
 
@@ -49,6 +49,13 @@ class DeleteSet(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-
     """Delete a set with all its members."""
 
     set: str
+
+
+@_deletion("list", "plan")
+class DeleteList(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-list"):
+    """Delete a list with all its elements."""
+
+    list: str
 
 
 @_deletion("map", "settings")

@@ -14,6 +14,7 @@ from shoal.kinds.items import requests as items
 from shoal.kinds.journal import requests as journal
 from shoal.kinds.label import requests as labels
 from shoal.kinds.lease import requests as leases
+from shoal.kinds.list import requests as lists
 from shoal.kinds.map import requests as maps
 from shoal.kinds.presence import requests as presence
 from shoal.kinds.register import requests as registers
@@ -36,6 +37,7 @@ FAMILIES = (
     labels,
     leases,
     status,
+    lists,
     maps,
     membership,
     presence,

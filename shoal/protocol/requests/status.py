@@ -139,7 +139,7 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     unshown: int = 0  # How often a peer said that its log decides about rows, and did not show it, in this opening.
 
 
-ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema", "set", "budget", "map"]
+ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema", "set", "budget", "map", "list"]
 
 
 def _listing(kind: ObjectKind) -> Http:

@@ -375,5 +375,6 @@ _RULES: Final[dict[int, _Rules]] = {
     Kind.SCHEMA: {ord("V"): 5},
     Kind.SET: {ord("E"): 1},
     Kind.BUDGET: {ord("G"): _budget, ord("S"): _budget},
+    Kind.LIST: {},
     Kind.MAP: {ord("E"): _member},
 }

@@ -1,0 +1,1 @@
+"""Lists: values in one order, at positions that never clash."""

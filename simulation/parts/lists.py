@@ -1,0 +1,163 @@
+"""Lists that agents insert into, move in and remove from.
+
+Laws:
+- What is shown was inserted (10), each value once, however often it was moved or its insert was sent (6).
+- A value of an insert that was acknowledged is shown unless somebody may have removed it (3).
+- Two values of one insert that nobody moved are shown in the order of the insert (4).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any
+
+from shoal import values
+from shoal.errors import ShoalError
+from shoal.protocol import requests
+from shoal.protocol.requests import InsertElements, MoveElement, RemoveElements
+from shoal.protocol.session import Session
+from simulation.judging.obligations import Losses
+from simulation.judging.violation import Violation
+from simulation.parts.part import Bench, Deeds, Told
+from simulation.plan import Act, ActKind
+from simulation.workload.random_agents import SPACE
+
+
+@dataclass(slots=True)
+class Inserted:
+    """`told` is None where the outcome is not known."""
+
+    numbers: tuple[int, int]
+    told: Told | None = None
+
+
+class Lists:
+    """Inserts by list; of each list the numbers that somebody moved, or tried to remove."""
+
+    kinds: tuple[ActKind, ...] = ("insert-in-list", "move-in-list", "remove-from-list", "read-list")
+
+    def __init__(self) -> None:
+        self.inserted: defaultdict[str, list[Inserted]] = defaultdict(list)
+        self.moved: defaultdict[str, set[int]] = defaultdict(set)
+        self.removed: defaultdict[str, set[int]] = defaultdict(set)
+        self.numbers = count(1)
+
+    def deeds(self, bench: Bench) -> Deeds:
+        agent = _Agent(self, bench)
+        return {
+            "insert-in-list": agent.insert,
+            "move-in-list": agent.move,
+            "remove-from-list": agent.remove,
+            "read-list": agent.read,
+        }
+
+    def erased(self, losses: Losses) -> Collection[bytes]:
+        return ()
+
+    async def broken(self, session: Session, losses: Losses) -> list[Violation]:
+        found: list[Violation] = []
+        for name in sorted(self.inserted):
+            shown = await _shown(session, name)
+            found += [Violation(invariant, text) for invariant, text in self.wrong(name, shown)]
+            for insert in self.inserted[name]:
+                if insert.told is not None and insert.told.is_owed(losses):
+                    found += [
+                        Violation("3", f"{number} was inserted into list {name}, and is not there")
+                        for number in insert.numbers
+                        if number not in shown and number not in self.removed[name]
+                    ]
+        return found
+
+    def wrong(self, name: str, shown: list[int]) -> list[tuple[str, str]]:
+        """What no list may show, whatever was lost."""
+        known = {number for insert in self.inserted[name] for number in insert.numbers}
+        found = [("10", f"list {name} shows {number}, which nobody inserted") for number in shown if number not in known]
+        found += [("6", f"list {name} shows {number} more than once") for number, times in Counter(shown).items() if times > 1]
+        for first, second in (insert.numbers for insert in self.inserted[name]):
+            is_kept = {first, second} <= set(shown) and not {first, second} & self.moved[name]
+            if is_kept and shown.index(second) < shown.index(first):
+                found.append(("4", f"list {name} shows {second} before {first}"))
+        return found
+
+
+class _Agent:
+    def __init__(self, lists: Lists, bench: Bench) -> None:
+        self._lists = lists
+        self._bench = bench
+        self._handle = bench.space.list(bench.name)
+
+    async def insert(self, act: Act, random: Random) -> None:
+        first = next(self._lists.numbers) * 2
+        inserted = Inserted((first, first + 1))
+        self._lists.inserted[self._bench.name].append(inserted)
+        place = random.choice((0, 1, 3, -1, None))
+
+        async def send() -> None:
+            await self._handle.insert(*inserted.numbers, index=place, durability=act.durability)
+            inserted.told = self._bench.told(act.durability)
+
+        await self._sent(act, random, send, InsertElements)
+        self._bench.did(f"insert {inserted.numbers} at {place}")
+
+    async def move(self, act: Act, random: Random) -> None:
+        chosen = await self._chosen(random)
+        if chosen is None:
+            return
+        id, number = chosen
+        self._lists.moved[self._bench.name].add(number)
+        place = random.choice((0, 2, -1))
+
+        async def send() -> None:
+            await self._handle.move(id, index=place, durability=act.durability)
+
+        await self._sent(act, random, send, MoveElement)
+        self._bench.did(f"move {number} to {place}")
+
+    async def remove(self, act: Act, random: Random) -> None:
+        chosen = await self._chosen(random)
+        if chosen is None:
+            return
+        id, number = chosen
+        self._lists.removed[self._bench.name].add(number)
+
+        async def send() -> None:
+            await self._handle.remove(id, durability=act.durability)
+
+        await self._sent(act, random, send, RemoveElements)
+        self._bench.did(f"remove {number}")
+
+    async def read(self, act: Act, random: Random) -> None:
+        await self._chosen(random)
+
+    async def _chosen(self, random: Random) -> tuple[str, int] | None:
+        """An element that is shown, and its number."""
+        try:
+            items = await self._handle.slice()
+        except ShoalError as error:
+            self._bench.refused(error)
+            raise
+        for invariant, text in self._lists.wrong(self._bench.name, [item.value for item in items]):
+            self._bench.violated(invariant, text)
+        chosen = random.choice(items) if items else None
+        return None if chosen is None else (chosen.id, chosen.value)
+
+    async def _sent(self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[requests.Write[Any]]) -> None:
+        try:
+            await self._bench.send(act, random, send, of=of)
+        except ShoalError as error:
+            self._bench.refused(error)
+            raise
+
+
+async def _shown(session: Session, name: str) -> list[int]:
+    shown: list[int] = []
+    after, more = b"", True
+    while more:
+        page = await session.call(requests.ReadList(SPACE, name, after=after))
+        shown += [values.decode(element.value) for element in page.elements]
+        after, more = page.cursor, page.more
+    return shown
