@@ -29,6 +29,7 @@ function Drawn ({ says, x, series, time = true, unit = short }) {
   useEffect(() => {
     const dark = matchMedia('(prefers-color-scheme: dark)')
     const make = () => {
+      if (host.current === null) return // It went before its effect began.
       plot.current?.destroy()
       const axis = { stroke: colour('--quiet'), grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui' }
       plot.current = new uPlot({
@@ -42,10 +43,10 @@ function Drawn ({ says, x, series, time = true, unit = short }) {
       }, [x, ...series.map(({ values }) => values)], host.current)
     }
     make()
-    const seen = new ResizeObserver(() => plot.current.setSize({ width: Math.max(200, host.current.clientWidth), height: HEIGHT }))
-    seen.observe(host.current)
+    const seen = new ResizeObserver(([entry]) => plot.current?.setSize({ width: Math.max(200, entry.contentRect.width), height: HEIGHT }))
+    if (host.current !== null) seen.observe(host.current)
     dark.addEventListener('change', make)
-    return () => { seen.disconnect(); dark.removeEventListener('change', make); plot.current.destroy(); plot.current = null }
+    return () => { seen.disconnect(); dark.removeEventListener('change', make); plot.current?.destroy(); plot.current = null }
   }, [shape, time])
   useEffect(() => { plot.current?.setData([x, ...series.map(({ values }) => values)]) }, [x, series])
   return html`<figure class="plot"><div ref=${host} aria-hidden="true"></div><figcaption>${says}</figcaption></figure>`

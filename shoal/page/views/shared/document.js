@@ -70,11 +70,10 @@ export function DocumentView ({ space, name, root, onRoot }) {
 function Text ({ doc, awareness, document, space, name, root }) {
   const text = useMemo(() => doc.getText(root), [doc, root])
   const [blame, setBlame] = useState(true)
-  const told = live(`authors ${space}/${name}`, () => client().space(space).authors(name), { space, kinds: ['document'] })
   useEvents(awareness, 'change')
   useEvents(doc, 'update')
   const names = () => {
-    const known = new Map(Object.entries(told.value.value?.authors ?? {}).map(([id, by]) => [Number(id), String(by)]))
+    const known = new Map()
     for (const [id, state] of awareness.getStates()) known.set(id, nameOf(state, id))
     return known
   }

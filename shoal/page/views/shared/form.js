@@ -32,9 +32,9 @@ export function ValueForm ({ title, what, says, value = 'Value (JSON, or plain t
   return html`<form class="action" onSubmit=${submit} aria-label=${title}>
     <h3>${title}</h3>
     <div class="fields">
-      ${typed.map((field) => html`<label>${field.label}<input class="mono" required value=${field.draft.value} placeholder=${field.hint ?? ''} spellcheck="false"
+      ${typed.map((field) => html`<label>${field.label}<input class="mono" required value=${field.draft.value} placeholder=${field.hint ?? ''} spellcheck=${false}
         onInput=${(/** @type {any} */ event) => { field.draft.value = event.target.value }} /></label>`)}
-      ${value !== null && html`<label class="wide">${value}<textarea class="mono" required rows="2" spellcheck="false" value=${text.value}
+      ${value !== null && html`<label class="wide">${value}<textarea class="mono" required rows="2" spellcheck=${false} value=${text.value}
         onInput=${(/** @type {any} */ event) => { text.value = event.target.value }}></textarea></label>`}
       <button type="submit" disabled=${state.state === 'running'}>${state.state === 'running' ? 'at work…' : button ?? title}</button>
     </div>
