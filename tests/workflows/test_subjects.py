@@ -32,6 +32,7 @@ OBJECTS = [
     ("counter", "tokens"),
     ("register", "goal"),
     ("set", "urls"),
+    ("list", "plan"),
     ("budget", "dollars"),
     ("map", "settings"),
     ("items", "memory.user-1"),
@@ -70,7 +71,7 @@ async def test_erasing_a_subject_erases_its_tagged_objects_alone(bench: Bench) -
     assert {(tag.kind, tag.name) for tag in await bench.space.subjects.find("ana")} == set(OBJECTS)
     report = await bench.space.subjects.erase("ana")
     assert {(each.kind, each.name) for each in report.objects if each.outcome == "erased"} == set(OBJECTS)
-    assert (len(report.objects), report.left, report.is_complete, report.waits_for) == (8, 0, True, [])
+    assert (len(report.objects), report.left, report.is_complete, report.waits_for) == (9, 0, True, [])
     assert await bench.space.subjects.find("ana") == []
     assert await objects(bench.space) == {("counter", "other"), *STAYS}
     assert await bench.space.items.get(("memory", "user-1"), "k") is None
