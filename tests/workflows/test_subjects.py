@@ -75,7 +75,7 @@ async def test_erasing_a_subject_erases_its_tagged_objects_alone(bench: Bench) -
     assert await bench.space.subjects.find("ana") == []
     assert await objects(bench.space) == {("counter", "other"), *STAYS}
     assert await bench.space.items.get(("memory", "user-1"), "k") is None
-    assert len(await objects(bench.store.space("another"))) == 9
+    assert len(await objects(bench.store.space("another"))) == 10
     assert verify(bench.storage, config=Config()).problems == []
 
 
