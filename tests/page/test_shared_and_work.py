@@ -1,0 +1,245 @@
+"""The views of shared state, work, runs, the cluster and the audit, in a browser: each action, two people, hostile names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+import pytest
+
+import shoal
+from tests.page import filling
+from tests.page.conftest import Node, Show, apart
+
+pytestmark = pytest.mark.page
+
+SPACE = "views"
+STRUCK = "document.title === 'struck'"
+
+
+async def _ask(node: Node, method: str, path: str, body: Any = None) -> Any:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.request(method, f"{node.url}/v1/spaces/{SPACE}/{path}", json=body) as answer,
+    ):
+        assert answer.status < 300, await answer.text()
+        return await answer.json()
+
+
+def ask(node: Node, method: str, path: str, body: Any = None) -> Any:
+    """What the node's REST interface answers."""
+    return apart(_ask(node, method, path, body))
+
+
+async def _fill(node: Node) -> None:
+    async with shoal.connect(node.url) as store:
+        space = store.space(SPACE)
+        for name in ("plan", filling.MARKUP):
+            async with await space.document(name, author="ada") as document:
+                document.text("notes").insert(0, f"# Plan\n\n{filling.MARKUP}\n{filling.BIDI}\n")
+                document.map("limits")["retries"] = 3
+        for name in ("goal", filling.MARKUP):
+            await space.register(name).set({"reach": filling.MARKUP}, by=filling.MARKUP)
+        await space.counter("pages").add(41)
+        await space.set("seen").add(filling.MARKUP, filling.BIDI, 7)
+        await space.budget("tokens").grant(1000)
+        await space.budget("tokens").spend(250)
+        for number in range(3):
+            kind = "fact" if number else "guess"
+            await space.items.put(("memory", "ana"), f"n{number}", {"kind": kind, "text": f"tea {number}{filling.MARKUP}"})
+        jobs = space.thread("jobs").worklist("pages")
+        await jobs.add({f"page-{number}": {"depth": number} for number in range(3)}, attempts_max=1)
+        claim = await jobs.claim()
+        assert claim is not None
+        await claim.fail("no answer in 30 s")
+        for number in range(3):
+            thread = space.thread(f"run-{number}", author="writer")
+            for step in range(4):
+                state = {"draft": step if step < 2 else step * (number + 1)}
+                await thread.save(state, metadata={"tags": ["eval"], "score": step * (number + 1), "tokens": 100 * step})
+    entry = {"value": filling.MARKUP}
+    await _ask(node, "PUT", f"maps/limits/{quote(filling.MARKUP, safe='')}", entry)
+
+
+async def _conflict(node: Node, name: str) -> None:
+    seen = (await _ask(node, "GET", f"registers/{name}"))["context"]
+    for value, by in (("Moon", "ana"), ("Mars", "bo")):
+        await _ask(node, "PUT", f"registers/{name}", {"value": value, "context": seen, "by": by})
+
+
+@pytest.fixture(scope="module")
+def filled(node: Node) -> Node:
+    """The node, with what these views show, in a space of their own."""
+    apart(_fill(node))
+    apart(_conflict(node, "chosen"))
+    return node
+
+
+VIEWS = [
+    "shared",
+    "shared/document/plan",
+    "shared/document/plan?root=limits",
+    "shared/register/chosen",
+    "shared/counter/pages",
+    "shared/set/seen",
+    "shared/map/limits",
+    "shared/budget/tokens",
+    "shared/items/memory",
+    "shared/items/memory/memory.ana/n0",
+    "work",
+    "work/worklist/jobs/pages?part=dead",
+    "compare?of=run-0:main,run-1:main",
+    "cluster",
+    "audit",
+    "audit?what=reads",
+]
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_each_view_breaks_no_rule_of_accessibility(
+    filled: Node, show: Show, violations: Callable[[Any], list[str]], width: int, dark: bool
+) -> None:
+    page = show(filled, f"#/{SPACE}/shared", width=width, dark=dark)
+    found = {}
+    for view in VIEWS:
+        page.goto(f"{filled.url}/#/{SPACE}/{view}")
+        page.locator(".sentence, .says, .head-line, .empty").locator("visible=true").first.wait_for()
+        page.wait_for_timeout(400)
+        found[view] = violations(page)
+    assert {view: wrong for view, wrong in found.items() if wrong} == {}
+
+
+@pytest.mark.parametrize("path", [("document",), ("register",), ("map", "limits")])
+def test_hostile_names_are_only_text(filled: Node, show: Show, path: tuple[str, ...]) -> None:
+    names = path if len(path) > 1 else (*path, filling.MARKUP)
+    page = show(filled, f"#/{SPACE}/shared/" + "/".join(quote(name, safe="") for name in names))
+    page.get_by_text("onerror", exact=False).first.wait_for()
+    page.wait_for_timeout(300)
+    assert not page.evaluate(STRUCK)
+    assert page.locator("main img, main script").count() == 0
+
+
+def test_two_people_edit_one_document_at_once(filled: Node, show: Show) -> None:
+    address = f"#/{SPACE}/shared/document/plan?root=notes"
+    one, other = show(filled, address), show(filled, address)
+    for page, name in ((one, "ana"), (other, "bo")):
+        page.get_by_label("Your name").fill(name)
+        page.reload()
+        page.locator(".cm-content").wait_for()
+    one.locator(".cm-content").click()
+    one.keyboard.press("Control+End")
+    one.keyboard.type("written by ana")
+    other.locator(".cm-content").get_by_text("written by ana").wait_for()
+    other.locator(".here").get_by_text("ana").first.wait_for()
+    other.locator(".cm-content").click()
+    other.keyboard.press("Control+End")
+    other.keyboard.type(", and by bo")
+    one.locator(".cm-content").get_by_text("written by ana, and by bo").wait_for()
+    one.get_by_text("all typed is durable").wait_for()
+    assert "written by ana, and by bo" in ask(filled, "GET", "documents/plan")["notes"]
+
+
+def test_a_conflict_is_settled_within_six_clicks(filled: Node, show: Show) -> None:
+    apart(_conflict(filled, "course"))
+    page = show(filled, f"#/{SPACE}/cluster")
+    page.get_by_role("link", name="Shared").click()
+    page.get_by_text("course", exact=True).click()
+    page.get_by_role("region", name="value 2").or_(page.get_by_label("value 2")).get_by_role("button", name="Keep").click()
+    page.get_by_label("value 2").wait_for(state="detached")
+    assert len(ask(filled, "GET", "registers/course")["siblings"]) == 1
+    assert ask(filled, "GET", "registers/course")["value"] == "Moon"
+
+
+def test_a_draft_survives_a_reload_and_counts_once(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/shared/counter/pages")
+    page.get_by_label("Amount").fill("5")
+    page.reload()
+    assert page.get_by_label("Amount").input_value() == "5"
+    page.get_by_role("button", name="Add").click()
+    page.get_by_text("Done.").wait_for()
+    assert page.get_by_label("Amount").input_value() == ""
+    assert ask(filled, "GET", "counters/pages")["value"] == 46
+
+
+def test_a_refusal_keeps_the_draft(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/shared/budget/tokens")
+    page.get_by_label("Amount").fill("many")
+    page.get_by_role("button", name="Grant", exact=True).click()
+    page.get_by_role("alert").get_by_text("is no whole number").wait_for()
+    assert page.get_by_label("Amount").input_value() == "many"
+
+
+def test_values_are_changed_in_place(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/shared/register/goal")
+    page.get_by_label("Value (JSON").fill('{"reach": "Venus"}')
+    page.get_by_role("button", name="Set", exact=True).click()
+    page.locator(".history").get_by_text("Venus").first.wait_for()
+    page.goto(f"{filled.url}/#/{SPACE}/shared/map/limits")
+    page.get_by_role("textbox", name="Key").fill("retries")
+    page.get_by_label("Value (JSON").fill("9")
+    page.get_by_role("button", name="Set a key").or_(page.get_by_role("button", name="Set", exact=True)).click()
+    page.locator(".entries").get_by_text("retries").wait_for()
+    page.goto(f"{filled.url}/#/{SPACE}/shared/set/seen")
+    page.get_by_label("Value (JSON").fill("fresh")
+    page.get_by_role("button", name="Add", exact=True).click()
+    page.locator(".rows").get_by_text('"fresh"').wait_for()
+    assert ask(filled, "GET", "registers/goal")["value"] == {"reach": "Venus"}
+    assert ask(filled, "GET", "maps/limits/retries")["siblings"][0]["value"] == 9
+    assert "fresh" in ask(filled, "GET", "sets/seen")["members"]
+
+
+def test_memories_are_found_by_text_and_by_field(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/shared/items/memory")
+    field = page.get_by_label("Search memories")
+    field.fill("tea 2")
+    page.get_by_text("1 of 3 memories").wait_for()
+    field.fill("kind: fact")
+    page.get_by_text("2 of 2 memories").wait_for()
+
+
+def test_a_dead_letter_is_put_back(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/work")
+    page.get_by_text("jobs / pages").click()
+    page.get_by_role("tab", name="1 given up").click()
+    page.get_by_text("no answer in 30 s").first.click()
+    page.get_by_role("button", name="Put back").click()
+    page.get_by_role("tab", name="0 given up").wait_for()
+    assert ask(filled, "GET", "threads/jobs/worklists")["worklists"][0]["pending"] == 3
+
+
+def test_runs_are_compared_and_exported(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/compare?of=run-0:main,run-1:main,run-2:main")
+    page.get_by_text("after 2 checkpoints").first.wait_for()
+    page.get_by_role("button", name="score", exact=True).first.click()
+    page.get_by_role("button", name="score ↑").click()
+    assert page.locator(".runs tbody tr").first.inner_text().startswith("run-2")
+    texts = {}
+    for name in ("CSV", "JSON Lines"):
+        with page.expect_download() as kept:
+            page.get_by_role("button", name=name).click()
+        texts[name] = Path(kept.value.path()).read_text()
+    rows = list(csv.DictReader(io.StringIO(texts["CSV"])))
+    told = [json.loads(line) for line in texts["JSON Lines"].splitlines()]
+    assert [row["score"] for row in rows] == ["3", "6", "9"] == [str(row["score"]) for row in told]
+
+
+def test_the_audit_is_searched_by_author_and_word(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/audit?by=writer&find=run-1")
+    page.get_by_text("things were done").wait_for()
+    page.locator(".tbody [role=row]").first.click()
+    page.get_by_role("article", name="Record").get_by_text("run-1").wait_for()
+
+
+def test_a_lost_node_stands_with_its_command(cluster: list[Node], show: Show) -> None:
+    page = show(cluster[0], "#/*/cluster")
+    page.get_by_text("nothing needs care").wait_for()
+    cluster[2].kill()
+    page.locator(".problems").get_by_text("is not reached").wait_for(timeout=60_000)
+    page.locator(".problems").get_by_text("shoal serve").wait_for()
