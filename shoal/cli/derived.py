@@ -46,7 +46,7 @@ _FILES = "it reads or writes a directory or files of this machine, without a req
 _NODES = "it is about nodes rather than objects, and shows what several of them answer"
 
 BY_HAND: Mapping[str, tuple[str, ...]] = {
-    "it starts a program": ("serve", "mcp", "demo"),
+    "it starts a program": ("serve", "ui", "mcp", "demo"),
     _FILES: ("verify", "completion", "context", "token", "tls", "encryption"),
     _FOLLOWS: ("watch", "presence", "events", "lease show", "lease run", "worklist claim", "doc watch", "doc edit"),
     _IDS: ("threads", "log", "show", "graph", "export", "branch", "rollback", "why", "audit", "resume"),

@@ -34,7 +34,7 @@ ALL = list(options())
 
 # The same name for another thing, and why that is not confusing.
 _OTHERS = {
-    "--data": {"shoal serve"},  # A directory that is made there, and need not hold a store.
+    "--data": {"shoal serve", "shoal ui"},  # It is made there, or served: no other program may have it open.
     "--url": {"shoal demo"},  # At which it works, rather than a store to look at; SHOAL_URL does not name them.
     "--tls-ca": {"shoal context add"},  # Of the server that is named.
     "--limit": {"shoal demo"},  # Of modules.
@@ -64,6 +64,7 @@ _ALLOWED = {
     ("shoal log", "--author"),  # Whose checkpoints are shown, and not who asks.
     ("shoal space quota", "--bytes"),  # A limit, and not how much is kept.
     ("shoal demo", "--keep"),  # The nodes, once it is over.
+    ("shoal demo", "--watch"),  # A person does, in a browser.
     ("shoal lease run", "--thread"),  # No name: the lease is that of the thread.
     ("shoal lease show", "--thread"),
 }
