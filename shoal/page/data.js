@@ -226,9 +226,21 @@ function open (space) {
   const entry = followed.get(space)
   if (entry === undefined || entry.end !== undefined || entry.timer !== undefined || document.hidden) return
   const streams = [...followed.values()].filter(({ end }) => end !== undefined).length
-  // No stream has all spaces.
-  if (space === '*' || streams >= STREAMS_MAX) entry.timer = setInterval(() => tell(entry.followers, undefined), POLL_MS)
+  if (space === '*') openAll(entry)
+  else if (streams >= STREAMS_MAX) entry.timer = setInterval(() => tell(entry.followers, undefined), POLL_MS)
   else listen(space, entry.followers, (entry.end = new AbortController()).signal)
+}
+
+/** No stream has all spaces: a few are followed each, more are asked again. @param {NonNullable<ReturnType<typeof followed.get>>} entry */
+async function openAll (entry) {
+  const { signal: ending } = entry.end = new AbortController()
+  const names = []
+  try {
+    for await (const name of store.spaces()) if (names.push(name) > STREAMS_MAX) break
+  } catch { /* Without names they are asked again. */ }
+  if (ending.aborted) return
+  if (names.length > 0 && names.length <= STREAMS_MAX) for (const name of names) listen(name, entry.followers, ending)
+  else entry.timer = setInterval(() => tell(entry.followers, undefined), POLL_MS)
 }
 
 /** @param {string} space */

@@ -164,7 +164,7 @@ def show(browser: Any) -> Iterator[Show]:
         page.on("console", lambda said: wrong.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.goto(f"{node.url}/{address}")
-        page.locator(".sentence").first.wait_for()
+        page.locator(".sentence:visible").first.wait_for()
         return page
 
     yield open_page

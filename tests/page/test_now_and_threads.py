@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ import pytest
 
 import shoal
 from tests.page import filling
-from tests.page.conftest import Node, Show, apart
+from tests.page.conftest import Node, Show, apart, nodes
 
 pytestmark = pytest.mark.page
 
@@ -315,6 +317,48 @@ def test_a_page_goes_on_with_another_node(cluster: list[Node], show: Show) -> No
     ask.locator(".confirm").get_by_role("button", name="Reject", exact=True).click()
     page.locator("article.ask", has_text="typed before the node died").wait_for(timeout=30_000)
     assert read(cluster[1], lambda space: standing(space, "ticket-7")).reason == "typed before the node died"
+
+
+# ── with tokens ───────────────────────────────────────────────────────────────
+
+
+def test_one_signs_in_and_may_do_what_the_token_allows(tmp_path: Path, show: Show) -> None:
+    tokens = tmp_path / "tokens"
+
+    def shoal_command(*arguments: str) -> str:
+        command = [sys.executable, "-m", "shoal", "token", *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    shoal_command("init", str(tokens))
+    writer, reader = (
+        shoal_command("create", str(tokens), name, "--allow", f"crew:{may}")
+        for name, may in (("ana", "admin"), ("ben", "read"))
+    )
+    writer, reader = (text.split()[-1] for text in (writer, reader))
+    with nodes(tmp_path, 1, f"--token-keys={tokens / 'keys.json'}") as (made,):
+
+        async def ask() -> None:
+            async with shoal.connect(made.url, token=writer) as store:
+                thread = store.space(filling.SPACE).thread("asks", author="ana")
+                await thread.save({"draft": "You owe 120."})
+                await thread.request_approval("please read", by="ana")
+
+        apart(ask())
+        page = show(made, "#/crew/now")
+        page.get_by_label("Token").fill("not.a.token")
+        page.get_by_role("button", name="Sign in").click()
+        page.locator(".refusal").wait_for()
+        page.get_by_label("Token").fill(reader)
+        page.get_by_role("button", name="Sign in").click()
+        ask_row = page.locator("article.ask", has_text="please read")
+        ask_row.get_by_role("button", name="Approve", exact=True).click()
+        ask_row.locator(".confirm").get_by_role("button", name="Approve", exact=True).click()
+        ask_row.locator(".refusal", has_text="Nothing was written.").wait_for()
+        page.reload()  # The cookie, which no script reads, is still there.
+        ask_row.wait_for()
+        assert page.evaluate("document.cookie") == ""
+        page.get_by_role("button", name="sign out").click()
+        page.get_by_label("Token").wait_for()
 
 
 # ── for everybody ─────────────────────────────────────────────────────────────

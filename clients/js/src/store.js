@@ -54,7 +54,7 @@ export class Store {
 
   /** Have the node keep a token in a cookie of its own page, which no script can read. @param {string} token @returns {Promise<Schemas['AccessView']>} */
   signIn (token) {
-    return this._transport.write('POST', '/v1/access/cookie', undefined, {}, { Authorization: `Bearer ${token}` })
+    return this._transport._retried({ method: 'POST', path: '/v1/access/cookie', headers: { Authorization: `Bearer ${token}` } })
   }
 
   /** Have the node's page forget the token. @returns {Promise<Schemas['AccessView']>} */

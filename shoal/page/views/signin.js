@@ -18,7 +18,7 @@ export function View () {
     <h1 class="sentence">This node asks for a token.</h1>
     <label>Token<input type="password" autocomplete="off" spellcheck=${false} value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} autofocus required /></label>
     <p class="quiet">You see, and may do, what it allows. Somebody who administers the node makes one:</p>
-    <p><code>shoal token create ./tokens --name ana --allow 'crew thread:read,write'</code></p>
+    <p><code>shoal token create ./tokens ana --allow 'crew:read,write'</code></p>
     <button class="primary">Sign in</button>${error && html`<${Refusal} error=${error} />`}
   </form></main>`
 }
