@@ -76,6 +76,12 @@ async def metrics(exchange: Exchange) -> web.Response:
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
+async def figures(exchange: Exchange) -> web.Response:
+    """The node's latencies and outcomes; who may not read the node's status may not read these."""
+    await node_status(exchange)
+    return await exchange.answer(exchange.request.app[METRICS].figures())
+
+
 async def cluster(exchange: Exchange) -> web.Response:
     """The members as this node sees them, and more of this node."""
     view, status = show(exchange, await _view(exchange)), show(exchange, await node_status(exchange))

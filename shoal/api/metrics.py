@@ -16,6 +16,7 @@ import platform
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
+from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -47,6 +48,32 @@ class Backlog(NamedTuple):
 
     writes_pending: int = 0  # Written, not yet durable.
     durable_lag_s: float = 0.0  # How long the oldest of them has waited.
+
+
+class Quantiles(Struct):
+    """So long took the half, and all but one in 100 or in 1,000, in milliseconds: at most, as far as the buckets tell."""
+
+    p50: float  # Of the half.
+    p99: float  # Of all but one in 100.
+    p999: float  # Of all but one in 1,000.
+
+
+class KindFigures(Struct):
+    """The requests of one kind."""
+
+    kind: str
+    outcomes: dict[str, int]  # "ok", or the code of an error, such as "outcome-unknown", with how often.
+    ms: Quantiles  # How long the answers took.
+
+
+class Figures(Struct):
+    """The work of a node since its process began. Two of them and the time between make a throughput."""
+
+    kinds: list[KindFigures]  # Those that were asked for.
+    spaces: dict[str, int]  # Requests that were answered, by space; the first 100, and "(other)".
+    late_ms: Quantiles  # How late the event loop ran its timers.
+    writes_pending: int  # Writes that are not yet durable.
+    durable_lag_s: float  # How long the oldest of these has waited.
 
 
 class Metrics:
@@ -110,6 +137,20 @@ class Metrics:
         backlog = self._backlog() if self._backlog is not None else Backlog()
         return generate_latest(_Scraped([*_of_node(status, backlog), *_of_cluster(cluster)], self.registry))
 
+    def figures(self) -> Figures:
+        """The same for people: since the process began, at this node."""
+        outcomes: dict[str, dict[str, int]] = {}
+        for labels, value in _samples(self._requests, "_total"):
+            outcomes.setdefault(labels["kind"], {})[labels["outcome"]] = int(value)
+        buckets: dict[str, list[tuple[float, float]]] = {}
+        for labels, value in _samples(self._seconds, "_bucket"):
+            buckets.setdefault(labels["kind"], []).append((float(labels["le"]), value))
+        lateness = [(float(labels["le"]), value) for labels, value in _samples(self.lateness, "_bucket")]
+        spaces = {labels["space"]: int(value) for labels, value in _samples(self._by_space, "_total")}
+        backlog = self._backlog() if self._backlog is not None else Backlog()
+        kinds = [KindFigures(kind, found, _quantiles(buckets.get(kind, []))) for kind, found in sorted(outcomes.items())]
+        return Figures(kinds, spaces, _quantiles(lateness), backlog.writes_pending, backlog.durable_lag_s)
+
     async def watch_loop(self) -> None:
         """Measure how late the event loop runs timers, until cancelled."""
         loop = asyncio.get_running_loop()
@@ -117,6 +158,24 @@ class Metrics:
             due = loop.time() + LATENESS_INTERVAL_S
             await asyncio.sleep(LATENESS_INTERVAL_S)
             self.lateness.observe(max(0.0, loop.time() - due))
+
+
+def _samples(metric: Counter | Histogram, suffix: str) -> Iterator[tuple[dict[str, str], float]]:
+    for family in metric.collect():
+        for sample in family.samples:
+            if sample.name.endswith(suffix):
+                yield sample.labels, sample.value
+
+
+def _quantiles(buckets: list[tuple[float, float]]) -> Quantiles:
+    """From the bounds of buckets, in seconds, with how many are at most that; 0 if there are none."""
+    total = buckets[-1][1] if buckets else 0.0
+
+    def at(share: float) -> float:
+        # Beyond the last bound nothing is known but that it was longer.
+        return next((min(bound, _SECONDS[-1]) * 1000 for bound, count in buckets if total and count >= share * total), 0.0)
+
+    return Quantiles(at(0.5), at(0.99), at(0.999))
 
 
 class _Scraped:

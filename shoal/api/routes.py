@@ -11,6 +11,7 @@ from shoal.api import access, batches, health, pages, reading, watching
 from shoal.api.derived import OPERATIONS
 from shoal.api.document import documents
 from shoal.api.http.exchange import ReadQuery, WriteQuery
+from shoal.api.metrics import Figures
 from shoal.api.route import SPACE, THREAD, Route
 from shoal.api.thread import auditing, differences, mutations, replay, resume, saving, steps
 from shoal.errors import (
@@ -113,6 +114,7 @@ BY_HAND: tuple[Route, ...] = (
         reason=_COOKIE,
     ),
     Route("GET", "/v1/cluster", health.cluster, "The nodes and their state", health.ClusterDocument, reason=_SEVERAL),
+    Route("GET", "/v1/cluster/figures", health.figures, "Latencies and outcomes at this node", Figures, reason=_SEVERAL),
     Route(
         "GET",
         f"{SPACE}/export",

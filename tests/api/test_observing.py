@@ -378,6 +378,21 @@ def test_examples_are_bodies_that_are_taken(route: Route) -> None:
     msgspec.json.decode(example, type=route.body)
 
 
+async def test_figures_tell_latencies_and_outcomes(http: aiohttp.ClientSession, served: Served) -> None:
+    for _ in range(3):
+        assert (await http.get(served.url + "/v1/spaces/crew/counters/c")).status == 200
+    assert (await http.get(served.url + "/v1/spaces/crew/threads/none/checkpoints/latest")).status == 404
+    status, told = await get(http, served, "/v1/cluster/figures")
+    assert status == 200
+    kinds = {each["kind"]: each for each in told["kinds"]}
+    assert kinds["read-counter"]["outcomes"] == {"ok": 3}
+    assert kinds["load"]["outcomes"]["not-found"] == 1
+    assert 0 < kinds["read-counter"]["ms"]["p50"] <= kinds["read-counter"]["ms"]["p99"] <= kinds["read-counter"]["ms"]["p999"]
+    assert told["spaces"] == {"crew": 3}
+    assert (told["writes_pending"], told["durable_lag_s"]) == (0, 0)
+    assert told["late_ms"]["p50"] >= 0
+
+
 # ── pages for people ──────────────────────────────────────────────────────────
 
 
@@ -388,7 +403,7 @@ async def test_the_root_says_what_this_is(http: aiohttp.ClientSession, served: S
         assert (await http.get(served.url + told[link])).status == 200
     async with http.get(served.url, headers={"Accept": "text/html,*/*"}) as response:
         assert response.content_type == "text/html"
-        assert 'href="docs"' in await response.text()
+        assert 'src="ui/app.js"' in await response.text()
 
 
 async def test_the_pages_ask_no_other_host(http: aiohttp.ClientSession, served: Served) -> None:

@@ -67,6 +67,11 @@ export class Store {
     return this._transport.read('/v1/cluster', {}, options)
   }
 
+  /** How long requests took at the node that answers, and how they ended. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['Figures']>} */
+  figures (options) {
+    return this._transport.read('/v1/cluster/figures', {}, options)
+  }
+
   /** The list of the members, and how far a change of it is. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['MembersView']>} */
   members (options) {
     return this._transport.read('/v1/cluster/members', {}, options)

@@ -1509,6 +1509,24 @@ export interface components {
             worklist: string;
         };
         /**
+         * Figures
+         * @description The work of a node since its process began. Two of them and the time between make a throughput.
+         */
+        Figures: {
+            /** @description How long the oldest of these has waited. */
+            durable_lag_s: number;
+            /** @description Those that were asked for. */
+            kinds: components["schemas"]["KindFigures"][];
+            /** @description How late the event loop ran its timers. */
+            late_ms: components["schemas"]["Quantiles"];
+            /** @description Requests that were answered, by space; the first 100, and "(other)". */
+            spaces: {
+                [key: string]: number;
+            };
+            /** @description Writes that are not yet durable. */
+            writes_pending: number;
+        };
+        /**
          * FindTagsQuery
          * @description A page of what is tagged with a subject.
          */
@@ -1797,6 +1815,20 @@ export interface components {
             plan: components["schemas"]["SearchPlanView"] | null;
             /** @description How many results were skipped for `offset`. */
             skipped: number;
+        };
+        /**
+         * KindFigures
+         * @description The requests of one kind.
+         */
+        KindFigures: {
+            /** @description The kind. */
+            kind: string;
+            /** @description How long the answers took. */
+            ms: components["schemas"]["Quantiles"];
+            /** @description "ok", or the code of an error, such as "outcome-unknown", with how often. */
+            outcomes: {
+                [key: string]: number;
+            };
         };
         /**
          * LabelledView
@@ -2906,6 +2938,18 @@ export interface components {
             value: unknown;
             /** @description The version, which changes with the value. Default: `0`. */
             version?: number;
+        };
+        /**
+         * Quantiles
+         * @description So long took the half, and all but one in 100 or in 1,000, in milliseconds: at most, as far as the buckets tell.
+         */
+        Quantiles: {
+            /** @description Of the half. */
+            p50: number;
+            /** @description Of all but one in 100. */
+            p99: number;
+            /** @description Of all but one in 1,000. */
+            p999: number;
         };
         /**
          * QueueEntriesView

@@ -23,6 +23,10 @@ export class Store {
     cluster(options?: {
         signal?: AbortSignal;
     }): Promise<Schemas["ClusterDocument"]>;
+    /** How long requests took at the node that answers, and how they ended. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['Figures']>} */
+    figures(options?: {
+        signal?: AbortSignal;
+    }): Promise<Schemas["Figures"]>;
     /** The list of the members, and how far a change of it is. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['MembersView']>} */
     members(options?: {
         signal?: AbortSignal;
