@@ -1644,6 +1644,7 @@ export interface components {
             before_id?: string;
             /** @description Of the first value in the list; below 0 it counts from the end. */
             index?: number | null;
+            /** @description In the order that they get in the list. */
             values: unknown[];
         };
         /**
@@ -1666,6 +1667,7 @@ export interface components {
              * @enum {unknown}
              */
             op: "insert-elements";
+            /** @description In the order that they get in the list. */
             values: unknown[];
         };
         /**

@@ -47,7 +47,7 @@ class InsertElements(ObjectWrite["ElementsInserted"], array_like=True, frozen=Tr
     """
 
     list: str
-    values: Elements[Value]
+    values: Elements[Value]  # In the order that they get in the list.
     index: int | None = None  # Of the first value in the list; below 0 it counts from the end.
     before_id: str = ""  # The id of an element.
     after_id: str = ""  # The id of an element.
