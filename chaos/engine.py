@@ -52,7 +52,17 @@ _POLL_S = 0.2
 _CLONE_NEWNET = 0x40000000
 _WORDS = 2000  # Of a failed command's output.
 
-PARTS = ("Dockerfile", ".dockerignore", "docker-compose.yml", "deploy", "pyproject.toml", "README.md", "LICENSE", "shoal")
+PARTS = (
+    "Dockerfile",
+    ".dockerignore",
+    "docker-compose.yml",
+    "deploy",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "clients/js/src",
+    "shoal",
+)
 """Of a checkout: what the image is built of and compose reads."""
 
 _ENGINE = ("docker.io", "docker-cli", "docker-compose", "docker-buildx", "iptables", "iproute2", "curl")

@@ -280,7 +280,15 @@ class Run:
 
 def _is_open(asked: Asked) -> bool:
     path = asked.what.partition(" ")[2].partition("?")[0]
-    return path in ("/", "/docs", "/docs/rapidoc.js", "/healthz", "/readyz", "/v1/openapi.json", "/v1/access/cookie")
+    return path.startswith("/ui/") or path in (
+        "/",
+        "/docs",
+        "/docs/rapidoc.js",
+        "/healthz",
+        "/readyz",
+        "/v1/openapi.json",
+        "/v1/access/cookie",
+    )
 
 
 async def answer(reader: asyncio.StreamReader) -> tuple[str, bool]:

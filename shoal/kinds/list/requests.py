@@ -21,6 +21,7 @@ __all__ = [
 
 
 @operation(
+    discloses=True,
     batch=True,
     http=Http(
         "POST",
