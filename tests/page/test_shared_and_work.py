@@ -243,3 +243,11 @@ def test_a_lost_node_stands_with_its_command(cluster: list[Node], show: Show) ->
     cluster[2].kill()
     page.locator(".problems").get_by_text("is not reached").wait_for(timeout=60_000)
     page.locator(".problems").get_by_text("shoal serve").wait_for()
+
+
+def test_the_cluster_says_how_busy_the_node_is(filled: Node, show: Show) -> None:
+    page = show(filled, "#/*/cluster")
+    busy = page.get_by_label("How busy this node is")
+    busy.get_by_text("its loop is late").wait_for()
+    busy.get_by_role("cell", name="save", exact=True).wait_for()
+    assert busy.get_by_role("row").filter(has_text=SPACE).count() >= 1

@@ -6,7 +6,7 @@ import { address, go } from '../router.js'
 import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Duration, Id, Time } from '../kit/time.js'
-import { figures, Load } from './cluster/load.js'
+import { Load } from './cluster/load.js'
 import { problems } from './cluster/problems.js'
 import { observed } from './shared/observed.js'
 import { bytes, Plot, short } from './plot.js'
@@ -93,6 +93,6 @@ function Own ({ cluster, node }) {
       <dt>spaces</dt><dd class="mono">${node.spaces}</dd><dt>operations, this opening</dt><dd class="mono">${node.operations}</dd><dt>group commits</dt><dd class="mono">${node.commits}</dd>
       <dt>sessions</dt><dd class="mono">${node.connections}</dd><dt>epoch of the members</dt><dd class="mono">${cluster.epoch}</dd><dt>quorum</dt><dd class="mono">${cluster.quorum} of ${cluster.size}</dd>
       <dt>waits to be swept</dt><dd class="mono">${node.garbage}</dd><dt>repaired</dt><dd class="mono">${node.repaired}</dd>
-      <dt>digest of all it holds</dt><dd>${cluster.digest ? html`<${Id} value=${cluster.digest} />` : 'not known yet'}</dd>${figures(node)}</dl>
+      <dt>digest of all it holds</dt><dd>${cluster.digest ? html`<${Id} value=${cluster.digest} />` : 'not known yet'}</dd></dl>
     <${Plot} says=${html`Bytes on its disk, seen by this browser since <${Time} ms=${points[0][0] * 1000} />.`} x=${points.map(([at]) => at)} unit=${bytes} series=${[{ label: 'on disk', values: points.map(([, [size]]) => size) }]} />`
 }
