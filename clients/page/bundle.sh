@@ -4,6 +4,10 @@
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 vendor=$here/../../shoal/page/vendor
+if [ "${1:-}" = --axe ]; then
+    mkdir -p "$2"
+    axe=$(cd "$2" && pwd)
+fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cp -r "$here/package.json" "$here/entries" "$here/licences" "$here/manifest.mjs" "$work"
@@ -11,7 +15,7 @@ cp "$here/../../LICENSE" "$work/APACHE-2.0"
 cd "$work"
 npm install --no-audit --no-fund --no-package-lock --ignore-scripts >&2
 if [ "${1:-}" = --axe ]; then
-    cp node_modules/axe-core/axe.min.js "$2/axe.min.js"
+    cp node_modules/axe-core/axe.min.js "$axe/axe.min.js"
     exit
 fi
 node node_modules/esbuild/install.js

@@ -178,9 +178,9 @@ def test_a_checkpoint_shows_what_it_changed_first(node: Node, show: Show) -> Non
     page.get_by_role("tab", name="Messages").click()
     page.locator(".messages").get_by_text("I was charged twice").wait_for()
     page.locator(".call summary", has_text="find_invoices").click()
-    page.locator(".call").get_by_text("c-881").wait_for()
+    page.locator(".call").get_by_text("c-881", exact=True).wait_for()
     page.get_by_role("tab", name="State").click()
-    page.locator(".tree").get_by_text("invoices").wait_for()
+    page.locator(".tree").get_by_text("invoices", exact=True).wait_for()
 
 
 def test_branches_are_lanes(node: Node, show: Show) -> None:

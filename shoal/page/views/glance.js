@@ -78,7 +78,7 @@ const by = (value) => (a, b) => value(a) < value(b) ? -1 : value(a) > value(b) ?
 
 /** The columns of a table of threads. @param {{ spaces: boolean, isNarrow: boolean }} options */
 export const columns = ({ spaces, isNarrow }) => [
-  { name: '', width: '10px', cell: (/** @type {Glance} */ row) => html`<${Mark} kind=${row.state} />`, by: by((row) => ORDER[row.state]) },
+  { name: '', width: '10px', cell: (/** @type {Glance} */ row) => html`<${Mark} kind=${row.state} />` },
   { name: 'thread', width: 'minmax(90px, 3fr)', cell: (/** @type {Glance} */ row) => html`${spaces && html`<span class="quiet">${row.space} / </span>`}<bdi>${row.name}</bdi>`, by: by((row) => row.name) },
   { name: 'what', width: 'minmax(80px, 4fr)', cell: what, by: by((row) => ORDER[row.state]) },
   { name: 'last', width: '54px', cell: (/** @type {Glance} */ row) => html`<${Time} ms=${row.checkpoint_ms || row.since_ms} />`, by: by((row) => -(row.checkpoint_ms || row.since_ms)) },
