@@ -30,7 +30,7 @@ from shoal.storage import keys
 
 _LOOK_INTERVAL_S = 1.0  # How often storage is asked whether a pass is over.
 _AHEAD = 1000 << COUNTER_BITS  # The mark covers the deletions of the next second, so that they need not write it again.
-_ROW = keys.meta("erasing")
+ROW = keys.meta("erasing")
 
 
 class ErasureDue(msgspec.Struct, array_like=True, frozen=True):
@@ -64,6 +64,11 @@ class Erasure:
         self.passes = 0
 
     @property
+    def mark(self) -> ErasureDue | None:
+        """What is to be erased. It is another object once that changes."""
+        return self._mark
+
+    @property
     def is_due(self) -> bool:
         """Whether files, or the log, may hold something that was deleted."""
         return self._mark is not None
@@ -71,7 +76,7 @@ class Erasure:
     def start(self) -> None:
         """Go on where the last incarnation ended."""
         self._is_running = True
-        packed = self._storage.get(_ROW)
+        packed = self._storage.get(ROW)
         if packed is not None:
             self._mark = self._read(packed)
             self._stir()
@@ -96,7 +101,7 @@ class Erasure:
         if mark is None or mark.passed or mark.until < covered:
             since_ms = self._now_ms() if mark is None or mark.passed else mark.since_ms
             mark = ErasureDue(since_ms, covered + _AHEAD)
-            transaction.put(_ROW, _encoder.encode(mark))
+            transaction.put(ROW, _encoder.encode(mark))
         transaction.when_written(partial(self._noted, mark))
 
     def _noted(self, mark: ErasureDue) -> None:
@@ -135,7 +140,7 @@ class Erasure:
             left = replace(left, since_ms=began_ms)
         else:
             left = replace(left, since_ms=began_ms, passed=True) if is_logged else None
-        self._commit.write({_ROW: None if left is None else _encoder.encode(left)})
+        self._commit.write({ROW: None if left is None else _encoder.encode(left)})
         self._mark = left
 
     async def _pass(self) -> None:

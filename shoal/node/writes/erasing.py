@@ -26,7 +26,7 @@ from shoal.node.appliers.applier import Effects, Sweep, What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog, Recent
-from shoal.node.collection.erasure import Erasure
+from shoal.node.collection.erasure import Erasure, ErasureDue
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
 from shoal.node.context import NodeContext
@@ -119,6 +119,11 @@ class Eraser:
         )  # Threads known to have no pruned checkpoint: a save need not look.
         self._unmarked: Recent[Target] = Recent(OBJECTS_KNOWN_MAX)  # Threads known never to have been under a lease, likewise.
         self.dead: deque[str] = deque(maxlen=DEAD_LISTED_MAX)
+
+    @property
+    def due(self) -> ErasureDue | None:
+        """What is due to be erased at this node. It is another object once that changes."""
+        return self._erasure.mark
 
     def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:
         """The generation that a peer's change belongs to; None if it has ended.

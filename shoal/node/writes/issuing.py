@@ -289,12 +289,13 @@ class Issuer:
         if (before := self._before(partition, located, key)) is not None:
             return before
         writing = _Writing(located, Transaction(self._storage), partition, key)
-        vector = partition.vector
+        vector, due = partition.vector, self._eraser.due
         with self._commit.watching(partition.number) as watch:
 
             def is_crossed() -> bool:
                 moved = partition.vector is not vector or self._partitions.load(partition.number) is not partition
-                return watch.crossed or moved or partition.closed
+                # What is due to be erased is of the whole node: if a pass ended, what this frees would be in none.
+                return watch.crossed or moved or partition.closed or self._eraser.due is not due
 
             try:
                 decision = self._begun(writing)

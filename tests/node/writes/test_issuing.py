@@ -11,6 +11,7 @@ import pytest
 
 from shoal.cluster.operation import partition_of
 from shoal.errors import KeyExpired, KeyReused, SpansPartitions
+from shoal.node.collection import erasure as erasing
 from shoal.node.target import Target
 from shoal.node.writes import issuing
 from shoal.node.writes.issuing import HEAVY_ATTEMPTS_MAX
@@ -77,7 +78,7 @@ def tiny() -> Iterator[None]:
         yield
 
 
-async def heavy_under_way(bench: Bench, request: Assign | Batch) -> asyncio.Task[Any]:
+async def heavy_under_way(bench: Bench, request: Assign | AlterSet | Batch) -> asyncio.Task[Any]:
     """A heavy request that has begun to be decided, and is not written."""
     await bench.node.session().call(Assign("crew", "first", LIGHT))
     task = asyncio.create_task(bench.node.session().call(request))
@@ -133,6 +134,20 @@ async def test_upkeep_of_the_partition_crosses_a_write(bench: Bench) -> None:
         turns += 1
     await heavy
     assert turns > 3  # It began anew.
+
+
+@pytest.mark.usefixtures("tiny")
+async def test_an_erasure_that_ends_meanwhile_is_begun_again(bench: Bench) -> None:
+    member, erasure = packed("secret"), bench.node._database.erasure
+    for freed in range(2):  # From the second on, the row that says that something is to be erased stands already.
+        await bench.node.session().call(AlterSet("crew", "s", [member], []))
+        if not freed:
+            await bench.node.session().call(AlterSet("crew", "s", [], [member]))
+    heavy = await heavy_under_way(bench, AlterSet("crew", "s", [], [member]))
+    bench.node._database._commit.write({erasing.ROW: None})  # As at the end of its pass.
+    erasure._mark = None
+    await heavy
+    assert bench.node._database._storage.get(erasing.ROW) is not None
 
 
 @pytest.mark.usefixtures("tiny")
