@@ -65,7 +65,7 @@ class Erasure:
 
     @property
     def mark(self) -> ErasureDue | None:
-        """What is to be erased. It is another object once that changes."""
+        """The erasure that is due: another object once it changes."""
         return self._mark
 
     @property

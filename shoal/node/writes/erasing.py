@@ -122,7 +122,7 @@ class Eraser:
 
     @property
     def due(self) -> ErasureDue | None:
-        """What is due to be erased at this node. It is another object once that changes."""
+        """The erasure that is due at this node: another object once it changes."""
         return self._erasure.mark
 
     def belongs(self, transaction: Transaction, target: Target, change: Mutation) -> Generation | None:
