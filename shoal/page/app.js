@@ -55,8 +55,8 @@ function NodeState () {
   const { url, lost } = serving.value
   if (told === undefined) return html`<span class="node quiet">${silent.value ? 'no node answers' : ''}</span>`
   const all = 1 + (told.others?.length ?? 0)
-  return html`<a class="node" href=${address(EVERY_SPACE, 'cluster')} title=${url}>
-    <span class="mono" title=${told.node}>${told.node.length > 24 ? told.node.slice(0, 8) : told.node}</span><i class=${'mark ' + (silent.value ? 'stuck' : lost ? 'waits' : 'well')} aria-hidden="true"></i>
+  return html`<a class="node" href=${address(EVERY_SPACE, 'cluster')} title=${`${url}, node ${told.node}`}>
+    <span class="mono">${new URL(url).host}</span><i class=${'mark ' + (silent.value ? 'stuck' : lost ? 'waits' : 'well')} aria-hidden="true"></i>
     <span class="quiet">${all === 1 ? 'one node' : `${all} nodes`}</span></a>`
 }
 

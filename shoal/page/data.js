@@ -62,6 +62,16 @@ function answered (origin) {
 /** The store, at whichever node answers. @returns {Store} */
 export const client = () => store
 
+export const SPACES_MAX = 20
+
+/** The spaces that the one of an address means: it alone, or the first of all; `more`: not all are among them. @param {string} space @returns {Promise<{ names: string[], more: boolean }>} */
+export async function spacesOf (space) {
+  if (space !== '*') return { names: [space], more: false }
+  const names = []
+  for await (const name of store.spaces()) if (!name.startsWith('.') && names.push(name) > SPACES_MAX) return { names: names.slice(0, SPACES_MAX), more: true }
+  return { names, more: false }
+}
+
 /** Read what the node says of itself and of the others, and whom it takes the caller for. */
 export async function begin () {
   try {

@@ -126,6 +126,7 @@ async def _shared(space: Space) -> None:
     await space.register("goal").set(["reach", "Mars"])
     await space.set("seen").add("page-1", "page-2", MARKUP)
     await space.map("limits").set("retries", 3)
+    await space.list("plan").push("write tests", {"do": "ship", "by": MARKUP}, "rest")
     await space.items.put(("memory", "ana"), "n1", {"kind": "fact", "text": "likes tea"})
     work = space.thread("planner").worklist("files")
     await work.add([f"file-{number}.txt" for number in range(12)])

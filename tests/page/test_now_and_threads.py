@@ -217,12 +217,30 @@ def test_a_branch_is_rolled_back_and_labelled(node: Node, show: Show) -> None:
     page.locator(".pane.chosen").get_by_role("button", name="Label", exact=True).click()
     page.get_by_label("Label", exact=True).last.fill("agreed")
     page.locator(".confirm").get_by_role("button", name="Label", exact=True).click()
-    page.locator(".axis .tag", has_text="agreed").wait_for()
+    page.locator(".axis li .tag", has_text="agreed").wait_for()
 
     async def found(space: Any) -> Any:
         return (await space.thread("rolled-1").load(label="agreed")).state["draft"]
 
     assert read(node, found) == "You owe 120."
+
+
+def test_labels_stand_at_every_checkpoint(node: Node, show: Show) -> None:
+    async def label(space: Any) -> None:
+        thread = space.thread("labelled-1")
+        await thread.save({"n": 1}, label="first")
+        await thread.save({"n": 2}, label="second")
+        await thread.save({"n": 3})
+
+    read(node, label)
+    page = show(node, "#/crew/threads/labelled-1")
+    rows = page.locator(".axis li.checkpoint .tag")
+    rows.nth(2).wait_for()
+    assert rows.all_inner_texts() == ["main", "second", "first"]
+    page.locator(".branches").get_by_role("link", name="first").click()
+    confirm(page, "Remove the label", ".pane.chosen")
+    page.locator(".axis li.checkpoint .tag", has_text="first").wait_for(state="detached")
+    page.get_by_role("heading", name="Checkpoint").wait_for()
 
 
 def test_a_prune_is_seen_before_it_is_done(node: Node, show: Show) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 import shoal
 from tests.page import filling
-from tests.page.conftest import Node, Show, apart
+from tests.page.conftest import Node, Show, apart, nodes
 
 pytestmark = pytest.mark.page
 
@@ -48,6 +48,7 @@ async def _fill(node: Node) -> None:
             await space.register(name).set({"reach": filling.MARKUP}, by=filling.MARKUP)
         await space.counter("pages").add(41)
         await space.set("seen").add(filling.MARKUP, filling.BIDI, 7)
+        await space.list("steps").push("read", {"do": filling.MARKUP}, filling.BIDI, "write")
         await space.budget("tokens").grant(1000)
         await space.budget("tokens").spend(250)
         for number in range(3):
@@ -89,6 +90,7 @@ VIEWS = [
     "shared/counter/pages",
     "shared/set/seen",
     "shared/map/limits",
+    "shared/list/steps",
     "shared/budget/tokens",
     "shared/items/memory",
     "shared/items/memory/memory.ana/n0",
@@ -193,6 +195,68 @@ def test_values_are_changed_in_place(filled: Node, show: Show) -> None:
     assert ask(filled, "GET", "registers/goal")["value"] == {"reach": "Venus"}
     assert ask(filled, "GET", "maps/limits/retries")["siblings"][0]["value"] == 9
     assert "fresh" in ask(filled, "GET", "sets/seen")["members"]
+
+
+def _list(node: Node, name: str, *values: Any) -> None:
+    async def run() -> None:
+        async with shoal.connect(node.url) as store:
+            await store.space(SPACE).list(name).push(*values)
+
+    apart(run())
+
+
+def _values(node: Node, name: str) -> list[Any]:
+    return [element["value"] for element in ask(node, "GET", f"lists/{name}")["elements"]]
+
+
+def test_a_list_is_changed_in_place(filled: Node, show: Show) -> None:
+    _list(filled, "plan", "a", "b", "c")
+    page = show(filled, f"#/{SPACE}/shared")
+    page.locator(".tbody").get_by_text("list", exact=True).first.wait_for()
+    page.goto(f"{filled.url}/#/{SPACE}/shared/list/plan")
+    rows = page.locator(".elements > li")
+    page.get_by_role("button", name="Move 3 up").click()
+    rows.nth(1).get_by_text('"c"').wait_for()
+    page.get_by_role("button", name="Remove 3").click()
+    rows.nth(2).wait_for(state="detached")
+    page.get_by_label("Where").select_option(label='before 2: "c"')
+    insert = page.get_by_role("form", name="Insert a value")
+    insert.get_by_label("Value (JSON").fill('{"new": 1}')
+    insert.get_by_role("button", name="Insert").click()
+    rows.nth(1).get_by_text("new").first.wait_for()
+    rows.nth(0).locator("summary").click()
+    replace = rows.nth(0).get_by_role("form")
+    replace.get_by_label("Value (JSON").fill("z")
+    replace.get_by_role("button", name="Replace").click()
+    rows.nth(0).get_by_text('"z"').first.wait_for()
+    assert _values(filled, "plan") == ["z", {"new": 1}, "c"]
+
+
+def test_a_moved_element_keeps_the_focus(filled: Node, show: Show) -> None:
+    _list(filled, "order", "a", "b", "c", "d")
+    page = show(filled, f"#/{SPACE}/shared/list/order")
+    page.get_by_role("button", name="Move 1 down").focus()
+    for place in (2, 3):
+        page.keyboard.press("Enter")
+        page.locator(".elements > li").nth(place - 1).get_by_text('"a"').wait_for()
+        page.get_by_role("button", name=f"Move {place} down").and_(page.locator(":focus")).wait_for()
+    assert _values(filled, "order") == ["b", "c", "a", "d"]
+
+
+def test_spaces_beyond_the_bound_are_told(tmp_path: Path, show: Show) -> None:
+    with nodes(tmp_path, 1) as (made,):
+
+        async def fill() -> None:
+            async with shoal.connect(made.url) as store:
+                for number in range(22):
+                    await store.space(f"s{number:02}").thread("t").save({"n": 1})
+                    await store.space(f"s{number:02}").register("r").set(1)
+
+        apart(fill())
+        page = show(made, "#/*/now")
+        for view in ("now", "threads", "shared", "work", "audit", "compare"):
+            page.goto(f"{made.url}/#/*/{view}")
+            page.get_by_text("Only the first 20 spaces are looked through").wait_for()
 
 
 def test_memories_are_found_by_text_and_by_field(filled: Node, show: Show) -> None:

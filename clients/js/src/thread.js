@@ -209,6 +209,11 @@ export class Thread {
     }
   }
 
+  /** Remove a label; its checkpoint stays until it is pruned. @param {string} label @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
+  async unlabel (label, options) {
+    return (await this._transport.write('DELETE', `${this._path}/labels${path(label)}`, undefined, options)).count > 0
+  }
+
   /**
    * The steps in the order in which they began.
    * @param {{ open?: boolean, limit?: number } & ReadOptions} [options] `open`: only those without an outcome.

@@ -187,7 +187,12 @@ export class SharedList extends Value {
 
   /** Remove elements by their ids. @param {...string} elements @returns {Promise<any[]>} Their values. */
   async remove (...elements) {
-    return (await this._transport.write('POST', `${this._path}/remove`, { elements })).values
+    return this.removeAll(elements)
+  }
+
+  /** Remove elements by their ids, with a key or a time. @param {string[]} elements @param {WriteOptions} [options] @returns {Promise<any[]>} Their values. */
+  async removeAll (elements, options) {
+    return (await this._transport.write('POST', `${this._path}/remove`, { elements }, options)).values
   }
 }
 

@@ -161,6 +161,8 @@ export class Thread {
     } & WriteOptions): Promise<Schemas["PruneReportView"]>;
     /** The labels, with their checkpoints. @param {ReadOptions} [options] @returns {AsyncGenerator<Schemas['LabelledView'], void, void>} */
     labels(options?: ReadOptions): AsyncGenerator<Schemas["LabelledView"], void, void>;
+    /** Remove a label; its checkpoint stays until it is pruned. @param {string} label @param {WriteOptions} [options] @returns {Promise<boolean>} Whether there was one. */
+    unlabel(label: string, options?: WriteOptions): Promise<boolean>;
     /**
      * The steps in the order in which they began.
      * @param {{ open?: boolean, limit?: number } & ReadOptions} [options] `open`: only those without an outcome.

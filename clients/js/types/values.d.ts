@@ -89,6 +89,8 @@ export class SharedList extends Value {
     move(element: string, place?: Place, options?: WriteOptions): Promise<boolean>;
     /** Remove elements by their ids. @param {...string} elements @returns {Promise<any[]>} Their values. */
     remove(...elements: string[]): Promise<any[]>;
+    /** Remove elements by their ids, with a key or a time. @param {string[]} elements @param {WriteOptions} [options] @returns {Promise<any[]>} Their values. */
+    removeAll(elements: string[], options?: WriteOptions): Promise<any[]>;
 }
 export type Place = {
     index?: number;

@@ -1,7 +1,7 @@
 /** Honest states: the two panes, the sentence on top, marks, and what is said when something is empty, loading, old, refused or asked. */
 
 import { Fragment, html, useEffect, useState } from '../vendor/preact.js'
-import { act, acted, forget } from '../data.js'
+import { act, acted, forget, SPACES_MAX } from '../data.js'
 import { place, up } from '../router.js'
 import { Time } from './time.js'
 
@@ -21,6 +21,9 @@ export const Mark = ({ kind }) => html`<i class=${'mark ' + kind} role="img" ari
 
 /** @param {{ why: any, command?: string }} props */
 export const Empty = ({ why, command }) => html`<div class="empty"><p>${why}</p>${command && html`<pre><code>${command}</code></pre>`}</div>`
+
+/** That a view of all spaces has not all. @param {{ more: boolean }} props */
+export const SpacesLeft = ({ more }) => more ? html`<p class="quiet note" role="note">Only the first ${SPACES_MAX} spaces are looked through. Choose one of the others at the top of the page.</p>` : null
 
 /** The shape of what comes, after 150 ms. @param {{ rows?: number }} props */
 export function Loading ({ rows = 6 }) {

@@ -21,10 +21,10 @@ const SPARE = 8
 
 /**
  * @param {{ columns: Column[], rows: any[], key?: (row: any) => string, rowKey?: (row: any) => string, chosen?: string, onChoose?: (row: any) => void,
- *   href?: (row: any) => string, sort?: string, onSort?: (name: string) => void, anew?: string, label?: string, onEnd?: () => void }} props
- *   `rowKey`: what a row is (JSX takes `key` for itself); `anew`: if it changes, rows take their places at once; `sort`: a column's name, with "-" for descending; `onEnd`: the last rows are seen.
+ *   href?: (row: any) => string, sort?: string, onSort?: (name: string) => void, anew?: string, label?: string, onEnd?: () => void, fit?: number }} props
+ *   `rowKey`: what a row is (JSX takes `key` for itself); `anew`: if it changes, rows take their places at once; `sort`: a column's name, with "-" for descending; `onEnd`: the last rows are seen; `fit`: as high as its rows, of which it shows at most so many at once.
  */
-export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, onSort, anew = '', label = 'Rows', onEnd }) {
+export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, onSort, anew = '', label = 'Rows', onEnd, fit }) {
   const of = /** @type {(row: any) => string} */ (rowKey)
   const box = useRef(/** @type {HTMLElement | null} */ (null))
   const kept = useRef({ order: /** @type {string[]} */ ([]), anew: '\0', over: false })
@@ -62,7 +62,7 @@ export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, on
   const from = Math.max(0, Math.floor(top / ROW) - SPARE)
   const seen = order.slice(from, from + Math.ceil(height / ROW) + 2 * SPARE)
   const adopt = () => { current.anew = '\0'; if (box.current) box.current.scrollTop = 0; setTop(0); again((n) => n + 1) }
-  return html`<div class="table" role="table" aria-label=${label} aria-rowcount=${order.length + 1}>
+  return html`<div class=${fit ? 'table fit' : 'table'} style=${fit ? { height: `${Math.min(fit, order.length) * ROW + 34}px` } : {}} role="table" aria-label=${label} aria-rowcount=${order.length + 1}>
     <div role="rowgroup"><div class="tr head" role="row" style=${widths}>${columns.map(({ name, by, when }) => html`<span role="columnheader" class=${when ?? ''}
       aria-sort=${column?.name === name ? (sort?.startsWith('-') ? 'descending' : 'ascending') : undefined}>${by && onSort
       ? html`<button class="link" onClick=${() => onSort(sort === name ? `-${name}` : name)}>${name}${column?.name === name ? (sort?.startsWith('-') ? ' ↓' : ' ↑') : ''}</button>` : name}</span>`)}</div></div>

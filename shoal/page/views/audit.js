@@ -7,7 +7,7 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Empty, Panes, Sentence, Shown } from '../kit/states.js'
+import { Empty, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { exact, Id, Time } from '../kit/time.js'
 import { Tree } from '../kit/tree.js'
@@ -39,19 +39,19 @@ function List ({ space, found, query, chosen, isReads }) {
     { name: 'what', cell: (/** @type {any} */ row) => html`<bdi>${row.text}</bdi>` },
     { name: 'where', width: 'minmax(72px, 160px)', when: 'wide', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${space === '*' ? `${row.space} / ` : ''}${row.thread}</bdi>` }
   ]
+  const tabs = html`<div class="tabs" role="tablist" aria-label="What is looked through"><button type="button" role="tab" aria-selected=${!isReads} onClick=${() => refine({ what: '' })}>Done</button>
+      <button type="button" role="tab" aria-selected=${isReads} onClick=${() => refine({ what: 'reads' })}>Read</button></div>`
   return html`
-    <div class="tabs" role="tablist" aria-label="What is looked through"><button type="button" role="tab" aria-selected=${!isReads} onClick=${() => refine({ what: '' })}>done</button>
-      <button type="button" role="tab" aria-selected=${isReads} onClick=${() => refine({ what: 'reads' })}>read</button></div>
-    <${Shown} of=${found} rows=${12}>${(/** @type {any} */ { rows: all, more, off }) => {
+    <${Shown} of=${found} rows=${12}>${(/** @type {any} */ { rows: all, more, off, isCut }) => {
       const rows = all.filter((/** @type {any} */ row) => meets(row, query))
       const people = [...new Set(all.map((/** @type {any} */ row) => row.by).filter(Boolean))]
-      if (off) return html`<${Empty} why="Reads are not logged here, or you may not see the log. A node logs them if its settings say so." command="shoal serve --set audit_reads='crew*'" />`
-      if (all.length === 0) return html`<${Empty} why=${isReads ? 'Nothing was read yet.' : 'Nothing was done here yet.'} command=${`shoal save writer '{"draft": 1}' --by ana --space ${space === '*' ? 'crew' : space}`} />`
-      return html`<${Sentence}><strong>${rows.length}</strong> ${isReads ? (rows.length === 1 ? 'read' : 'reads') : rows.length === 1 ? 'thing was done' : 'things were done'}${rows.length < all.length ? ` of ${all.length}` : ''} by ${people.length === 1 ? '1 author' : `${people.length} authors`}${more ? ', the newest ones' : ''}</${Sentence}>
-        <div class="filters">${field('find', 'find a word')}${field('by', 'by whom')}<label class="quiet">since <input type="date" value=${query.since ?? ''} onInput=${(/** @type {any} */ event) => refine({ since: event.target.value })} /></label>
+      if (off) return html`<${Sentence}>No reads are logged.</${Sentence}>${tabs}<${Empty} why="A node logs reads, each with its token, if its settings name the spaces; or you may not see the log." command="shoal serve --set audit_reads='crew*'" />`
+      if (all.length === 0) return html`<${Sentence}>${isReads ? 'Nothing was read yet.' : 'Nothing was done here yet.'}</${Sentence}>${tabs}<${Empty} why=${isReads ? 'Each read of a space with a log stands here, with its token.' : 'Each save, step and event of a thread stands here, with its author.'} command=${`shoal save writer '{"draft": 1}' --by ana --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${isCut} />`
+      return html`<${Sentence}><strong>${rows.length}</strong> ${isReads ? (rows.length === 1 ? 'read' : 'reads') : rows.length === 1 ? 'thing was done' : 'things were done'}${rows.length < all.length ? ` of ${all.length}` : ''} ${people.length === 0 ? '' : people.length === 1 ? 'by 1 author' : `by ${people.length} authors`}${more ? ', the newest ones' : ''}.</${Sentence}>${tabs}
+        <div class="filters">${field('find', 'Find a word')}${field('by', 'By whom')}<label class="quiet">since <input type="date" value=${query.since ?? ''} onInput=${(/** @type {any} */ event) => refine({ since: event.target.value })} /></label>
           ${people.slice(0, 6).map((/** @type {any} */ each) => html`<button type="button" aria-pressed=${query.by === each} onClick=${() => refine({ by: query.by === each ? '' : each })}><bdi>${each}</bdi></button>`)}</div>
         <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => row.id} chosen=${chosen} label=${isReads ? 'Reads' : 'Deeds'} anew=${JSON.stringify(query)}
-          onChoose=${(/** @type {any} */ row) => go(address(space, 'audit', [row.id], query))} />`
+          onChoose=${(/** @type {any} */ row) => go(address(space, 'audit', [row.id], query))} /><${SpacesLeft} more=${isCut} />`
     }}</${Shown}>`
 }
 

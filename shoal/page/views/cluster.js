@@ -50,8 +50,8 @@ function List ({ space, cluster, members, chosen }) {
   return html`
     <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${wrong.length > 0 ? ` · ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : ' · nothing needs care'}${cluster.change && html` · <code>${cluster.change}</code> is under way`}</${Sentence}>
     ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map(({ kind, says, command }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
-    <div class="nodes"><${Table} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
-      href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} /></div>
+    <${Table} fit=${12} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
+      href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} />
     <${Load} />`
 }
 

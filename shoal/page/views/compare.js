@@ -1,15 +1,15 @@
 /** Compare runs: any branches and threads side by side, with their tags, scores, durations and tokens, a plot, and where they part. */
 
 import { html, useState } from '../vendor/preact.js'
-import { client, live } from '../data.js'
+import { client, live, spacesOf } from '../data.js'
 import { address, go, refine } from '../router.js'
 import { Diff } from '../kit/diff.js'
-import { Empty, Panes, Refusal, Sentence, Shown } from '../kit/states.js'
+import { Empty, Panes, Refusal, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Duration, Id, span, Time } from '../kit/time.js'
 import { csv, idOf, kept, lines, named, numbers, parting, read, table } from './compare/runs.js'
 import { Plot, short } from './plot.js'
-import { some, spacesOf } from './shared/listing.js'
+import { some } from './shared/listing.js'
 
 export const title = 'Compare'
 export const keys = [{ key: 'v n', says: 'compare nothing', does: () => refine({ of: '', with: '' }) }]
@@ -26,16 +26,17 @@ export function View ({ space, query }) {
 /** Choose threads, and their branches. @param {{ space: string, query: Record<string, string>, runs: any[] }} props */
 function Picker ({ space, query, runs }) {
   const found = live(`comparable ${space}`, async (signal) => {
-    const names = await Promise.all((await spacesOf(space)).map(async (each) => (await some(client().space(each).names('threads', { signal }), THREADS_MAX)).items.map((name) => ({ space: each, name }))))
-    return names.flat()
+    const spaces = await spacesOf(space)
+    const pages = await Promise.all(spaces.names.map(async (each) => ({ each, ...await some(client().space(each).names('threads', { signal }), THREADS_MAX) })))
+    return { threads: pages.flatMap(({ each, items }) => items.map((name) => ({ space: each, name }))), more: pages.some(({ more }) => more), isCut: spaces.more }
   }, { space, kinds: ['thread'] })
   const chosen = new Set(runs.map(({ id }) => id))
   const set = (/** @type {Set<string>} */ ids) => refine({ of: [...ids].join(',') })
   const toggle = (/** @type {string} */ id) => { const next = new Set(chosen); if (!next.delete(id)) next.add(id); set(next) }
-  return html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any[]} */ threads) => {
-    if (threads.length === 0) return html`<${Empty} why="There are no threads to compare yet." command=${`shoal save writer '{"draft": 1}' --space ${space === '*' ? 'crew' : space}`} />`
+  return html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any} */ { threads, more, isCut }) => {
+    if (threads.length === 0) return html`<${Empty} why="There are no threads to compare yet." command=${`shoal save writer '{"draft": 1}' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${isCut} />`
     const text = (query.find ?? '').toLowerCase()
-    const rows = threads.filter(({ name }) => !text || name.toLowerCase().includes(text))
+    const rows = threads.filter((/** @type {any} */ { name }) => !text || name.toLowerCase().includes(text))
     const on = (/** @type {any} */ row) => [...chosen].filter((id) => id.startsWith(idOf(row.space, row.name, '', space))).length
     const columns = [
       { name: 'thread', cell: (/** @type {any} */ row) => html`<label class="pick"><input type="checkbox" checked=${on(row) > 0} aria-label=${`compare ${row.name}`} onChange=${() => {
@@ -46,9 +47,10 @@ function Picker ({ space, query, runs }) {
       { name: 'runs', width: '56px', cell: (/** @type {any} */ row) => html`<span class="mono quiet">${on(row) || ''}</span>` }
     ]
     return html`<${Sentence}>${runs.length === 0 ? 'Choose what to compare' : html`<strong>${runs.length}</strong> ${runs.length === 1 ? 'run is' : 'runs are'} compared`} · ${threads.length} threads</${Sentence}>
-      <div class="filters"><label><span class="sr">Find a thread</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a thread" onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
-        ${runs.length > 0 && html`<button type="button" onClick=${() => refine({ of: '', with: '' })}>clear</button>`}</div>
-      <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.name])} label="Threads to compare" onChoose=${(/** @type {any} */ row) => toggle(idOf(row.space, row.name, 'main', space))} />`
+      <div class="filters"><label><span class="sr">Find a thread</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a thread" onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
+        ${runs.length > 0 && html`<button type="button" onClick=${() => refine({ of: '', with: '' })}>Clear</button>`}</div>
+      <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.name])} label="Threads to compare" onChoose=${(/** @type {any} */ row) => toggle(idOf(row.space, row.name, 'main', space))} />
+      ${more && html`<p class="quiet note">Only the first ${THREADS_MAX} threads of a space are listed.</p>`}<${SpacesLeft} more=${isCut} />`
   }}</${Shown}>`
 }
 

@@ -1,24 +1,15 @@
 /** Threads at a glance: their summaries, the row of one in a table, and the sentence that sums them up. */
 
 import { Fragment, html } from '../vendor/preact.js'
-import { client, live } from '../data.js'
+import { client, live, spacesOf } from '../data.js'
 import { address, EVERY_SPACE } from '../router.js'
 import { Mark } from '../kit/states.js'
 import { span, Time, now } from '../kit/time.js'
 
-const SPACES_MAX = 20 // Of which a view of all spaces asks; the choice of a space has all.
 const ROWS = 100
 
 /** @typedef {any} Glance A summary, with its `space`. */
-/** @typedef {{ threads: Glance[], totals: Record<string, number>, more: boolean, cursors: Record<string, string> }} Page */
-
-/** The spaces that are meant by the one of an address. @param {string} space */
-async function spacesOf (space) {
-  if (space !== EVERY_SPACE) return [space]
-  const names = []
-  for await (const name of client().spaces()) if (names.push(name) >= SPACES_MAX) break
-  return names
-}
+/** @typedef {{ threads: Glance[], totals: Record<string, number>, more: boolean, cursors: Record<string, string>, isCut: boolean }} Page `isCut`: there are more spaces. */
 
 /**
  * A page of summaries, of one space or of each.
@@ -26,7 +17,7 @@ async function spacesOf (space) {
  * @returns {Promise<Page>}
  */
 export async function page (space, filters, cursors) {
-  const spaces = cursors ? Object.keys(cursors) : await spacesOf(space)
+  const { names: spaces, more: isCut } = cursors ? { names: Object.keys(cursors), more: false } : await spacesOf(space)
   // Of all spaces, those that the token does not allow are left out.
   const pages = await Promise.all(spaces.map((name) => client().space(name).summaries({ limit: ROWS, ...filters, after: cursors?.[name] }).catch((error) => {
     if (space === EVERY_SPACE && error.status === 403) return { threads: [], totals: {}, cursor: '' }
@@ -37,7 +28,7 @@ export async function page (space, filters, cursors) {
   const totals = {}
   for (const each of pages) for (const [status, count] of Object.entries(each.totals)) totals[status] = (totals[status] ?? 0) + Number(count)
   const next = Object.fromEntries(pages.map((each, index) => [spaces[index], each.cursor]).filter(([, cursor]) => cursor))
-  return { threads, totals, more: Object.keys(next).length > 0, cursors: next }
+  return { threads, totals, more: Object.keys(next).length > 0, cursors: next, isCut }
 }
 
 /** @param {string} space @param {Record<string, any>} filters */
@@ -69,7 +60,7 @@ function what (row) {
   if (row.state === 'waits') return row.asks || row.says
   if (row.state === 'stuck') return row.says
   return row.open_steps > 0 ? html`${row.open_steps === 1 ? `step ${row.steps[0]?.name}` : `${row.open_steps} steps`} <span class="quiet">open ${row.steps[0] ? span(Math.max(0, now.value - row.steps[0].begun_ms)) : ''}</span>`
-    : row.label ? html`<span class="tag">${row.label}</span>` : html`<span class="quiet">${row.status === 'running' ? '' : row.status}</span>`
+    : html`<span class="quiet">${row.status === 'running' ? '' : `${row.status} `}</span>${[row.label, ...row.tags].filter(Boolean).slice(0, 6).map((/** @type {string} */ tag) => html`<span class="tag"><bdi>${tag}</bdi></span> `)}`
 }
 
 const ORDER = /** @type {Record<string, number>} */ ({ stuck: 0, unknown: 1, waits: 2, well: 3 })

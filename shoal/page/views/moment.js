@@ -11,24 +11,26 @@ import { Tree } from '../kit/tree.js'
 import { Duration, exact, Id, Time } from '../kit/time.js'
 import { EditState } from './editing.js'
 import { threadOf } from './thread.js'
+import { labelsOf } from './timeline.js'
 
 /** @param {string} space @param {string} name @param {string} id */
 const checkpointOf = (space, name, id) => live(`checkpoint ${space}\n${name}\n${id}`, async () => {
   const thread = threadOf(space, name)
-  const found = await thread.load({ checkpoint: id })
-  if (found.parents.length === 0) return { found, before: {} }
+  const [found, all] = await Promise.all([thread.load({ checkpoint: id }), labelsOf(thread)])
+  const labels = all.get(found.id) ?? []
+  if (found.parents.length === 0) return { found, before: {}, labels }
   // Of a parent that was pruned nothing is known.
   const parent = await thread.load({ checkpoint: found.parents[0] }).catch(() => undefined)
-  return { found, before: parent?.state }
-})
+  return { found, before: parent?.state, labels }
+}, { space, kinds: ['thread', 'label'] })
 
 /** @param {{ space: string, name: string, id: string, query: Record<string, string> }} props */
 export function Moment ({ space, name, id, query }) {
   return html`<${Shown} of=${checkpointOf(space, name, id).value}>${(/** @type {any} */ value) => html`<${State} space=${space} name=${name} ...${value} query=${query} />`}</${Shown}>`
 }
 
-/** @param {{ space: string, name: string, found: any, before: any, query: Record<string, string> }} props */
-function State ({ space, name, found, before, query }) {
+/** @param {{ space: string, name: string, found: any, before: any, labels: string[], query: Record<string, string> }} props */
+function State ({ space, name, found, before, labels, query }) {
   const talks = conversations(found.state)
   const tabs = ['changes', ...(talks.length > 0 ? ['messages'] : []), 'state', 'about']
   const tab = tabs.includes(query.show) ? query.show : before === undefined ? 'state' : 'changes'
@@ -36,12 +38,12 @@ function State ({ space, name, found, before, query }) {
   useKeys([...tabs.map((each, index) => ({ key: String(index + 1), says: `show ${each}`, does: () => refine({ show: each }) })), { key: 'f', says: 'fork here', does: () => setDoing('fork') }], [tabs.join()])
   const isHead = found.heads.includes(found.id)
   const ended = (/** @type {any} */ saved) => { setDoing(''); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }
-  return html`<div class="thread-head"><h2 class="sentence">${found.label ? html`<bdi>${found.label}</bdi>` : 'Checkpoint'} <${Id} value=${found.id} /></h2>
+  return html`<div class="thread-head"><h2 class="sentence">${labels.length > 0 ? html`<bdi>${labels.join(', ')}</bdi>` : 'Checkpoint'} <${Id} value=${found.id} /></h2>
     <p class="quiet"><${Time} ms=${found.wall_ms} /> ago, on <bdi>${found.branch}</bdi>${found.author && html`, by <bdi>${found.author}</bdi>`}${isHead ? ', its head' : ''}</p>
     <div class="row">${doing === 'fork' ? html`<${EditState} space=${space} name=${name} checkpoint=${found.id} forks onEnd=${ended} />` : html`<button class="primary" onClick=${() => setDoing('fork')}>Fork here</button>`}
       ${!isHead && html`<${Confirm} what=${`rollback ${space}/${name}/${found.id}`} label="Roll back to here" says=${html`Branch <bdi>${found.branch}</bdi> goes back to this checkpoint, and its agent loads this state next.`} undo="No checkpoint is deleted: roll forward to the former head in the same way."
         run=${(/** @type {any} */ how) => threadOf(space, name).rollback(found.id, { branch: found.branch, ...how })} done="The branch is here now." />`}
-      <${Label} space=${space} name=${name} found=${found} /></div></div>
+      <${Label} space=${space} name=${name} found=${found} />${labels.map((label) => html`<${Unlabel} key=${label} space=${space} name=${name} label=${label} />`)}</div></div>
     <div class="tabs" role="tablist" aria-label="What is shown">${tabs.map((each) => html`<button role="tab" aria-selected=${each === tab} onClick=${() => refine({ show: each })}>${each[0].toUpperCase() + each.slice(1)}</button>`)}</div>
     <div role="tabpanel" aria-label=${tab}>${tab === 'changes' ? before === undefined ? html`<p class="quiet">Its parent was pruned, so what it changed is unknown.</p>` : html`<${Diff} before=${before} after=${found.state} />`
       : tab === 'messages' ? talks.map(([channel, value]) => html`<section>${talks.length > 1 && html`<h3><bdi>${channel}</bdi></h3>`}<${Messages} value=${value} /></section>`)
@@ -63,6 +65,12 @@ function Label ({ space, name, found }) {
   return html`<${Confirm} what=${key} label="Label" says="A checkpoint with the same state, and this label, follows. Labelled ones are never pruned." undo="A label can be removed." done="Labelled."
     run=${(/** @type {any} */ how) => threadOf(space, name).update({ set: unchanged(found) }, { branch: found.branch, expectHead: found.id, label: typed.peek().trim(), author: how.by, key: how.key })} onDone=${(/** @type {any} */ saved) => { drop(key); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }}>
     <label>Label<input value=${typed.value} maxlength="200" onInput=${(/** @type {any} */ event) => { typed.value = event.target.value }} /></label></${Confirm}>`
+}
+
+/** @param {{ space: string, name: string, label: string }} props */
+function Unlabel ({ space, name, label }) {
+  return html`<${Confirm} what=${`unlabel ${space}/${name}/${label}`} label="Remove the label" says=${html`<bdi>${label}</bdi> names no checkpoint any more, and this one may be pruned.`} undo="Only the newest checkpoint of a branch can get a label: this one cannot get it back."
+    run=${(/** @type {any} */ { key }) => threadOf(space, name).unlabel(label, { key })} />`
 }
 
 /** The difference of any two checkpoints. @param {{ space: string, name: string, a: string, b: string }} props */

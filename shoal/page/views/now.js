@@ -3,7 +3,7 @@
 import { html, useState } from '../vendor/preact.js'
 import { draft, drop } from '../data.js'
 import { address, EVERY_SPACE, go } from '../router.js'
-import { Confirm, Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
+import { Confirm, Empty, Mark, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Time } from '../kit/time.js'
 import { columns, glances, keyOf, Sum } from './glance.js'
@@ -25,7 +25,7 @@ export function View ({ space, path, query }) {
     ${waits.value?.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} />`)}</section>`}
     ${all.value?.threads.length > 0 && html`<h2>Recent</h2><${Table} label="Recent threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen.length > 0 || innerWidth < 720 })}
       rows=${all.value.threads.slice().sort((/** @type {any} */ a, /** @type {any} */ b) => (b.checkpoint_ms || b.since_ms) - (a.checkpoint_ms || a.since_ms))} rowKey=${keyOf} href=${to}
-      chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}`
+      chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}<${SpacesLeft} more=${all.value?.isCut} />`
   return html`<${Panes} list=${list} chosen=${chosen.length === 2 && html`<${ThreadPane} key=${chosen.join('\n')} space=${chosen[0]} name=${chosen[1]} query=${query} />`} />`
 }
 
@@ -34,17 +34,17 @@ function Ask ({ row, href, scope }) {
   return html`<article class="ask"><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet">${row.space} / </span>`}<bdi>${row.name}</bdi></strong></a>
     <span class="quiet"><${Time} ms=${row.since_ms || row.steps[0]?.begun_ms || row.checkpoint_ms} /></span>${row.driver && html`<span class="quiet">driven by ${row.driver}</span>`}</div>
     <p class="says"><bdi>${row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by ${row.by}</span>`}</p>
-    ${row.state === 'waits' ? html`<${Decide} space=${row.space} name=${row.name} />` : html`<${Unstick} row=${row} />`}</article>`
+    ${row.state === 'waits' ? html`<${Decide} space=${row.space} name=${row.name} isPaused=${row.status === 'paused'} />` : html`<${Unstick} row=${row} />`}</article>`
 }
 
-/** Approve, reject, or edit and approve. @param {{ space: string, name: string }} props */
-export function Decide ({ space, name }) {
+/** Approve, reject, or edit and approve; one that was paused asks for nothing, and is let go on or ended. @param {{ space: string, name: string, isPaused: boolean }} props */
+export function Decide ({ space, name, isPaused }) {
   const at = `${space}/${name}`
   const reason = draft(`reason ${at}`)
   const [isEditing, setEditing] = useState(false)
   return html`<div class="row">
-    <${Confirm} what=${`approve ${at}`} label="Approve" primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="Approved: the agent goes on." />
-    <${Confirm} what=${`reject ${at}`} label="Reject" danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).fail({ ...how, reason: reason.peek() })} onDone=${() => drop(`reason ${at}`)} done="Rejected.">
+    <${Confirm} what=${`approve ${at}`} label=${isPaused ? 'Let it go on' : 'Approve'} primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done=${isPaused ? 'It may go on.' : 'Approved: the agent goes on.'} />
+    <${Confirm} what=${`reject ${at}`} label=${isPaused ? 'End it' : 'Reject'} danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).fail({ ...how, reason: reason.peek() })} onDone=${() => drop(`reason ${at}`)} done=${isPaused ? 'Ended.' : 'Rejected.'}>
       <label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label></${Confirm}>
     ${isEditing ? html`<${EditState} space=${space} name=${name} approves onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit first</button>`}</div>`
 }

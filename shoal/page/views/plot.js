@@ -8,6 +8,7 @@ import uPlot from '../vendor/uplot.js'
 import { html, useEffect, useRef } from '../vendor/preact.js'
 
 const HEIGHT = 180
+const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500] // Checkpoints are counted: there is none at 1.5.
 
 /** The page's colour of this name. @param {string} name */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
@@ -35,7 +36,7 @@ function Drawn ({ says, x, series, time = true, unit = short }) {
       plot.current = new uPlot({
         width: Math.max(200, host.current.clientWidth), height: HEIGHT, legend: { show: series.length > 1, live: false }, cursor: { y: false, points: { size: 6 } },
         scales: { x: { time }, y: { range: (/** @type {any} */ _u, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low), high === low ? high + 1 : high * 1.05] } },
-        axes: [axis, { ...axis, size: 56, values: (/** @type {any} */ _u, /** @type {number[]} */ ticks) => ticks.map(unit) }],
+        axes: [{ ...axis, size: 28, incrs: time ? undefined : WHOLE }, { ...axis, size: 56, values: (/** @type {any} */ _u, /** @type {number[]} */ ticks) => ticks.map(unit) }],
         series: [{}, ...series.map(({ label, lane, dash, steps }) => ({
           label, stroke: colour(lane === undefined ? '--accent' : `--lane-${lane % 8}`), width: 2, dash: dash ? [4, 4] : undefined, spanGaps: false,
           paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: x.length < 40, size: 5 }

@@ -3,17 +3,18 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
+import { Empty, Mark, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { BudgetView } from './shared/budget.js'
 import { DocumentView } from './shared/document.js'
 import { ItemsView } from './shared/items.js'
 import { KINDS, listed } from './shared/listing.js'
+import { ListView } from './shared/list.js'
 import { RegisterView } from './shared/register.js'
 import { CounterView, MapView, SetView } from './shared/values.js'
 
 export const title = 'Shared'
-export const keys = Object.entries({ d: 'document', r: 'register', m: 'map', b: 'budget', i: 'items', a: '' }).map(([key, kind]) => ({
+export const keys = Object.entries({ d: 'document', r: 'register', m: 'map', l: 'list', b: 'budget', i: 'items', a: '' }).map(([key, kind]) => ({
   key: `v ${key}`, says: kind === '' ? 'show all kinds' : `show ${KINDS[kind].many} alone`, does: () => refine({ kind })
 }))
 
@@ -21,7 +22,7 @@ const ORDER = Object.keys(KINDS)
 
 /** @param {{ space: string, path: string[], query: Record<string, string> }} props */
 export function View ({ space, path, query }) {
-  const found = live(`shared ${space}`, (signal) => listed(space, signal), { space, kinds: ['document', 'register', 'counter', 'set', 'map', 'budget', 'items'], every: space === '*' ? 5000 : 0 })
+  const found = live(`shared ${space}`, (signal) => listed(space, signal), { space, kinds: ['document', 'register', 'counter', 'set', 'map', 'list', 'budget', 'items'], every: space === '*' ? 5000 : 0 })
   const [where, kind, name, ...rest] = space === '*' ? path : [space, ...path]
   const list = html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any} */ value) => html`<${List} space=${space} value=${value} query=${query} chosen=${name === undefined ? '' : JSON.stringify([where, kind, name])} />`}</${Shown}>`
   return html`<${Panes} list=${list} chosen=${name !== undefined && html`<${Chosen} key=${`${where}/${kind}/${name}`} space=${where} kind=${kind} name=${name} rest=${rest} query=${query} />`} />`
@@ -32,7 +33,7 @@ const pathOf = (space, row) => space === '*' ? [row.space, row.kind, row.name] :
 
 /** @param {{ space: string, value: any, query: Record<string, string>, chosen: string }} props */
 function List ({ space, value, query, chosen }) {
-  const { all, more } = value
+  const { all, more, isCut } = value
   const text = (query.find ?? '').toLowerCase()
   const rows = all.filter((/** @type {any} */ row) => (!query.kind || row.kind === query.kind) && (!text || row.name.toLowerCase().includes(text)))
   rows.sort((/** @type {any} */ a, /** @type {any} */ b) => Number(b.mark === 'waits') - Number(a.mark === 'waits') || ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind))
@@ -44,22 +45,21 @@ function List ({ space, value, query, chosen }) {
     ...(space === '*' ? [{ name: 'space', width: '120px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
     { name: 'note', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="quiet mono clip">${row.note ?? ''}</span>` }
   ]
-  if (all.length === 0) return html`<${Empty} why="Nothing is shared here yet: no documents, registers, counters, sets, maps, budgets or memories." command=${`shoal register set goal '"ship it"' --space ${space === '*' ? 'crew' : space}`} />`
+  if (all.length === 0) return html`<${Empty} why="Nothing is shared here yet: no documents, registers, counters, sets, maps, lists, budgets or memories." command=${`shoal register set goal '"ship it"' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${isCut} />`
   return html`
     <${Sentence}>
-      ${conflicts > 0 && html`<a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts}</a> ${conflicts === 1 ? 'register waits' : 'registers wait'} for somebody to choose a value · `}
-      ${counts.map(([kind, count], /** @type {number} */ index) => html`<span class="whole"><a href=${address(space, 'shared', [], { ...query, kind: String(kind) })}>${count}</a> ${count === 1 ? KINDS[kind].one : KINDS[kind].many}${index < counts.length - 1 && ' ·'}</span> `)}
+      ${all.length} ${all.length === 1 ? 'thing is' : 'things are'} shared${conflicts === 0 ? '; none waits for a choice' : html`; <a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts} ${conflicts === 1 ? 'register waits' : 'registers wait'}</a> for somebody to choose a value`}.
     </${Sentence}>
-    <div class="filters"><label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
-        onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
-      ${query.kind && html`<button type="button" onClick=${() => refine({ kind: '' })}>only ${KINDS[query.kind]?.many ?? query.kind} ×</button>`}</div>
+    <div class="filters" role="group" aria-label="Filters">${counts.map(([kind, count]) => html`<button type="button" aria-pressed=${query.kind === kind} onClick=${() => refine({ kind: query.kind === kind ? '' : String(kind) })}>${count} ${count === 1 ? KINDS[kind].one : KINDS[kind].many}</button>`)}
+      <label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a name"
+        onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></div>
     <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, row.name])} chosen=${chosen}
       onChoose=${(/** @type {any} */ row) => go(address(space, 'shared', pathOf(space, row), query))} label="Shared state" />
-    ${more.length > 0 && html`<p class="quiet note">Not all are listed: there are more ${more.join(', ')}.</p>`}`
+    ${more.length > 0 && html`<p class="quiet note">Not all are listed: there are more ${more.join(', ')}.</p>`}<${SpacesLeft} more=${isCut} />`
 }
 
 /** @type {Record<string, any>} */
-const VIEWS = { register: RegisterView, counter: CounterView, set: SetView, map: MapView, budget: BudgetView }
+const VIEWS = { register: RegisterView, counter: CounterView, set: SetView, map: MapView, list: ListView, budget: BudgetView }
 
 /** @param {{ space: string, kind: string, name: string, rest: string[], query: Record<string, string> }} props */
 function Chosen ({ space, kind, name, rest, query }) {

@@ -39,7 +39,7 @@ export function ThreadPane ({ space, name, part, id }) {
     <${Shown} of=${is} rows=${1}>${() => html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} /> ago</span>`}</p>
       <${Driver} lease=${is.value.lease} />`}</${Shown}>
     ${open.map(({ of }) => html`<p class="row"><${Mark} kind="stuck" /><span>Step <bdi>${of.name}</bdi> is open since <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
-    ${status && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} />` : html`<div class="row">
+    ${status && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
       ${status.status === 'running' ? html`<${Confirm} what=${`pause ${space}/${name}`} label="Pause" says="The agent stops before its next step, and a crew's agent gives its lease back." undo="Approving lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).pause(how)} done="Paused." />`
         : html`<${Confirm} what=${`approve ${space}/${name}`} label="Let it go on" says="Its status becomes running." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="It may go on." />`}
       ${isEditing ? html`<${EditState} space=${space} name=${name} onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit</button>`}

@@ -13,12 +13,14 @@ const CHECKPOINTS = 120
 const BRANCHES_MAX = 24
 const STEPS_MAX = 1000
 const EVENTS_MAX = 500
+const LABELS_MAX = 500
+const LABELS_SHOWN = 12
 const GAP_MS = 10 * 60_000
 const ROW = 32
 const LANE = 14
 
 /** @typedef {{ kind: 'checkpoint' | 'step' | 'event', ms: number, id: string, of: any }} Entry */
-/** @typedef {{ entries: Entry[], heads: Record<string, string[]>, branches: string[], checkpoints: Map<string, any>, more: boolean }} Axis */
+/** @typedef {{ entries: Entry[], heads: Record<string, string[]>, branches: string[], checkpoints: Map<string, any>, labels: Map<string, string[]>, more: boolean }} Axis `labels`: of checkpoints, by their ids. */
 
 /** @template T @param {AsyncIterable<T>} source @returns {Promise<T[]>} */
 export async function all (source) {
@@ -36,7 +38,7 @@ export async function axis (thread, pages) {
   const checkpoints = new Map(histories.flat().map((each) => [each.id, each]))
   const more = histories.some((each) => each.length >= limit)
   const since = more ? Math.max(...histories.filter((each) => each.length >= limit).map((each) => each.at(-1).wall_ms)) : 0
-  const [steps, events] = await Promise.all([all(thread.steps({ limit: STEPS_MAX })), all(thread.journal.read({ sinceMs: since || undefined, limit: EVENTS_MAX, skipTrimmed: true }))])
+  const [labels, steps, events] = await Promise.all([labelsOf(thread), all(thread.steps({ limit: STEPS_MAX })), all(thread.journal.read({ sinceMs: since || undefined, limit: EVENTS_MAX, skipTrimmed: true }))])
   /** @type {Entry[]} */
   const entries = [
     ...[...checkpoints.values()].map((of) => ({ kind: /** @type {const} */ ('checkpoint'), ms: of.wall_ms, id: of.id, of })),
@@ -44,7 +46,18 @@ export async function axis (thread, pages) {
     ...events.map((of) => ({ kind: /** @type {const} */ ('event'), ms: of.wall_ms, id: of.id, of }))
   ].filter(({ ms }) => ms >= since)
   entries.sort((a, b) => b.ms - a.ms || (a.id < b.id ? 1 : -1))
-  return { entries, heads, branches, checkpoints, more }
+  return { entries, heads, branches, checkpoints, labels, more }
+}
+
+/** The labels that checkpoints have now: one that was saved with a label may have lost it. @param {any} thread @returns {Promise<Map<string, string[]>>} */
+export async function labelsOf (thread) {
+  const found = new Map()
+  let count = 0
+  for await (const { label, checkpoint: { id } } of thread.labels()) {
+    found.set(id, [...found.get(id) ?? [], label])
+    if (++count >= LABELS_MAX) break
+  }
+  return found
 }
 
 /** The channels that a checkpoint changed against its first parent, by their hashes. @param {any} checkpoint @param {Map<string, any>} known @returns {string[] | undefined} */
@@ -103,29 +116,31 @@ export function TimeLine ({ of, space, name, part, id, onMore }) {
   const lanes = new Map(shown.map((branch, lane) => [branch, lane]))
   const width = 16 + Math.min(shown.length, 16) * LANE
   const heads = new Set(Object.values(of.heads).flat())
-  const labels = new Map(Object.entries(of.heads).map(([branch, [first]]) => [first, branch]))
-  return html`<div class="axis"><div class="branches">${shown.map((branch, lane) => html`<span class="branch"><i style=${{ background: colour(lane) }}></i><bdi>${branch}</bdi></span>`)}</div>
+  const ends = new Map(Object.entries(of.heads).map(([branch, [first]]) => [first, branch]))
+  const labels = [...of.labels].flatMap(([checkpoint, names]) => names.map((label) => ({ checkpoint, label })))
+  return html`<div class="axis"><div class="branches">${shown.map((branch, lane) => html`<span class="branch"><i style=${{ background: colour(lane) }}></i><bdi>${branch}</bdi></span>`)}
+      ${labels.slice(0, LABELS_SHOWN).map(({ checkpoint, label }) => html`<a class="tag" title="The checkpoint with this label" href=${address(space, 'threads', [name, 'at', checkpoint])}><bdi>${label}</bdi></a>`)}${labels.length > LABELS_SHOWN && html`<span class="quiet">${labels.length - LABELS_SHOWN} more labels</span>`}</div>
     <div class="rows"><${Lanes} rows=${rows} lanes=${lanes} width=${width} heads=${heads} chosen=${part === 'at' ? id : undefined} />
-    <ol style=${{ paddingLeft: `${width}px` }}>${rows.map((row) => html`<${Row} key=${`${row.kind} ${row.id}`} row=${row} space=${space} name=${name} axis=${of} isChosen=${row.id === id && PARTS[row.kind] === part} compared=${part === 'at' ? id : undefined} branch=${labels.get(row.id)} />`)}</ol></div>
+    <ol style=${{ paddingLeft: `${width}px` }}>${rows.map((row) => html`<${Row} key=${`${row.kind} ${row.id}`} row=${row} space=${space} name=${name} axis=${of} isChosen=${row.id === id && PARTS[row.kind] === part} compared=${part === 'at' ? id : undefined} branch=${ends.get(row.id)} lane=${lanes.get(row.of?.branch) ?? 0} />`)}</ol></div>
     ${of.more && html`<button onClick=${onMore}>Older</button>`}</div>`
 }
 
 const PARTS = /** @type {Record<string, string>} */ ({ checkpoint: 'at', step: 'step', event: 'event' })
 
-/** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, branch?: string }} props */
-function Row ({ row, space, name, axis, isChosen, compared, branch }) {
+/** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, branch?: string, lane: number }} props */
+function Row ({ row, space, name, axis, isChosen, compared, branch, lane }) {
   if (row.kind === 'gap') return html`<li class="gap"><span>${span(row.ms)} without anything</span></li>`
   const href = address(space, 'threads', [name, PARTS[row.kind], row.id])
   return html`<li class=${`${row.kind}${isChosen ? ' chosen' : ''}`} onClick=${(/** @type {any} */ event) => { if (!event.target.closest('a, button')) go(href) }}>
     <a href=${href} aria-current=${isChosen ? 'true' : undefined}><time datetime=${new Date(row.ms).toISOString()} title=${exact(row.ms)}>${new Date(row.ms).toLocaleTimeString([], { hourCycle: 'h23' })}</time>
-    ${row.kind === 'checkpoint' ? html`<${CheckpointText} of=${row.of} axis=${axis} branch=${branch} />` : row.kind === 'step' ? html`<${StepText} of=${row.of} />` : html`<${EventText} of=${row.of} />`}</a>
+    ${row.kind === 'checkpoint' ? html`<${CheckpointText} of=${row.of} axis=${axis} branch=${branch} lane=${lane} />` : row.kind === 'step' ? html`<${StepText} of=${row.of} />` : html`<${EventText} of=${row.of} />`}</a>
     ${row.kind === 'checkpoint' && compared && compared !== row.id && html`<a class="compare" href=${address(space, 'threads', [name, 'diff', row.id, compared])} title="Compare with the chosen one">compare</a>`}</li>`
 }
 
-/** @param {{ of: any, axis: Axis, branch?: string }} props */
-function CheckpointText ({ of, axis, branch }) {
+/** @param {{ of: any, axis: Axis, branch?: string, lane: number }} props */
+function CheckpointText ({ of, axis, branch, lane }) {
   const changed = touched(of, axis.checkpoints)
-  return html`<span class="says">${branch && html`<span class="tag head-tag"><bdi>${branch}</bdi></span> `}${of.label && html`<span class="tag"><bdi>${of.label}</bdi></span> `}${of.parents.length > 1 ? 'merged ' : ''}${changed === undefined ? 'checkpoint' : changed.length === 0 ? 'nothing changed' : html`<bdi>${brief(changed.join(', '))}</bdi>`}
+  return html`<span class="says">${branch && html`<span class="tag" style=${{ borderColor: colour(lane), color: colour(lane) }}><bdi>${branch}</bdi></span> `}${(axis.labels.get(of.id) ?? []).map((label) => html`<span class="tag"><bdi>${label}</bdi></span> `)}${of.parents.length > 1 ? 'merged ' : ''}${changed === undefined ? 'checkpoint' : changed.length === 0 ? 'nothing changed' : html`<bdi>${brief(changed.join(', '))}</bdi>`}
     ${of.author && html` <span class="quiet">by <bdi>${of.author}</bdi></span>`}</span>`
 }
 

@@ -3,7 +3,7 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
+import { Empty, Mark, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Crew } from './work/crew.js'
 import { LeaseView, Left } from './work/leases.js'
@@ -15,6 +15,7 @@ export const keys = [{ key: 'v l', says: 'show leases alone', does: () => refine
   { key: 'v a', says: 'show all kinds', does: () => refine({ kind: '' }) }]
 
 const EVERY_MS = 5000
+const WORK = [['crew', 'crew', 'crews'], ['worklist', 'worklist', 'worklists'], ['inbox', 'inbox', 'inboxes'], ['lease', 'lease', 'leases']]
 
 /** @param {{ space: string, path: string[], query: Record<string, string> }} props */
 export function View ({ space, path, query }) {
@@ -32,32 +33,36 @@ export function View ({ space, path, query }) {
 
 /** @param {{ space: string, value: any, query: Record<string, string>, chosen: string }} props */
 function List ({ space, value, query, chosen }) {
-  const { rows: all, looked, more } = value
+  const { rows: all, looked, more, isCut } = value
   const text = (query.find ?? '').toLowerCase()
   const rows = all.filter((/** @type {any} */ row) => (!query.kind || row.kind === query.kind) && (!text || row.names.join(' ').toLowerCase().includes(text)))
   const total = (/** @type {string} */ kind, /** @type {string} */ what) => all.filter((/** @type {any} */ row) => row.kind === kind).reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row[what], 0)
   const count = (/** @type {string} */ kind) => all.filter((/** @type {any} */ row) => row.kind === kind).length
   const dead = total('worklist', 'dead') + total('inbox', 'dead')
-  const link = (/** @type {string} */ kind, /** @type {number} */ number) => html`<a href=${address(space, 'work', [], { kind })}>${number}</a>`
+  const link = (/** @type {string} */ kind, /** @type {string} */ says) => html`<a href=${address(space, 'work', [], { kind })}>${says}</a>`
   const columns = [
     { name: 'kind', width: '88px', cell: (/** @type {any} */ row) => html`<span class="quiet">${row.kind}</span>` },
     { name: 'name', cell: (/** @type {any} */ row) => html`${row.dead > 0 && html`<${Mark} kind="stuck" /> `}<bdi>${row.title}</bdi>` },
     ...(space === '*' ? [{ name: 'space', width: '112px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
     { name: 'now', cell: (/** @type {any} */ row) => html`<${Now} row=${row} />` }
   ]
-  if (all.length === 0) return html`<${Empty} why="No work is under way here: no worklists, waiting messages, leases or crews." command=${`shoal worklist add jobs jobs '{"page": 1}' --space ${space === '*' ? 'crew' : space}`} />`
+  if (all.length === 0) return html`<${Empty} why="No work is under way here: no worklists, waiting messages, leases or crews." command=${`shoal worklist add jobs jobs '{"page": 1}' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${isCut} />`
   return html`
     <${Sentence}>
-      ${dead > 0 && html`<a href=${address(space, 'work', [], { kind: 'worklist' })}>${dead}</a> ${dead === 1 ? 'item was' : 'items were'} given up after the last attempt · `}
-      ${link('worklist', total('worklist', 'pending'))} to do in ${count('worklist')} ${count('worklist') === 1 ? 'worklist' : 'worklists'} · ${link('lease', count('lease'))} ${count('lease') === 1 ? 'lease is' : 'leases are'} held
-      ${count('inbox') > 0 && html` · ${link('inbox', total('inbox', 'pending'))} ${total('inbox', 'pending') === 1 ? 'message waits' : 'messages wait'}`}
+      ${[
+        dead > 0 && link('worklist', `${dead} ${dead === 1 ? 'item was' : 'items were'} given up`),
+        count('worklist') > 0 && link('worklist', `${total('worklist', 'pending')} ${total('worklist', 'pending') === 1 ? 'item is' : 'items are'} to do`),
+        count('inbox') > 0 && link('inbox', `${total('inbox', 'pending')} ${total('inbox', 'pending') === 1 ? 'message waits' : 'messages wait'}`),
+        count('lease') > 0 && link('lease', `${count('lease')} ${count('lease') === 1 ? 'lease is' : 'leases are'} held`),
+        count('crew') > 0 && link('crew', `${count('crew')} ${count('crew') === 1 ? 'crew runs' : 'crews run'}`)
+      ].filter(Boolean).map((part, index) => html`${index > 0 ? ', ' : ''}${part}`)}.
     </${Sentence}>
-    <div class="filters"><label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="find a name"
-        onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
-      ${query.kind && html`<button type="button" onClick=${() => refine({ kind: '' })}>only ${query.kind === 'inbox' ? 'inboxes' : `${query.kind}s`} ×</button>`}</div>
+    <div class="filters" role="group" aria-label="Filters">${WORK.filter(([kind]) => count(kind) > 0).map(([kind, one, many]) => html`<button type="button" aria-pressed=${query.kind === kind} onClick=${() => refine({ kind: query.kind === kind ? '' : kind })}>${count(kind)} ${count(kind) === 1 ? one : many}</button>`)}
+      <label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a name"
+        onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></div>
     <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, ...row.names])} chosen=${chosen} label="Work"
       onChoose=${(/** @type {any} */ row) => go(address(space, 'work', [...(space === '*' ? [row.space] : []), row.kind, ...row.names], query))} />
-    ${more && html`<p class="quiet note">Queues of the first ${looked} threads are listed; there are more threads.</p>`}`
+    ${more && html`<p class="quiet note">Queues of the first ${looked} threads are listed; there are more threads.</p>`}<${SpacesLeft} more=${isCut} />`
 }
 
 /** @param {{ row: any }} props */

@@ -14,6 +14,18 @@ const all = async (from) => { const found = []; for await (const one of from) fo
 """
 
 
+async def test_elements_are_removed_with_a_key(js: Program, open_url: str) -> None:
+    told = await js(
+        f"""{OPEN}
+        const list = space.list('plan')
+        const [first, second] = await list.insert(['a', 'b', 'c'], {{}}, {{ key: 'made' }})
+        const removed = [await list.removeAll([first], {{ key: 'once' }}), await list.removeAll([first], {{ key: 'once' }})]
+        return {{ removed, left: (await all(list.items())).map(({{ value }}) => value), second: await list.remove(second) }}""",
+        {"url": open_url, "space": "values"},
+    )
+    assert told == {"removed": [["a"], ["a"]], "left": ["b", "c"], "second": ["b"]}
+
+
 async def test_a_counter_a_register_a_map_and_a_set(js: Program, open_url: str) -> None:
     told = await js(
         f"""{OPEN}

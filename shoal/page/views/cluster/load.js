@@ -7,7 +7,8 @@ import { observed } from '../shared/observed.js'
 import { Plot, short } from '../plot.js'
 
 const EVERY_MS = 5000
-const KINDS_MAX = 40
+const KINDS_MAX = 60
+const KINDS_SHOWN = 6
 const SPACES_MAX = 20
 
 /** @param {Record<string, number>} outcomes */
@@ -40,9 +41,15 @@ function Figures ({ figures }) {
     <dl class="facts"><dt>its loop is late, p50 · p99 · p99.9</dt><dd class="mono">${took(figures.late_ms.p50)} · ${took(figures.late_ms.p99)} · ${took(figures.late_ms.p999)}</dd>
       <dt>writes not yet durable</dt><dd class="mono">${figures.writes_pending}, the oldest for ${took(figures.durable_lag_s * 1000)}</dd></dl>
     ${points.length > 2 && html`<${Plot} says="Requests answered each second, seen by this browser." x=${points.map(([at]) => at)} unit=${(/** @type {number} */ rate) => short(rate)} series=${[{ label: 'requests/s', values: rates(points) }]} />`}
-    <table class="plain"><caption class="quiet">Since the node began; times are upper bounds.</caption>
-      <thead><tr><th scope="col">request</th><th scope="col" class="number">asked</th><th scope="col" class="number">p50</th><th scope="col" class="number">p99</th><th scope="col" class="number">p99.9</th><th scope="col">not done</th></tr></thead>
-      <tbody>${kinds.slice(0, KINDS_MAX).map(({ kind, outcomes, ms }) => html`<tr key=${kind}><td class="mono">${kind}</td><td class="number mono">${asked(outcomes)}</td><td class="number mono">${took(ms.p50)}</td><td class="number mono">${took(ms.p99)}</td><td class="number mono">${took(ms.p999)}</td><td class="mono">${refused(outcomes) || '–'}</td></tr>`)}</tbody></table>
+    <${Requests} kinds=${kinds.slice(0, KINDS_SHOWN)} says="Since the node began; times are upper bounds." />
+    ${kinds.length > KINDS_SHOWN && html`<details><summary>${kinds.length - KINDS_SHOWN} other kinds of requests</summary><${Requests} kinds=${kinds.slice(KINDS_SHOWN, KINDS_MAX)} says="Asked less often." /></details>`}
     ${spaces.length > 0 && html`<table class="plain"><thead><tr><th scope="col">space</th><th scope="col" class="number">requests</th></tr></thead>
       <tbody>${spaces.slice(0, SPACES_MAX).map(([name, count]) => html`<tr key=${name}><td><bdi>${name}</bdi></td><td class="number mono">${count}</td></tr>`)}</tbody></table>`}`
+}
+
+/** @param {{ kinds: any[], says: string }} props */
+function Requests ({ kinds, says }) {
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${says}><table class="plain"><caption class="quiet">${says}</caption>
+      <thead><tr><th scope="col">request</th><th scope="col" class="number">asked</th><th scope="col" class="number">p50</th><th scope="col" class="number">p99</th><th scope="col" class="number">p99.9</th><th scope="col">not done</th></tr></thead>
+      <tbody>${kinds.map(({ kind, outcomes, ms }) => html`<tr key=${kind}><td class="mono">${kind}</td><td class="number mono">${asked(outcomes)}</td><td class="number mono">${took(ms.p50)}</td><td class="number mono">${took(ms.p99)}</td><td class="number mono">${took(ms.p999)}</td><td class="mono">${refused(outcomes) || '–'}</td></tr>`)}</tbody></table></div>`
 }

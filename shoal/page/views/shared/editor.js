@@ -14,7 +14,7 @@ import { html, useEffect, useRef } from '../../vendor/preact.js'
 import { others, passages } from './presence.js'
 
 const LOOK = EditorView.theme({
-  '&': { color: 'var(--text)', backgroundColor: 'var(--ground)', fontSize: '13px' },
+  '&': { minHeight: '158px', color: 'var(--text)', backgroundColor: 'var(--ground)', fontSize: '13px' },
   '&.cm-focused': { outline: 'none' },
   '.cm-scroller': { fontFamily: 'var(--mono, ui-monospace, monospace)', lineHeight: '20px', maxHeight: '60vh', overflow: 'auto' },
   '.cm-content': { padding: '8px 0', caretColor: 'var(--text)' },

@@ -14,9 +14,9 @@ export function valueOf (text) {
 }
 
 /**
- * @param {{ title: string, what: string, says: string, value?: string | null, button?: string, fields?: { name: string, label: string, hint?: string }[],
+ * @param {{ title: string, what: string, says: string, value?: string | null, button?: string, fields?: { name: string, label: string, hint?: string, choices?: string[][] }[],
  *   run: (fields: Record<string, string>, value: any, options: { by: string, key: string }) => Promise<any> }} props
- *   `value`: the label of the value's field; null if there is none.
+ *   `value`: the label of the value's field, null if there is none; `choices`: value and text of each, the first if nothing is chosen.
  */
 export function ValueForm ({ title, what, says, value = 'Value (JSON, or plain text)', button, fields = [], run }) {
   const state = acted(what).value
@@ -32,8 +32,9 @@ export function ValueForm ({ title, what, says, value = 'Value (JSON, or plain t
   return html`<form class="action" onSubmit=${submit} aria-label=${title}>
     <h3>${title}</h3>
     <div class="fields">
-      ${typed.map((field) => html`<label>${field.label}<input class="mono" required value=${field.draft.value} placeholder=${field.hint ?? ''} spellcheck=${false}
-        onInput=${(/** @type {any} */ event) => { field.draft.value = event.target.value }} /></label>`)}
+      ${typed.map((field) => html`<label>${field.label}${field.choices
+        ? html`<select value=${field.draft.value} onChange=${(/** @type {any} */ event) => { field.draft.value = event.target.value }}>${field.choices.map(([each, says]) => html`<option value=${each}>${says}</option>`)}</select>`
+        : html`<input class="mono" required value=${field.draft.value} placeholder=${field.hint ?? ''} spellcheck=${false} onInput=${(/** @type {any} */ event) => { field.draft.value = event.target.value }} />`}</label>`)}
       ${value !== null && html`<label class="wide">${value}<textarea class="mono" required rows="2" spellcheck=${false} value=${text.value}
         onInput=${(/** @type {any} */ event) => { text.value = event.target.value }}></textarea></label>`}
       <button type="submit" disabled=${state.state === 'running'}>${state.state === 'running' ? 'at work…' : button ?? title}</button>
@@ -44,11 +45,15 @@ export function ValueForm ({ title, what, says, value = 'Value (JSON, or plain t
   </form>`
 }
 
-/** One button that carries out one action, and says what happens. @param {{ what: string, label: string, says: string, primary?: boolean, run: (options: { by: string, key: string }) => Promise<any> }} props */
-export function Action ({ what, label, says, primary = false, run }) {
+/**
+ * One button that carries out one action, and says what happens.
+ * @param {{ what: string, label: string, says: string, name?: string, way?: string, disabled?: boolean, primary?: boolean, run: (options: { by: string, key: string }) => Promise<any> }} props
+ *   `name`: what it is called if its label is a sign.
+ */
+export function Action ({ what, label, says, name, way, disabled = false, primary = false, run }) {
   const state = acted(what).value
   return html`<span class="act">
-    <button type="button" class=${primary ? 'primary' : ''} title=${says} disabled=${state.state === 'running'} onClick=${() => act(what, run)}>${label}</button>
+    <button type="button" class=${primary ? 'primary' : ''} title=${says} aria-label=${name} data-way=${way} disabled=${disabled || state.state === 'running'} onClick=${() => act(what, run)}>${label}</button>
     ${state.state === 'refused' && html`<${Refusal} error=${state.error} />`}
   </span>`
 }

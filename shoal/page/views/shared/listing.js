@@ -1,6 +1,6 @@
 /** What a space shares, by kind and name, with bounds that are told when they cut something off. */
 
-import { client } from '../../data.js'
+import { client, spacesOf } from '../../data.js'
 
 /** @typedef {{ space: string, kind: string, name: string, note?: string, mark?: 'well' | 'waits' }} Shared */
 
@@ -11,12 +11,12 @@ export const KINDS = /** @type {Record<string, { family: any, one: string, many:
   counter: { family: 'counters', one: 'counter', many: 'counters' },
   set: { family: 'sets', one: 'set', many: 'sets' },
   map: { family: 'maps', one: 'map', many: 'maps' },
+  list: { family: 'lists', one: 'list', many: 'lists' },
   budget: { family: 'budgets', one: 'budget', many: 'budgets' },
   items: { family: 'items', one: 'memory', many: 'memories' }
 })
 
 const NAMES_MAX = 500
-const SPACES_MAX = 20
 const REGISTERS_MAX = 40
 
 /** The first elements, and whether there are more. @template T @param {AsyncIterable<T>} from @param {number} most @returns {Promise<{ items: T[], more: boolean }>} */
@@ -29,15 +29,11 @@ export async function some (from, most) {
   return { items, more: false }
 }
 
-/** The spaces that are meant. @param {string} space @returns {Promise<string[]>} */
-export async function spacesOf (space) {
-  return space === '*' ? (await some(client().spaces(), SPACES_MAX)).items.filter((name) => !name.startsWith('.')) : [space]
-}
-
-/** @param {string} space @param {AbortSignal} signal @returns {Promise<{ all: Shared[], more: string[] }>} */
+/** @param {string} space @param {AbortSignal} signal @returns {Promise<{ all: Shared[], more: string[], isCut: boolean }>} */
 export async function listed (space, signal) {
   const more = /** @type {string[]} */ ([])
-  const found = await Promise.all((await spacesOf(space)).flatMap((name) => Object.entries(KINDS).map(async ([kind, { family, many }]) => {
+  const spaces = await spacesOf(space)
+  const found = await Promise.all(spaces.names.flatMap((name) => Object.entries(KINDS).map(async ([kind, { family, many }]) => {
     const names = await some(client().space(name).names(family, { signal }), NAMES_MAX)
     if (names.more) more.push(`${many} of ${name}`)
     return names.items.map((each) => ({ space: name, kind, name: each }))
@@ -49,7 +45,7 @@ export async function listed (space, signal) {
     const { siblings } = await client().space(each.space).register(each.name).get({ signal })
     return /** @type {[any, any]} */ ([each, { ...each, mark: siblings.length > 1 ? 'waits' : 'well', note: siblings.length > 1 ? `${siblings.length} values at once` : clip(siblings[0]?.value) }])
   })))
-  return { all: all.map((each) => marked.get(each) ?? each), more }
+  return { all: all.map((each) => marked.get(each) ?? each), more, isCut: spaces.more }
 }
 
 /** @param {unknown} value */

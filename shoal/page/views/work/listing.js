@@ -1,7 +1,7 @@
 /** What work there is in a space: its crew, its leases, and the queues of its threads, as far as the bound reaches. */
 
-import { client } from '../../data.js'
-import { some, spacesOf } from '../shared/listing.js'
+import { client, spacesOf } from '../../data.js'
+import { some } from '../shared/listing.js'
 
 // One request each, every few seconds.
 const THREADS_MAX = 60
@@ -11,8 +11,9 @@ export const WAITS = 'shoal-crew-waits/'
 
 /** @param {string} space @param {AbortSignal} signal */
 export async function worked (space, signal) {
-  const parts = await Promise.all((await spacesOf(space)).map((each) => ofSpace(each, signal)))
-  return { rows: parts.flatMap(({ rows }) => rows), looked: THREADS_MAX, more: parts.some(({ more }) => more) }
+  const spaces = await spacesOf(space)
+  const parts = await Promise.all(spaces.names.map((each) => ofSpace(each, signal)))
+  return { rows: parts.flatMap(({ rows }) => rows), looked: THREADS_MAX, more: parts.some(({ more }) => more), isCut: spaces.more }
 }
 
 /** @param {string} name @param {AbortSignal} signal */
