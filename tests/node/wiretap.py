@@ -12,6 +12,7 @@ from shoal.protocol import requests
 from simulation.world.fleet import Member
 
 BRINGER = Identity(b"b" * 16, "b:1", "test")
+POLL_S = 0.001  # Not 0: the time of the loop would stand still, and with it all that takes time, such as an fsync.
 
 
 def admit(peer: Identity, member: Member) -> None:
@@ -62,7 +63,14 @@ async def pushed(member: Member, peer: Identity, operations: Sequence[Shipment])
 async def taken(member: Member, peer: Identity = BRINGER) -> None:
     """Return once a node has taken all that this peer sent."""
     while member.replicator._deliveries.is_ahead(peer.node):
-        await asyncio.sleep(0)
+        await asyncio.sleep(POLL_S)
+
+
+async def settled(member: Member, peer: Identity = BRINGER) -> int:
+    """As `taken`, and all of it is durable. Returns the number of operations that the node holds."""
+    await taken(member, peer)
+    await member.node.session().call(requests.ListSpaces())  # Which waits for all that was written.
+    return member.replicator.quorum.view().members[0].operations
 
 
 async def take(member: Member, operations: Sequence[Shipment], *, peer: Identity = BRINGER) -> list[Trouble]:

@@ -225,23 +225,26 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
 
 
 def _with_repeats(folded: dict[bytes, bytes], stored: dict[bytes, bytes], prefix: bytes) -> dict[bytes, bytes]:
-    """Put the save whose record is stored in the place of those that were swept: the log names these, and has no record."""
+    """Put the save whose record is stored in the place of those that were swept: the log names these, and has no record.
+
+    If its dot is the least, it counts in the log, too, and only the records of the others are not stored.
+    """
     found = dict(folded)
     for row, value in stored.items():
         id = row[len(prefix) + 1 :]
-        is_other = row.startswith(prefix + dag.CHECKPOINT) and folded.get(row, value) != value
-        if not is_other or prefix + dag.PRUNED + id not in stored:
+        if not row.startswith(prefix + dag.CHECKPOINT) or row not in folded or prefix + dag.PRUNED + id not in stored:
             continue
         twins = prefix + dag.TWIN + id
-        try:
-            first, here = dag.unpack(id, folded[row]), dag.unpack(id, value)
-        except StoreCorrupt:
-            continue
-        if found.get(twins + here.dot.pack()) != dag.record_of(value):
-            continue  # No operation makes it.
+        if folded[row] != value:
+            try:
+                first, here = dag.unpack(id, folded[row]), dag.unpack(id, value)
+            except StoreCorrupt:
+                continue
+            if found.get(twins + here.dot.pack()) != dag.record_of(value):
+                continue  # No operation makes it.
+            found.pop(prefix + dag.when_row(first.record.branch, first.wall_ms, id), None)
+            found |= {row: value, prefix + dag.when_row(here.record.branch, here.wall_ms, id): b""}
         found = {each: kept for each, kept in found.items() if not each.startswith(twins) or each in stored}
-        found.pop(prefix + dag.when_row(first.record.branch, first.wall_ms, id), None)
-        found |= {row: value, prefix + dag.when_row(here.record.branch, here.wall_ms, id): b""}
     return found
 
 

@@ -31,6 +31,7 @@ async def test_nodes_show_the_first_of_two_edits(first: str, second: str) -> Non
         await shown(fleet, "c")  # It is open there, too.
         await fleet.isolate("b")
         await sent(fleet, "a", typed(first, 0, client=A))
+        fleet["b"].simulated.now_ms += 1000  # So a's is the first by its stamp, whatever either node stamped before.
         await sent(fleet, "b", typed(second, 0, client=A))
         await sent(fleet, "b", typed("!", 1, client=B, origin=(B, 0)))  # An honest client goes on beside it.
         fleet.link_all("b")

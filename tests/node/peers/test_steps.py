@@ -16,8 +16,9 @@ from shoal.crdt.dot import Origin
 from shoal.errors import InvalidValue
 from shoal.node.spaces.sharing import TURN_SLICE_S
 from shoal.protocol import requests
+from shoal.testing.machines import VirtualLoop
 from simulation.world.fleet import Fleet, Member
-from tests.node.wiretap import BRINGER, admit, issued_by, pushed, take, taken
+from tests.node.wiretap import BRINGER, admit, issued_by, pushed, settled, take, taken
 
 OTHER = Identity(b"o" * 16, "o:1", "test")
 
@@ -33,6 +34,11 @@ async def shipped(fleet: Fleet, names: Iterable[str], *, space: str = "crew") ->
     """Operations of the node a."""
     session = fleet["a"].node.session()
     return await issued_by(fleet["a"], [session.call(requests.Add(space, name, 1)) for name in names])
+
+
+def applied(member: Member) -> int:
+    """How many operations the node has taken, durable or not."""
+    return sum(sequence for vector in member.node._database.partitions.vectors().values() for sequence in vector.values())
 
 
 async def received(member: Member, peer: Identity, operations: list[Shipment]) -> None:
@@ -56,15 +62,19 @@ class Steps:
 
     def __init__(self, member: Member, patch: pytest.MonkeyPatch) -> None:
         self.taken: list[tuple[int, bytes, list[Shipment]]] = []
-        self.turn = 0
+        self.fifth = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
         sharing, protocol, now_s = member.node.service.sharing, member.replicator._protocol, 0.0
         deliver = protocol.deliver
 
         def noted(peer: bytes, some: Iterable[Shipment], now: float) -> None:
             nonlocal now_s
             now_s += TURN_SLICE_S  # By its clock, each step takes a slice.
-            self.taken.append((self.turn, peer, list(some)))
+            self.taken.append((loop.turns, peer, list(some)))
             deliver(peer, self.taken[-1][2], now)
+            if len(self.taken) == 5:
+                self.fifth.set()
 
         patch.setattr(protocol, "deliver", noted)
         patch.setattr(sharing, "now", lambda: now_s)
@@ -72,18 +82,13 @@ class Steps:
         another.stepped_at = -1.0  # It waits for something else than the disk, and leaves no space alone.
         sharing.entered(another)
 
-    async def until(self, *tasks: asyncio.Task[None]) -> None:
-        while not all(task.done() for task in tasks):
-            await asyncio.sleep(0)
-            self.turn += 1
-
 
 @pytest.mark.answers("node-that-catches-up-stalls-its-clients")
 async def test_of_two_long_messages_one_step_is_applied_in_a_turn(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     shipments = await shipped(fleet, (f"n{number}" for number in range(40)))
     steps = Steps(fleet["b"], monkeypatch)
     both = (BRINGER, shipments[:20]), (OTHER, shipments[20:])
-    await steps.until(*(asyncio.create_task(received(fleet["b"], *each)) for each in both))
+    await asyncio.gather(*(received(fleet["b"], *each) for each in both))
     assert len({turn for turn, *_ in steps.taken}) == len(steps.taken) == 20
 
 
@@ -91,7 +96,7 @@ async def test_spaces_take_turns_in_what_peers_push(fleet: Fleet, monkeypatch: p
     shipments = await shipped(fleet, (f"n{number}" for number in range(20)))
     others = await shipped(fleet, (f"n{number}" for number in range(20)), space="others")
     steps = Steps(fleet["b"], monkeypatch)
-    await steps.until(*(asyncio.create_task(received(fleet["b"], *each)) for each in ((BRINGER, shipments), (OTHER, others))))
+    await asyncio.gather(received(fleet["b"], BRINGER, shipments), received(fleet["b"], OTHER, others))
     assert {peer for _, peer, _ in steps.taken[4:8]} == {BRINGER.node, OTHER.node}
     assert sum(len(some) for _, _, some in steps.taken) == 40
 
@@ -103,15 +108,13 @@ async def test_a_quiet_space_overtakes_a_busy_one_on_a_link(fleet: Fleet, monkey
     admit(BRINGER, member)
     for message in (busy[:50], busy[50:]):
         await member.replicator.received(BRINGER, messages.encode(Push(message)))
-    while len(steps.taken) < 5:
-        await asyncio.sleep(0)
+    await steps.fifth.wait()
     await member.replicator.received(BRINGER, messages.encode(Push(quiet)))
-    await steps.until(asyncio.create_task(taken(member)))
+    await taken(member)
     [nth] = [nth for nth, (_, _, some) in enumerate(steps.taken) if quiet[0] in some]
     assert nth <= 7
     assert sum(len(some) for _, _, some in steps.taken) == 101
-    await member.node.session().call(requests.ListSpaces())  # Which waits for all that was written.
-    assert member.replicator.quorum.view().members[0].operations == 101
+    assert await settled(member) == 101
 
 
 async def test_a_quiet_spaces_dependencies_overtake_with_it(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +125,7 @@ async def test_a_quiet_spaces_dependencies_overtake_with_it(fleet: Fleet, monkey
     member, steps = fleet["b"], Steps(fleet["b"], monkeypatch)
     admit(BRINGER, member)
     await member.replicator.received(BRINGER, messages.encode(Push([*busy, *quiet])))
-    await steps.until(asyncio.create_task(taken(member)))
+    await taken(member)
     [nth] = [nth for nth, (_, _, some) in enumerate(steps.taken) if quiet[0] in some]
     assert nth <= 2
     assert busy[-1] in steps.taken[nth][2]
@@ -134,7 +137,7 @@ async def test_an_acknowledgement_overtakes_what_waits_for_a_turn(fleet: Fleet, 
     member, compared = fleet["b"], list[int]()
 
     def compare(*_: object) -> None:
-        compared.append(member.replicator.quorum.view().members[0].operations)
+        compared.append(applied(member))
 
     monkeypatch.setattr(member.replicator._protocol, "_compare", compare)
     admit(BRINGER, member)
@@ -142,11 +145,11 @@ async def test_an_acknowledgement_overtakes_what_waits_for_a_turn(fleet: Fleet, 
         await member.replicator.received(BRINGER, messages.encode(message))
     assert member.replicator._protocol.known(BRINGER.node).vector(1)[Origin(b"o" * 16)] == 1
     assert compared == [], "a comparison waits for what came before"
-    assert member.replicator.quorum.view().members[0].operations < 50
+    assert applied(member) < 50
     await taken(member)
     [operations] = compared
     assert operations >= 50
-    assert member.replicator.quorum.view().members[0].operations == 100
+    assert applied(member) == 100
 
 
 async def test_supplied_operations_do_not_hold_up_the_link(fleet: Fleet) -> None:
@@ -157,8 +160,7 @@ async def test_supplied_operations_do_not_hold_up_the_link(fleet: Fleet) -> None
     await member.replicator.received(BRINGER, messages.encode(Have([(1, b"o" * 16, 1)])))
     assert member.replicator._protocol.known(BRINGER.node).vector(1)[Origin(b"o" * 16)] == 1
     assert member.replicator.quorum.view().members[0].operations < 100
-    await taken(member)
-    assert member.replicator.quorum.view().members[0].operations == 100
+    assert await settled(member) == 100
 
 
 async def test_messages_that_wait_are_taken_in_order(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +208,33 @@ async def test_the_next_message_waits_once_too_much_is_ahead() -> None:
         member = fleet["b"]
         admit(BRINGER, member)
         await member.replicator.received(BRINGER, messages.encode(Push(shipments)))
-        assert member.replicator.quorum.view().members[0].operations == 100
+        waiting = member.replicator._deliveries._ahead.get(BRINGER.node)
+        assert sum(len(each.packed) for each in shipments) > 1000
+        assert waiting is None or waiting.bytes <= 1000
+        assert await settled(member) == 100
+
+
+@pytest.mark.parametrize("waits", [False, True])
+async def test_waiting_for_the_disk_takes_no_turns(fleet: Fleet, *, waits: bool) -> None:
+    """A node that turned in circles until an fsync is done would take the processor from it."""
+    loop, member = asyncio.get_running_loop(), fleet["b"]
+    assert isinstance(loop, VirtualLoop)
+    busy = await shipped(fleet, (f"n{number}" for number in range(100)))
+    quiet = await shipped(fleet, ["n"], space="quiet")
+    began = loop.turns
+    await asyncio.sleep(1.0)
+    idle = loop.turns - began
+    member.simulated.hold_syncs()
+    asked = [asyncio.create_task(member.node.session().call(requests.Add(space, "own", 1))) for space in ("crew", "quiet") * waits]
+    admit(BRINGER, member)
+    for message in (busy[:50], quiet, busy[50:]):
+        await member.replicator.received(BRINGER, messages.encode(Push(message)))
+    began = loop.turns
+    await asyncio.sleep(1.0)
+    assert loop.turns - began <= 2 * idle
+    member.simulated.release_syncs()
+    await asyncio.gather(*asked)
+    assert await settled(member) == 101 + len(asked)
 
 
 async def test_operations_of_peers_are_under_way_until_durable(fleet: Fleet) -> None:
