@@ -12,6 +12,8 @@ Laws:
 - A read proposes what it found, and so does a change that cannot be made: what is told of a key was chosen.
 - A vote counts only if no vote counted with it names a later term of its sender (`shoal.cluster.consensus.ballots`).
   The terms that were known when a lead was won are known to the operation that uses it.
+- A member whose vote does not count is asked again at once, once in a phase. After that it has to wait for the caller: one that
+  answers as before, because it lies, would be asked without end.
 - An attempt that is over sends nothing more, whenever the caller's time to send again has come: it may have no value.
 - A lead is used once, by the proposer that won it, in the epoch in which it was won.
 - All votes that are counted in an attempt were given in one epoch of the members, that of the attempt.
@@ -83,6 +85,7 @@ class Proposal:
         self._rules = rules
         self._terms: dict[str, Term] = {}
         self._votes: dict[str, Vote] = {}
+        self._asked_again: set[str] = set()  # At once, in this phase.
         self._promise = NO_BALLOT
 
     def begin(self, terms: Terms, lead: Lead | None = None) -> None:
@@ -90,7 +93,7 @@ class Proposal:
 
         `messages` returns what to send.
         """
-        self._votes, self.refusals = {}, {}
+        self._votes, self.refusals, self._asked_again = {}, {}, set()
         if lead is None:
             self.ballot = self._ballots.next()
             self.phase = Phase.PREPARING
@@ -144,7 +147,9 @@ class Proposal:
         counted = self.counted
         if not self._electorate.decides(counted):
             # A member that voted before it got the term, or the votes, that others know of must vote again.
-            return [(voted, self._message()) for voted in self._votes if voted not in counted]
+            again = [voted for voted in self._votes if voted not in counted and voted not in self._asked_again]
+            self._asked_again.update(again)
+            return [(voted, self._message()) for voted in again]
         return self._go_on()
 
     @property
@@ -163,7 +168,7 @@ class Proposal:
         self.value = found if self.change is None else self.change.apply(found)
         self.may_be_made |= self.change is not None and self.value.version_of(self.change.id) is not None
         self.phase = Phase.ACCEPTING
-        self._votes = {}
+        self._votes, self._asked_again = {}, set()
         self._promise = self._ballots.next()
 
     def _found(self) -> Value:

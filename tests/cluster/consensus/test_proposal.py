@@ -104,6 +104,18 @@ def test_a_vote_of_an_older_term_does_not_count() -> None:
     assert proposal.phase is Phase.PREPARING
 
 
+def test_a_member_that_repeats_its_vote_is_asked_later() -> None:
+    """A liar, whose votes are of an older term whatever it is told."""
+    proposal = begun()
+    proposal.receive("b", given(proposal, "b", terms={"a": Term(2, b"new", 0)}))
+    asked = [proposal.receive("a", vote(proposal, "a")) for _ in range(100)]
+    assert [member for again in asked for member, _ in again] == ["a"]
+    assert "a" in [member for member, _ in proposal.messages()], "the caller asks it when the time has come"
+    for member in "bc":
+        proposal.receive(member, vote(proposal, member))
+    assert [member for member, _ in proposal.receive("a", vote(proposal, "a"))] == ["a"], "and once in the next phase"
+
+
 def test_each_question_carries_the_terms_that_are_known() -> None:
     known = {"a": Term(3, b"later", 0)}
     proposal = Proposal("k", CHANGE, electorate=MEMBERS, ballots=Ballots(b"o" * ID_BYTES))

@@ -225,7 +225,9 @@ async def test_waiting_for_the_disk_takes_no_turns(fleet: Fleet, *, waits: bool)
     await asyncio.sleep(1.0)
     idle = loop.turns - began
     member.simulated.hold_syncs()
-    asked = [asyncio.create_task(member.node.session().call(requests.Add(space, "own", 1))) for space in ("crew", "quiet") * waits]
+    asked = [
+        asyncio.create_task(member.node.session().call(requests.Add(space, "own", 1))) for space in ("crew", "quiet") * waits
+    ]
     admit(BRINGER, member)
     for message in (busy[:50], quiet, busy[50:]):
         await member.replicator.received(BRINGER, messages.encode(Push(message)))
