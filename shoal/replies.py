@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from shoal.kinds.list.requests import ElementMoved, ElementsInserted, ElementsRemoved
 from shoal.protocol.requests import (
     Added,
     Appended,
@@ -11,9 +12,6 @@ from shoal.protocol.requests import (
     BranchDeleted,
     ConsumerState,
     Dequeued,
-    ElementMoved,
-    ElementsInserted,
-    ElementsRemoved,
     Enqueued,
     EntryAdded,
     EntryPut,

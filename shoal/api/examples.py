@@ -8,8 +8,10 @@ from shoal.api import batches, reading
 from shoal.api.derived import EXAMPLES
 from shoal.api.document import documents
 from shoal.api.thread import mutations, saving, steps
+from shoal.kinds import KINDS
 
 PARTS: dict[str, str] = {
+    **{kind: f"my-{kind}" for kind in KINDS},
     "space": "crew",
     "thread": "planner",
     "checkpoint": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
@@ -22,7 +24,6 @@ PARTS: dict[str, str] = {
     "counter": "tokens",
     "register": "goal",
     "set": "seen",
-    "list": "plan",
     "map": "settings",
     "budget": "spending",
     "namespace": "memory.user-1",

@@ -16,19 +16,13 @@ from functools import cache
 from msgspec import Struct
 
 from shoal.api.derived import SOURCES
+from shoal.kinds import KINDS
 
 NAMES: dict[str, str] = {
+    **{kind: f"A {kind}'s name." for kind in KINDS},
     "space": "A space, a namespace for the objects of one application.",
-    "thread": "A thread's name.",
-    "document": "A document's name.",
     "stream": "A stream's name, which may have slashes.",
     "file": "A file of the page, with its folder.",
-    "counter": "A counter's name.",
-    "register": "A register's name.",
-    "set": "A set's name.",
-    "list": "A list's name.",
-    "map": "A map's name.",
-    "budget": "A budget's name.",
     "namespace": "The labels of an item's namespace.",
     "subject": "The id of a person whom data is about.",
     "key": "The key of a map's entry or an item; of a write, the caller's key, which counts once.",
@@ -49,10 +43,6 @@ NAMES: dict[str, str] = {
     "limit": "The maximal number of results.",
     "after": "Only results after this one; of a difference, the new value.",
     "before": "Only results before this one; of a difference, the old value.",
-    "before_id": "The id of the element to put it before.",
-    "after_id": "The id of the element to put it after.",
-    "index": "The place in the list, from 0; below 0 it counts from the end.",
-    "element": "The id of an element of a list.",
     "prefix": "Only names that begin with this.",
     "more": "Whether there are more, for another request.",
     "cursor": "The place to continue from; send it unchanged.",

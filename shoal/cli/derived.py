@@ -31,6 +31,7 @@ from shoal.cli.output import Listing, emit, line, note, show_value
 from shoal.cli.replies import age, bare, cell, columns_of, date, document, fields, marks_of, present, shown
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound
+from shoal.kinds import KINDS
 from shoal.names import check_name
 from shoal.protocol.declared import AtLeast, Cli, Named, Shape, declared
 from shoal.protocol.requests import ListObjects, ObjectKind, ObjectRead, Read, Request, reply_of
@@ -58,13 +59,8 @@ BY_HAND: Mapping[str, tuple[str, ...]] = {
 """The commands, and groups of these, that are no single request with a plain reply: by the reason."""
 
 _GROUPS = {
+    **{kind: f"Look at the {kind}s that a space's agents share." for kind in KINDS},
     "doc": "Look at the documents that a space's agents share, and edit them.",
-    "counter": "Look at the counters that a space's agents share.",
-    "register": "Look at the registers that a space's agents share.",
-    "set": "Look at the sets that a space's agents share.",
-    "list": "Look at the lists that a space's agents share, and change their order.",
-    "map": "Look at the maps that a space's agents share.",
-    "budget": "Look at the budgets that a space's agents share.",
     "items": "Read and write memory items: values under namespaces and keys.",
     "worklist": "A thread's worklists: list items, add some, claim and complete them.",
     "inbox": "Messages to a thread: list them, send one, take one.",

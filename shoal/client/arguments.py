@@ -48,9 +48,8 @@ from typing import (
 
 from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput
-from shoal.protocol import requests
 from shoal.protocol.conformance import INT_MAX, INT_MIN, shown, surrogate
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Deleted, Durability, ObjectWrite
 
 _TOLD = (TypeError, AttributeError, ValueError, LookupError, OverflowError, RecursionError)
 _ELEMENTS_MAX = 1000  # Elements of a collection that are checked.
@@ -227,22 +226,12 @@ class of_part(Generic[P, R]):  # Named like a function, because it is used like 
         return self._method if handle is None else cast("Callable[P, R]", self._bound(handle))
 
 
-Deletion = (
-    requests.DeleteCounter
-    | requests.DeleteRegister
-    | requests.DeleteSet
-    | requests.DeleteList
-    | requests.DeleteMap
-    | requests.DeleteBudget
-)
-
-
 @named
 class Deletable:
     """A handle of an object that can be deleted as a whole, by the request `_deletion`."""
 
     _connection: StoreConnection
-    _deletion: ClassVar[type[Deletion]]
+    _deletion: ClassVar[type[Any]]
     space: str
     name: str
 
@@ -252,5 +241,5 @@ class Deletable:
         Writes made without knowing of the deletion are deleted too, even if they arrive later. The first write made with
         knowledge of it creates the object again, empty.
         """
-        request = self._deletion(self.space, self.name)
+        request: ObjectWrite[Deleted] = self._deletion(self.space, self.name)
         return (await self._connection.write(request, key=key, durability=durability)).existed

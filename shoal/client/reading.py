@@ -27,6 +27,7 @@ from shoal.errors import InvalidInput, ShoalError, from_wire
 from shoal.kinds.items.handle.item import Item, shown, split
 from shoal.kinds.journal.flows import Event, shown_event
 from shoal.kinds.list.handle import ListItem, shown_element
+from shoal.kinds.list.requests import ReadList
 from shoal.kinds.map.handle import Entry
 from shoal.kinds.step.flows import StepRecord, record_of
 from shoal.kinds.step.handle.resume import Standing, standing_of
@@ -276,12 +277,12 @@ class ListReading:
 
     def items(self, *, start: int = 0, limit: int = 1000) -> Found[list[ListItem]]:
         """The first `limit` elements from an index on."""
-        request = requests.ReadList(self._space, self._name, start, limit=limit)
+        request = ReadList(self._space, self._name, start, limit=limit)
         return self._reading.add(request, lambda reply: [shown_element(element) for element in reply.elements])
 
     def size(self) -> Found[int]:
         """The number of elements."""
-        return self._reading.add(requests.ReadList(self._space, self._name, limit=1), lambda reply: int(reply.size))
+        return self._reading.add(ReadList(self._space, self._name, limit=1), lambda reply: int(reply.size))
 
 
 @named

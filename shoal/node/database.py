@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from shoal.cluster import operation
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import ShoalError, Unsupported
+from shoal.kinds import declared
 from shoal.kinds.budget.handler import Budgets
-from shoal.kinds.counter.handler import Counters
 from shoal.kinds.document.serving.late import LateDocuments
 from shoal.kinds.items.serving.indexes import Declaring, Indexer, Indexes
 from shoal.kinds.items.serving.items import Items
@@ -28,11 +28,8 @@ from shoal.kinds.journal.serving.journals import Journals
 from shoal.kinds.journal.serving.readers import Consumers, ProgressHandler, Reductions
 from shoal.kinds.journal.serving.retention import Retentions
 from shoal.kinds.label.handler import Labels
-from shoal.kinds.list.handler import Lists
 from shoal.kinds.map.handler import Maps
-from shoal.kinds.register.handler import Registers
 from shoal.kinds.schema.handler import Rules, Schemas
-from shoal.kinds.set.handler import Sets
 from shoal.kinds.step.serving.status import StatusHandler, StatusLister
 from shoal.kinds.step.serving.steps import Steps
 from shoal.kinds.thread.serving.branches import Branches
@@ -143,10 +140,7 @@ class _Kinds:
             queues := Queues(config),
             Tries(config, queues),
             ProgressHandler(),
-            Counters(),
-            Registers(config),
-            Sets(config),
-            Lists(config),
+            *(make(config) for _, make in declared("handler", "handler")),
             self.budgets,
             self.maps,
             self.items,

@@ -10,6 +10,7 @@ from msgspec import Struct
 
 __all__ = [
     "NO_HEAD",
+    "Deleted",
     "Durability",
     "Maintenance",
     "ObjectRead",
@@ -63,6 +64,12 @@ class Maintenance(Request[R], Generic[R], array_like=True, frozen=True, tag=True
 
 class Reply(Struct, array_like=True, frozen=True, tag=True):
     """Base of all replies and pushes."""
+
+
+class Deleted(Reply, array_like=True, frozen=True, tag="deleted"):
+    """The result of a deletion."""
+
+    existed: bool  # Whether it existed on the serving node.
 
 
 @cache

@@ -26,7 +26,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from msgspec import Meta
 
 from shoal.errors import ShoalError
-from shoal.protocol.base import Request
+from shoal.protocol.base import Deleted, ObjectWrite, Request
 from shoal.records import NamedTuple
 
 FILTER_TERMS_MAX = 64  # Fields, operators and list elements in one filter.
@@ -42,6 +42,7 @@ __all__ = [
     "always",
     "declaration_of",
     "declared",
+    "deletion",
     "operation",
 ]
 
@@ -205,6 +206,26 @@ def operation(
         return kind
 
     return declare
+
+
+_Deletion = TypeVar("_Deletion", bound=type[ObjectWrite[Deleted]])
+
+
+def deletion(kind: str, name: str, action: Action | None = None) -> Callable[[_Deletion], _Deletion]:
+    """Declare the deletion of an object of this kind, which its second field names. `name` is one for the example.
+
+    A deletion ends the object's generation (`shoal.crdt.deletion`): what is written afterwards begins a new one. A write that
+    was made without knowledge of the deletion belongs to the generation that ended, and is deleted with it, even if it arrives
+    later.
+    """
+    command = Cli(
+        f"{kind} delete",
+        f"shoal {kind} delete {name} --yes --data ./state",
+        shows="existed",
+        destroys=f"Delete {kind} {{{kind}}}",
+    )
+    http = Http("DELETE", f"/{kind}s/{{{kind}}}", f"Delete a {kind}")
+    return operation(frees=True, removes=always, action=action, http=http, cli=command)
 
 
 def always(_each: Any) -> bool:

@@ -27,34 +27,13 @@ Laws:
 
 from __future__ import annotations
 
-from enum import IntEnum
 from functools import lru_cache
 
 from shoal.crdt.dot import DOT_BYTES, HORIZON, Dot, Origin
+from shoal.kinds import KINDS as KINDS
+from shoal.kinds import Kind as Kind
 from shoal.names import MEMOIZED_MAX
 
-
-class Kind(IntEnum):
-    """Object kinds. The numbers are on disk and never reused."""
-
-    THREAD = 1
-    DOCUMENT = 2
-    COUNTER = 3
-    REGISTER = 4
-    ITEMS = 5
-    SCHEMA = 6
-    SET = 7
-    BUDGET = 8
-    MAP = 9
-    LIST = 10
-
-    @property
-    def label(self) -> str:
-        """The kind as requests and error texts spell it: `thread`, `document`, …"""
-        return self.name.lower()
-
-
-KINDS: dict[str, Kind] = {kind.label: kind for kind in Kind}
 _KIND_OF: dict[int, Kind] = {kind.value: kind for kind in Kind}
 
 META = b"M"

@@ -21,6 +21,7 @@ from msgspec import Meta, Struct
 
 from shoal import values
 from shoal.errors import InvalidInput, NotFound
+from shoal.kinds import LABELS
 from shoal.names import RESERVED, check_name
 from shoal.outcomes import partly
 from shoal.protocol import requests
@@ -35,23 +36,23 @@ from shoal.protocol.requests import (
     ReadQuota,
     RemoveEntry,
 )
+from shoal.protocol.requests.families import operations
 from shoal.workflows.connection import Connection, Flow
 
 SPACE_DELETES_MAX = 10_000  # Objects that one HTTP request to delete a space looks at; then it answers `more`.
 
 _AT_ONCE = 16  # Deletions that are under way: they share the disk's fsyncs.
 
-DELETIONS: Mapping[ObjectKind, Callable[[str, str], requests.Maintenance[Any] | ObjectWrite[requests.Deleted]]] = {
-    "thread": requests.DeleteThread,
-    "document": requests.DeleteDocument,
-    "counter": requests.DeleteCounter,
-    "register": requests.DeleteRegister,
-    "set": requests.DeleteSet,
-    "list": requests.DeleteList,
-    "map": requests.DeleteMap,
-    "budget": requests.DeleteBudget,
-    "items": lambda space, label: requests.DeleteItems(space, label, []),
-    "schema": requests.DeleteSchema,  # Last: until then it binds the threads that are written meanwhile.
+_DELETES: dict[str, Any] = {
+    each.__struct_fields__[1]: each
+    for each in (*operations(ObjectWrite), *operations(requests.Maintenance))
+    if requests.reply_of(each) is requests.Deleted
+}
+_DELETES["items"] = lambda space, label: requests.DeleteItems(space, label, [])
+DELETIONS: Mapping[ObjectKind, Callable[[str, str], requests.Request[Any]]] = {
+    # A schema is last: until then it binds the threads that are written meanwhile.
+    kind: _DELETES[kind]
+    for kind in sorted(LABELS.values(), key=lambda kind: kind == "schema")
 }
 """The request that deletes an object of a kind, in the order in which a space is deleted."""
 

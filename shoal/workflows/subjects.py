@@ -23,7 +23,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 from hashlib import sha256
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from msgspec import Meta, Struct
 
@@ -32,12 +32,15 @@ from shoal.errors import Forbidden, InvalidInput, ShoalError
 from shoal.names import STREAMS, check_label, check_name
 from shoal.protocol import requests
 from shoal.protocol.declared import Cursor, Http
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Durability, ObjectKind
 from shoal.workflows.connection import Connection, Flow
 from shoal.workflows.spaces import DELETIONS, SPACE_DELETES_MAX
 
-SubjectKind = Literal["thread", "document", "items", "map", "set", "list", "counter", "register", "budget", "event"]
-"""The kinds of what can be tagged. Of `items`, `map`, `set` and `event` a part can be."""
+if TYPE_CHECKING:
+    SubjectKind = ObjectKind | Literal["event"]
+else:
+    SubjectKind = Literal[(*(kind for kind in get_args(ObjectKind) if kind != "schema"), "event")]
+"""The kinds of what can be tagged: all but schemas. Of `items`, `map`, `set` and `event` a part can be."""
 KINDS: tuple[SubjectKind, ...] = get_args(SubjectKind)
 _WITH_PARTS = ("items", "map", "set", "event")
 _SETS = 256

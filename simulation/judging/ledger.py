@@ -36,7 +36,6 @@ from shoal.node.appliers import mutation
 from shoal.node.incarnation import set_back_by
 from shoal.node.retired import RetiredOrigins, Summary
 from shoal.node.snapshots import switching
-from shoal.node.watching.feed import LABELS
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
@@ -335,7 +334,7 @@ def _holds(body: operation.Body, change: Change) -> bool:
         return False
     told = change.space, change.kind, change.name, change.what
     return any(
-        told == (made.space, LABELS[Kind(made.kind)], made.name, _tag(made.change)) for made in mutation.decode(body.payload)
+        told == (made.space, Kind(made.kind).label, made.name, _tag(made.change)) for made in mutation.decode(body.payload)
     )
 
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from shoal import values
 from shoal.errors import ShoalError
-from shoal.protocol import requests
-from shoal.protocol.requests import InsertElements, MoveElement, RemoveElements
+from shoal.kinds.list.requests import InsertElements, MoveElement, ReadList, RemoveElements
+from shoal.protocol.requests import Write
 from shoal.protocol.session import Session
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
@@ -145,7 +145,7 @@ class _Agent:
         chosen = random.choice(items) if items else None
         return None if chosen is None else (chosen.id, chosen.value)
 
-    async def _sent(self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[requests.Write[Any]]) -> None:
+    async def _sent(self, act: Act, random: Random, send: Callable[[], Awaitable[None]], of: type[Write[Any]]) -> None:
         try:
             await self._bench.send(act, random, send, of=of)
         except ShoalError as error:
@@ -157,7 +157,7 @@ async def _shown(session: Session, name: str) -> list[int]:
     shown: list[int] = []
     after, more = b"", True
     while more:
-        page = await session.call(requests.ReadList(SPACE, name, after=after))
+        page = await session.call(ReadList(SPACE, name, after=after))
         shown += [values.decode(element.value) for element in page.elements]
         after, more = page.cursor, page.more
     return shown

@@ -15,10 +15,11 @@ import typer
 from shoal import values
 from shoal.cli.arguments import fields_of, file_text, json_of, json_of_file
 from shoal.cli.command import Run, Work, in_store
-from shoal.cli.derived import add_commands, group_of
+from shoal.cli.derived import add_commands, derived_commands, group_of
 from shoal.cli.finding import check_there
 from shoal.cli.options import PANEL, By, Limit, LimitOrAll
 from shoal.cli.output import Listing, ago, emit, show_value, to_text
+from shoal.kinds import KINDS
 from shoal.protocol import requests
 
 if TYPE_CHECKING:
@@ -37,7 +38,8 @@ def register(app: typer.Typer) -> None:
     for command in (get, edit, watch):
         documents.command()(command)
     app.add_typer(documents, name="doc", rich_help_panel=PANEL)
-    add_commands(app, "counter", "register", "set", "list", "map", "budget")
+    groups = {cli.command.partition(" ")[0] for _, cli in derived_commands()}
+    add_commands(app, *(kind for kind in KINDS if kind in groups - {"items", "schema"}))
     items = group_of("items")
     for command in (search, namespaces):
         items.command()(command)

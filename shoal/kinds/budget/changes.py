@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal.crdt.dot import ORIGIN_BYTES
-from shoal.crdt.rows import Stamp
+from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation
 from shoal.kinds.budget import state as budget
 from shoal.node.appliers.applier import Appliers, bare
@@ -30,3 +30,9 @@ def _check(_stamp: Stamp, change: budget.Change) -> None:
 APPLIERS: Appliers = {
     change: bare(Kind.BUDGET, budget.apply, _check) for change in (budget.Grant, budget.Spend, budget.Draw, budget.Transfer)
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    budget.remaining(rows)
+    budget.accounts(rows)

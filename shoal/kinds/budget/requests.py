@@ -7,12 +7,13 @@ from typing import Annotated
 from msgspec import Struct
 
 from shoal.errors import BudgetExhausted, RightsElsewhere
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import AtLeast, Cli, Http, Named, Positive, Shape, operation
+from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import AtLeast, Cli, Http, Named, Positive, Shape, deletion, operation
 
 __all__ = [
     "BudgetConflict",
     "BudgetState",
+    "DeleteBudget",
     "DrawRights",
     "Grant",
     "Granted",
@@ -212,3 +213,13 @@ class BudgetState(Reply, array_like=True, frozen=True, tag="budget-state"):
     rights: int  # The amount that the serving node may spend.
     holders: list[Holder]  # The openings whose rights are not 0.
     conflicts: list[BudgetConflict]  # Grants and spends that do not count, because another amount has their key.
+
+
+@deletion("budget", "dollars")
+class DeleteBudget(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-budget"):
+    """Delete a budget: nothing is granted, and the rights of all nodes end.
+
+    What others spend without knowing of the deletion is spent of the budget that was deleted, not of one that is granted later.
+    """
+
+    budget: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.crdt.rows import Stamp
+from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.counter import state as counter
 from shoal.node.appliers.applier import Appliers, bare
 from shoal.node.naming import check as check_implied
@@ -16,3 +16,9 @@ def _check_add(_stamp: Stamp, change: counter.Add) -> None:
 APPLIERS: Appliers = {
     counter.Add: bare(Kind.COUNTER, counter.apply, _check_add),
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    counter.value(rows)
+    counter.conflicts(rows)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from shoal.config import Config
 from shoal.errors import InvalidInput, KeyReused
 from shoal.kinds.counter import state as counter
 from shoal.names import check_key, check_name
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Handler, Readers, View, WriteContext, Writers
 from shoal.node.naming import expires
 from shoal.protocol.requests import (
     Add,
@@ -52,3 +53,8 @@ class Counters:
 
     def _read(self, view: View, _request: ReadCounter) -> CounterValue:
         return CounterValue(counter.value(view.rows))
+
+
+def handler(_config: Config) -> Handler:
+    """The handler of this kind, which needs nothing of a node beside its configuration."""
+    return Counters()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, Named, operation
+from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Http, Named, deletion, operation
 
-__all__ = ["Add", "Added", "CounterValue", "ReadCounter"]
+__all__ = ["Add", "Added", "CounterValue", "DeleteCounter", "ReadCounter"]
 
 
 @operation(
@@ -47,3 +47,10 @@ class CounterValue(Reply, array_like=True, frozen=True, tag="counter-value"):
     """A counter's value."""
 
     value: int
+
+
+@deletion("counter", "tokens")
+class DeleteCounter(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-counter"):
+    """Delete a counter: it is 0, and the keys of its adds are forgotten."""
+
+    counter: str

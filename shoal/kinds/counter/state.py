@@ -133,3 +133,11 @@ def pack(number: int) -> bytes:
 def unpack(packed: bytes) -> int:
     """The integer in bytes from `pack`."""
     return int.from_bytes(packed, "big", signed=True)
+
+
+def _expiring(row: bytes) -> int:
+    return 2 if row[1:2] == b"X" else len(row)
+
+
+HIDDEN = {ord("X"): 1, ord("E"): _expiring}
+"""Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""

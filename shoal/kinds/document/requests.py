@@ -9,8 +9,7 @@ import msgspec
 from msgspec import Struct, field
 
 from shoal.errors import DocumentChanged, NotFound
-from shoal.kinds.thread.requests import Deleted
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
+from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.declared import Authors, Cli, Elements, Http, Named, Roots, Seconds, Value, always, operation
 
 __all__ = [

@@ -91,3 +91,8 @@ APPLIERS: Appliers = {
     items.Declare: bare(Kind.ITEMS, items.apply_declare, _check_declare),
     items.Drop: bare(Kind.ITEMS, items.apply_drop, _check_drop),
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    list(items.below(rows, ()))

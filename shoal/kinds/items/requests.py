@@ -13,8 +13,7 @@ import msgspec
 from msgspec import Struct, field
 
 from shoal.errors import InvalidInput, ItemChanged
-from shoal.kinds.thread.requests import Deleted
-from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.base import Deleted, Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.declared import (
     Cli,
     Cursor,

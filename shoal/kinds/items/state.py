@@ -423,3 +423,7 @@ def _store_index(rows: Rows, field: str, live: set[Dot]) -> None:
         rows.put(row, b"".join(dot.pack() for dot in sorted(live)))
     elif rows.get(row) is not None:
         rows.delete(row)
+
+
+HIDDEN: dict[int, int] = {}
+"""Where content begins in the keys of rows, by their first byte: nowhere."""

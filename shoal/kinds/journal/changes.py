@@ -7,7 +7,7 @@ from hashlib import sha256
 from shoal import values
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
-from shoal.kinds.journal.state import consumers, journal, progress, reductions, retention, trimming
+from shoal.kinds.journal.state import consumers, events, journal, progress, reductions, retention, trimming
 from shoal.kinds.journal.state.events import ERASED as ERASED_VALUE
 from shoal.names import check_key, check_name
 from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare, position_of
@@ -139,3 +139,9 @@ APPLIERS: Appliers = {
     ),
     retention.Retain: bare(Kind.THREAD, retention.apply, _check_retain),
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    for row, stored in rows.scan(events.EVENT):
+        events.unpack(row[1:], stored)

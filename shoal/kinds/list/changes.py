@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from shoal.crdt.rows import Stamp
+from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation
 from shoal.kinds.list import state as lists
 from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects, bare
@@ -53,3 +53,10 @@ APPLIERS: Appliers = {
         (lists.Remove, Effects(frees=always)),
     )
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    lists.size(rows)
+    for element in lists.elements(rows):
+        lists.named(rows, element.id)

@@ -9,8 +9,8 @@ from typing import Any
 from shoal import values
 from shoal.client.arguments import Deletable, named
 from shoal.client.connection import StoreConnection
+from shoal.kinds.list import requests
 from shoal.names import check_name
-from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 
 _PAGE = 1000

@@ -10,10 +10,7 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, NotFound, TooLarge, Unsupported
 from shoal.kinds.list import state as lists
-from shoal.names import check_name
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.naming import PAGE_BYTES_MAX, check_size
-from shoal.protocol.requests import (
+from shoal.kinds.list.requests import (
     ElementMoved,
     ElementsInserted,
     ElementsRemoved,
@@ -24,6 +21,9 @@ from shoal.protocol.requests import (
     ReadList,
     RemoveElements,
 )
+from shoal.names import check_name
+from shoal.node.handler import Checks, Handler, Readers, View, WriteContext, Writers
+from shoal.node.naming import PAGE_BYTES_MAX, check_size
 
 LIST_ELEMENTS_MAX = 100_000  # Of one list: so many are counted in some milliseconds.
 LIST_VALUE_BYTES_MAX = 64 * 1024  # The value of one element.
@@ -215,3 +215,8 @@ def _apply(context: WriteContext, place: lists.Place, change: lists.Change) -> N
             "a node of this cluster runs a version that knows no lists. Nothing was written. Update all nodes first."
         )
     context.apply(change)
+
+
+def handler(config: Config) -> Handler:
+    """The handler of this kind, which needs nothing of a node beside its configuration."""
+    return Lists(config)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, always, operation
+from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, always, deletion, operation
 
 __all__ = [
+    "DeleteList",
     "ElementMoved",
     "ElementsInserted",
     "ElementsRemoved",
@@ -153,3 +154,10 @@ class ListPage(Reply, array_like=True, frozen=True, tag="list-page"):
     size: int  # The number of elements of the whole list.
     more: bool  # Ask again with `after`.
     cursor: Cursor = b""  # Where the next page begins, as `after`; empty if this page is.
+
+
+@deletion("list", "plan")
+class DeleteList(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-list"):
+    """Delete a list with all its elements."""
+
+    list: str

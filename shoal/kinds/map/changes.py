@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from shoal.crdt.dot import ORIGIN_BYTES
-from shoal.crdt.rows import Stamp
+from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation
 from shoal.kinds.map import state as ormap
+from shoal.kinds.register import state as register
+from shoal.kinds.set import state as orset
 from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects, bare
 from shoal.node.naming import check as check_implied
 from shoal.protocol.requests import always
@@ -32,3 +34,11 @@ APPLIERS: Appliers = {
         (ormap.Remove, Effects(frees=always)),
     )
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    for key in ormap.keys(rows):
+        ormap.value(rows, key)
+        register.entries(ormap.register_of(rows, key))
+        list(orset.members(ormap.set_of(rows, key)))

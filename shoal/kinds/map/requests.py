@@ -9,12 +9,13 @@ from msgspec import Struct, field
 from shoal.errors import RegisterChanged, TooManySiblings
 from shoal.kinds.register.requests import Sibling
 from shoal.kinds.set.requests import SetAltered
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Elements, Http, Keys, Named, Part, Positive, Value, Would, always, operation
+from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Elements, Http, Keys, Named, Part, Positive, Value, Would, always, deletion, operation
 
 __all__ = [
     "AddEntry",
     "AlterEntry",
+    "DeleteMap",
     "EntryAdded",
     "EntryFolded",
     "EntryPut",
@@ -189,3 +190,10 @@ class MapEntries(Reply, array_like=True, frozen=True, tag="map-entries"):
     entries: list[MapEntry]
     size: int  # The number of keys in the whole map.
     more: bool  # Ask again with after=entries[-1].key.
+
+
+@deletion("map", "settings")
+class DeleteMap(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-map"):
+    """Delete a map with all its entries."""
+
+    map: str

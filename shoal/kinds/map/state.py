@@ -333,3 +333,12 @@ def _count(rows: Rows, keys: int) -> None:
         rows.put(COUNT, keys.to_bytes(8, "big"))
     else:
         rows.delete(COUNT)
+
+
+def _member(row: bytes) -> int:  # E key 0 s E element
+    zero = row.find(b"\0")
+    return zero + 3 if zero > 0 and row[zero + 1 : zero + 3] == b"sE" else len(row)
+
+
+HIDDEN = {ord("E"): _member}
+"""Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.crdt.rows import Stamp
+from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation
 from shoal.kinds.register import state as register
 from shoal.kinds.thread.state.ownership import FENCE_MAX
@@ -20,3 +20,10 @@ APPLIERS: Appliers = {
     register.AssignBy: bare(Kind.REGISTER, register.apply_by, since=lambda _: 7),
     register.Swap: bare(Kind.REGISTER, register.apply_swap, _check_swap, since=lambda _: 7),
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    register.entries(rows)
+    register.fence(rows)
+    register.history(rows)

@@ -9,7 +9,7 @@ from shoal.config import Config
 from shoal.errors import LeaseLost, RegisterChanged, TooLarge, TooManySiblings, Unsupported
 from shoal.kinds.register import state as register
 from shoal.names import check_name
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Handler, Readers, View, WriteContext, Writers
 from shoal.node.naming import check_size, check_text
 from shoal.protocol import requests
 from shoal.protocol.requests import (
@@ -174,3 +174,8 @@ def check_expected(what: str, expected: str, siblings: Sequence[register.Sibling
             f"{f'version {expected}' if expected else 'no value'} was expected. Nothing was written. Read it again.",
             version=version,
         )
+
+
+def handler(config: Config) -> Handler:
+    """The handler of this kind, which needs nothing of a node beside its configuration."""
+    return Registers(config)

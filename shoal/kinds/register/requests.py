@@ -5,13 +5,14 @@ from __future__ import annotations
 from msgspec import Struct
 
 from shoal.errors import NoQuorum, RegisterChanged, TooManySiblings
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Http, Natural, Time, Value, operation
+from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Cursor, Http, Natural, Time, Value, deletion, operation
 
 __all__ = [
     "Assign",
     "Assigned",
     "CompareAndSet",
+    "DeleteRegister",
     "NotedValue",
     "ReadRegister",
     "ReadRegisterHistory",
@@ -184,3 +185,10 @@ class RegisterHistory(Reply, array_like=True, frozen=True, tag="register-history
     """The last values of a register."""
 
     values: list[NotedValue]  # The latest first.
+
+
+@deletion("register", "goal")
+class DeleteRegister(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-register"):
+    """Delete a register: it has no value."""
+
+    register: str

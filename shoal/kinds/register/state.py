@@ -302,3 +302,7 @@ def context_from(context: tuple[tuple[bytes, int], ...]) -> VersionVector:
 
 def _rank(sibling: Sibling) -> tuple[bool, int, Dot]:
     return sibling.is_swap, sibling.hlc, sibling.dot
+
+
+HIDDEN: dict[int, int] = {}
+"""Where content begins in the keys of rows, by their first byte: nowhere."""

@@ -34,3 +34,8 @@ def _content_of(rows: Rows, _stamp: Stamp, change: schema.Put) -> Blobs:
 
 
 APPLIERS: Appliers = {schema.Put: Applier(Kind.SCHEMA, _apply, _check, _content_of)}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    schema.versions(rows)

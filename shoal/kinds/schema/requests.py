@@ -7,10 +7,19 @@ from typing import Annotated
 from msgspec import Struct
 
 from shoal.errors import InvalidSchema, NotFound, SchemaTaken
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, Named, Part, Shape, operation
+from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Http, Named, Part, Shape, deletion, operation
 
-__all__ = ["PutSchema", "ReadSchema", "ReadViolations", "SchemaVersion", "SchemaVersions", "Violation", "Violations"]
+__all__ = [
+    "DeleteSchema",
+    "PutSchema",
+    "ReadSchema",
+    "ReadViolations",
+    "SchemaVersion",
+    "SchemaVersions",
+    "Violation",
+    "Violations",
+]
 
 
 @operation(
@@ -115,3 +124,13 @@ class Violations(Reply, array_like=True, frozen=True, tag="violations"):
     """All violations by the heads of a thread."""
 
     violations: list[Violation]
+
+
+@deletion("schema", "plan", action="admin")
+class DeleteSchema(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-schema"):
+    """Delete a schema with all its versions: it binds no thread any more.
+
+    A save that names it is rejected until it is put again, with any content.
+    """
+
+    schema: str

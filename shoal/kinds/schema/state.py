@@ -107,3 +107,7 @@ def versions(rows: Rows) -> list[Version]:
 
 def _key(put: Put) -> bytes:
     return VERSION + put.version.to_bytes(4, "big") + put.digest
+
+
+HIDDEN = {ord("V"): 5}
+"""Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""

@@ -15,7 +15,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import TooLarge
 from shoal.kinds.set import state as orset
 from shoal.names import check_name
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Handler, Readers, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX, check_size
 from shoal.protocol.requests import (
     AlterSet,
@@ -139,3 +139,8 @@ def check_elements(config: Config, elements: list[bytes]) -> None:
                 f"an element of a set has at most {SET_ELEMENT_BYTES_MAX} bytes; this one has {len(element)}. "
                 "Nothing was written. Store larger values elsewhere, and their name or hash in the set."
             )
+
+
+def handler(config: Config) -> Handler:
+    """The handler of this kind, which needs nothing of a node beside its configuration."""
+    return Sets(config)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from msgspec import field
 
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, Would, always, operation
+from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, Would, always, deletion, operation
 
 __all__ = [
     "AlterSet",
     "ClearSet",
     "ContainsMembers",
+    "DeleteSet",
     "MembersContained",
     "PopSet",
     "ReadSet",
@@ -182,3 +183,10 @@ class MembersContained(Reply, array_like=True, frozen=True, tag="members-contain
     """Whether each element is a member, in the order of the request."""
 
     contained: list[bool]  # One per element of the request.
+
+
+@deletion("set", "urls")
+class DeleteSet(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-set"):
+    """Delete a set with all its members."""
+
+    set: str

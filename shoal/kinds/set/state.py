@@ -102,3 +102,7 @@ def _count(rows: Rows, members: int) -> None:
         rows.put(COUNT, members.to_bytes(8, "big"))
     else:
         rows.delete(COUNT)
+
+
+HIDDEN = {ord("E"): 1}
+"""Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""

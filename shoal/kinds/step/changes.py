@@ -41,3 +41,10 @@ APPLIERS: Appliers = {
     step_log.Decide: bare(Kind.THREAD, step_log.apply_step),
     step_log.Move: bare(Kind.THREAD, step_log.apply_status, effects=Effects(sets_status=True)),
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    step_log.current(rows)
+    for _, step in step_log.listing(rows, only_open=False):
+        step_log.find(rows, step)

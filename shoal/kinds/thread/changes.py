@@ -117,3 +117,8 @@ APPLIERS: Appliers = {
         effects=Effects(hides=lambda prune: prune.ids, sweeps=Sweep(What.CHECKPOINTS), erases=_erases),
     ),
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    dag.branches(rows)

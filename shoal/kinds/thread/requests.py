@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from shoal.errors import BranchTaken, NotFound, Pruned
 from shoal.kinds.journal.requests import Event
-from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.base import Deleted, Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.declared import (
     ChannelNames,
     Channels,
@@ -44,7 +44,6 @@ __all__ = [
     "Damage",
     "DeleteBranch",
     "DeleteThread",
-    "Deleted",
     "Delta",
     "Discard",
     "Discarded",
@@ -128,7 +127,7 @@ class Save(ObjectWrite["Saved"], array_like=True, frozen=True, tag="save"):
         destroys="Delete thread {thread}",
     ),
 )
-class DeleteThread(ObjectWrite["Deleted"], array_like=True, frozen=True, tag="delete-thread"):
+class DeleteThread(ObjectWrite[Deleted], array_like=True, frozen=True, tag="delete-thread"):
     """Delete a thread on every node. It is no error if there is none."""
 
     thread: str
@@ -190,12 +189,6 @@ class Discarded(Reply, array_like=True, frozen=True, tag="discarded"):
     """The checkpoints that were discarded."""
 
     gone: list[str]
-
-
-class Deleted(Reply, array_like=True, frozen=True, tag="deleted"):
-    """The result of a deletion."""
-
-    existed: bool  # Whether it existed on the serving node.
 
 
 class Saved(Reply, array_like=True, frozen=True, tag="saved"):

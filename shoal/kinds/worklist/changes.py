@@ -5,7 +5,7 @@ from __future__ import annotations
 from shoal import values
 from shoal.crdt.clock import END_MS
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.rows import Stamp
+from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.kinds.worklist import state as queue
 from shoal.names import check_key, check_name
@@ -85,3 +85,10 @@ APPLIERS: Appliers = {
     queue.Attempt: bare(Kind.THREAD, queue.apply_attempt, _check_attempt, _entry_of, since=lambda _: 7),
     queue.Purge: bare(Kind.THREAD, queue.apply_purge, _check_purge),
 }
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    for name in ["", *(name for name, _ in queue.worklists(rows))]:
+        for _, id in queue.pending(rows, name):
+            queue.entry(rows, name, id)

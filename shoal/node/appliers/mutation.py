@@ -9,48 +9,21 @@ them from there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
+from functools import cache, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from shoal.crdt import deletion
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
-from shoal.kinds.budget import changes as budgets
-from shoal.kinds.budget import state as budget
-from shoal.kinds.counter import changes as counter_changes
-from shoal.kinds.counter import state as counter
-from shoal.kinds.document import changes as documents
-from shoal.kinds.document.state import compaction, document
+from shoal.kinds import Kind, declared
 from shoal.kinds.document.state.document import Pace
-from shoal.kinds.items import changes as item_changes
-from shoal.kinds.items import state as items
-from shoal.kinds.journal import changes as journals
-from shoal.kinds.journal.state import consumers, journal, progress, reductions, retention, trimming
-from shoal.kinds.label import changes as label_changes
-from shoal.kinds.label import state as labels
-from shoal.kinds.list import changes as list_changes
-from shoal.kinds.list import state as lists
-from shoal.kinds.map import changes as map_changes
-from shoal.kinds.map import state as ormap
-from shoal.kinds.register import changes as register_changes
-from shoal.kinds.register import state as register
-from shoal.kinds.schema import changes as schemas
-from shoal.kinds.schema import state as schema
-from shoal.kinds.set import changes as set_changes
-from shoal.kinds.set import state as orset
-from shoal.kinds.step import changes as steps
-from shoal.kinds.step import state as step_log
-from shoal.kinds.thread import changes as checkpoints
-from shoal.kinds.thread.state import dag, ownership, pruning
-from shoal.kinds.worklist import changes as queues
-from shoal.kinds.worklist import state as queue
 from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects, Sweep, What, bare
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit
-from shoal.storage.keys import Kind
 
 APPLIERS: Appliers = {
     deletion.Delete: bare(Kind.THREAD, deletion.apply, effects=Effects(ends=True, sweeps=Sweep(What.GENERATION)))._replace(
@@ -59,66 +32,13 @@ APPLIERS: Appliers = {
 }
 
 
-Change = (
-    dag.Save
-    | dag.Move
-    | dag.Drop
-    | labels.Release
-    | labels.Annotate
-    | labels.Cut
-    | ownership.TakeOwnership
-    | ownership.LeaseMark
-    | journal.Append
-    | journal.Erase
-    | consumers.Ack
-    | reductions.Reduce
-    | progress.Reach
-    | queue.Enqueue
-    | queue.Dequeue
-    | queue.Attempt
-    | queue.Purge
-    | document.Update
-    | compaction.Compact
-    | counter.Add
-    | register.Assign
-    | register.AssignBy
-    | register.Swap
-    | orset.Alter
-    | budget.Change
-    | ormap.Change
-    | lists.Change
-    | items.Put
-    | items.Delete
-    | items.Refresh
-    | items.Expire
-    | items.Declare
-    | items.Drop
-    | step_log.Change
-    | step_log.Move
-    | deletion.Delete
-    | schema.Put
-    | pruning.Prune
-    | trimming.Trim
-    | retention.Retain
-)
+_APPLIERS: Appliers = {change: applier for _, found in declared("changes", "APPLIERS") for change, applier in found.items()}
+_APPLIERS |= APPLIERS
 
-_APPLIERS: Appliers = {
-    **checkpoints.APPLIERS,
-    **label_changes.APPLIERS,
-    **journals.APPLIERS,
-    **queues.APPLIERS,
-    **documents.APPLIERS,
-    **counter_changes.APPLIERS,
-    **register_changes.APPLIERS,
-    **set_changes.APPLIERS,
-    **map_changes.APPLIERS,
-    **list_changes.APPLIERS,
-    **budgets.APPLIERS,
-    **item_changes.APPLIERS,
-    **schemas.APPLIERS,
-    **steps.APPLIERS,
-    **APPLIERS,
-}
+if TYPE_CHECKING:
+    Change = msgspec.Struct
+else:
+    Change = reduce(or_, _APPLIERS)  # What a payload may contain.
 
 _EFFECTS = {kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS}
 

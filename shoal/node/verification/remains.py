@@ -29,18 +29,8 @@ from shoal.crdt import deletion
 from shoal.crdt.dot import HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, successor
 from shoal.errors import StoreCorrupt
-from shoal.kinds.budget import state as budget
+from shoal.kinds import Kind, declared
 from shoal.kinds.counter import state as counter
-from shoal.kinds.items import state as items
-from shoal.kinds.journal.state import events
-from shoal.kinds.list import state as lists
-from shoal.kinds.map import state as ormap
-from shoal.kinds.register import state as register
-from shoal.kinds.schema import state as schema
-from shoal.kinds.set import state as orset
-from shoal.kinds.step import state as step_log
-from shoal.kinds.thread.state import dag
-from shoal.kinds.worklist import state as queue
 from shoal.node.appliers import mutation
 from shoal.node.collection import answers
 from shoal.node.collection.entries import of_partition
@@ -55,7 +45,6 @@ from shoal.protocol.requests import StateRoot
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
-from shoal.storage.keys import Kind
 
 _ENTRIES_MAX = 16384  # Of garbage, of one partition. With more its rows are not compared before they are swept.
 
@@ -147,7 +136,7 @@ def _is_logged(storage: Storage, partition: int, origin: Origin, tip: Tip) -> bo
 def check_rows(found: Object, report: Report) -> None:
     """Decode all rows of an object that readers decode."""
     try:
-        if (read := _READERS.get(found.place.kind)) is not None:
+        for read in _READERS.get(found.place.kind, ()):
             read(found.rows)
     except Exception as error:  # Damaged rows can raise anything.
         report.problem(f"{text_of(found.place)}: {reason(error)}")
@@ -180,42 +169,9 @@ def check_keys(storage: Storage, partition: int, logged: list[Logged], based: Ma
         report.problem(f"partition {partition}: idempotency key {key!r} does not name the operation that it stands for")
 
 
-def _thread(rows: Rows) -> None:
-    step_log.current(rows)
-    dag.branches(rows)
-    for row, stored in rows.scan(events.EVENT):
-        events.unpack(row[1:], stored)
-    for _, step in step_log.listing(rows, only_open=False):
-        step_log.find(rows, step)
-    for name in ["", *(name for name, _ in queue.worklists(rows))]:
-        for _, id in queue.pending(rows, name):
-            queue.entry(rows, name, id)
-
-
-def _map(rows: Rows) -> None:
-    for key in ormap.keys(rows):
-        ormap.value(rows, key)
-        register.entries(ormap.register_of(rows, key))
-        list(orset.members(ormap.set_of(rows, key)))
-
-
-def _list(rows: Rows) -> None:
-    lists.size(rows)
-    for element in lists.elements(rows):
-        lists.named(rows, element.id)
-
-
-_READERS: dict[Kind, Callable[[Rows], object]] = {
-    Kind.THREAD: _thread,
-    Kind.COUNTER: lambda rows: (counter.value(rows), counter.conflicts(rows)),
-    Kind.REGISTER: lambda rows: (register.entries(rows), register.fence(rows), register.history(rows)),
-    Kind.ITEMS: lambda rows: list(items.below(rows, ())),
-    Kind.SCHEMA: schema.versions,
-    Kind.SET: lambda rows: (orset.size(rows), list(orset.members(rows))),
-    Kind.BUDGET: lambda rows: (budget.remaining(rows), budget.accounts(rows)),
-    Kind.MAP: _map,
-    Kind.LIST: _list,
-}
+_READERS: dict[Kind, list[Callable[[Rows], object]]] = {}
+for _kind, _read in declared("changes", "read_whole"):
+    _READERS.setdefault(_kind, []).append(_read)
 
 
 class Held(NamedTuple):

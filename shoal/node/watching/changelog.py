@@ -45,6 +45,7 @@ from shoal.config import Config
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue
+from shoal.kinds import KINDS, LABELS, Kind
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.catalog import Catalog
@@ -52,7 +53,7 @@ from shoal.node.collection.generations import Generations
 from shoal.node.partitions import Partitions
 from shoal.node.target import Target
 from shoal.node.transaction import Transaction
-from shoal.node.watching.feed import LABELS, Staged, Subscriber, matches
+from shoal.node.watching.feed import Staged, Subscriber, matches
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.position import Position, pack_part
@@ -60,7 +61,6 @@ from shoal.protocol.requests import Change, Push, Reset, Watch, Watching
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.interface import Storage
-from shoal.storage.keys import KINDS, Kind
 
 SCOPE_NAMES_MAX = 4096
 """Objects that are read to find the partitions of a watch; with more objects, all partitions are assumed."""

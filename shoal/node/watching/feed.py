@@ -37,7 +37,6 @@ from shoal.errors import GenerationEnded, Overloaded, ShoalError, ShuttingDown, 
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Change, DocumentState, Edit, Follow, ObjectKind, Push, Reset, Watch, Watching
 from shoal.records import NamedTuple
-from shoal.storage.keys import Kind
 
 T = TypeVar("T", bound=Hashable)
 
@@ -97,19 +96,6 @@ def _discard(groups: dict[str, dict[T, None]], name: str, member: T) -> bool:
         del groups[name]
     return not group
 
-
-LABELS: dict[Kind, ObjectKind] = {
-    Kind.THREAD: "thread",
-    Kind.DOCUMENT: "document",
-    Kind.COUNTER: "counter",
-    Kind.REGISTER: "register",
-    Kind.ITEMS: "items",
-    Kind.SCHEMA: "schema",
-    Kind.SET: "set",
-    Kind.BUDGET: "budget",
-    Kind.MAP: "map",
-    Kind.LIST: "list",
-}
 
 _GONE = "the document was deleted. The client keeps its edits; open the document again to begin from the current content."
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.

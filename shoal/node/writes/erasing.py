@@ -33,34 +33,12 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.target import Target, named_by
 from shoal.node.transaction import Transaction
-from shoal.protocol.requests import (
-    DeleteBudget,
-    DeleteCounter,
-    Deleted,
-    DeleteList,
-    DeleteMap,
-    DeleteRegister,
-    DeleteSchema,
-    DeleteSet,
-    DeleteThread,
-    EndItems,
-    ObjectWrite,
-)
+from shoal.protocol.requests import Deleted, ObjectWrite, reply_of
+from shoal.protocol.requests.families import operations
 
 OBJECTS_KNOWN_MAX = 8192  # Objects known, without a lookup, to be in the catalog and never deleted.
 
 DEAD_LISTED_MAX = 100
-_DELETIONS = (
-    DeleteThread,
-    DeleteCounter,
-    DeleteRegister,
-    DeleteSet,
-    DeleteList,
-    DeleteMap,
-    DeleteBudget,
-    DeleteSchema,
-    EndItems,
-)
 
 
 class Deletions:
@@ -69,8 +47,9 @@ class Deletions:
     def __init__(self, catalog: Catalog, generations: Generations) -> None:
         self._catalog = catalog
         self._generations = generations
-        self.checks: Checks = dict.fromkeys(_DELETIONS, self._check)
-        self.writers: Writers = dict.fromkeys(_DELETIONS, self._delete)
+        deletions = [kind for kind in operations(ObjectWrite) if reply_of(kind) is Deleted]
+        self.checks: Checks = dict.fromkeys(deletions, self._check)
+        self.writers: Writers = dict.fromkeys(deletions, self._delete)
         self.readers: Readers = {}
 
     def _check(self, request: ObjectWrite[Deleted]) -> None:

@@ -12,6 +12,7 @@ A request about one object names it in its second field, whose name is the objec
 
 from __future__ import annotations
 
+from shoal.kinds import modules
 from shoal.kinds.budget.requests import *
 from shoal.kinds.counter.requests import *
 from shoal.kinds.document.requests import *
@@ -19,7 +20,6 @@ from shoal.kinds.items.requests import *
 from shoal.kinds.journal.requests import *
 from shoal.kinds.label.requests import *
 from shoal.kinds.lease.requests import *
-from shoal.kinds.list.requests import *
 from shoal.kinds.map.requests import *
 from shoal.kinds.presence.requests import *
 from shoal.kinds.register.requests import *
@@ -32,10 +32,13 @@ from shoal.protocol.base import *
 from shoal.protocol.declared import *
 from shoal.protocol.requests.audit import *
 from shoal.protocol.requests.batches import *
-from shoal.protocol.requests.deletions import *
 from shoal.protocol.requests.fenced import *
 from shoal.protocol.requests.membership import *
 from shoal.protocol.requests.multireads import *
 from shoal.protocol.requests.status import *
 from shoal.protocol.requests.subscriptions import *
 from shoal.protocol.requests.unions import *
+
+# Those of a kind that is not among the imports above, which only type checkers need: it imports them from its own folder.
+for _, _module in modules("requests"):
+    globals().update({name: getattr(_module, name) for name in _module.__all__})

@@ -7,48 +7,11 @@ from functools import reduce
 from operator import or_
 from typing import Any
 
-from shoal.kinds.budget import requests as budgets
-from shoal.kinds.counter import requests as counters
-from shoal.kinds.document import requests as documents
-from shoal.kinds.items import requests as items
-from shoal.kinds.journal import requests as journal
-from shoal.kinds.label import requests as labels
-from shoal.kinds.lease import requests as leases
-from shoal.kinds.list import requests as lists
-from shoal.kinds.map import requests as maps
-from shoal.kinds.presence import requests as presence
-from shoal.kinds.register import requests as registers
-from shoal.kinds.schema import requests as schemas
-from shoal.kinds.set import requests as sets
-from shoal.kinds.step import requests as steps
-from shoal.kinds.thread import requests as threads
-from shoal.kinds.worklist import requests as claims
+from shoal.kinds import modules
 from shoal.protocol.base import Reply, Request, reply_of
-from shoal.protocol.requests import audit, deletions, membership, status, subscriptions
+from shoal.protocol.requests import audit, membership, status, subscriptions
 
-FAMILIES = (
-    audit,
-    budgets,
-    claims,
-    deletions,
-    documents,
-    items,
-    journal,
-    labels,
-    leases,
-    status,
-    lists,
-    maps,
-    membership,
-    presence,
-    counters,
-    registers,
-    schemas,
-    threads,
-    sets,
-    steps,
-    subscriptions,
-)
+FAMILIES = (*(module for _, module in modules("requests")), audit, membership, status, subscriptions)
 
 
 def operations(base: type[Request[Any]] = Request, /) -> list[type[Request[Any]]]:

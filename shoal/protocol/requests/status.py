@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from msgspec import Struct, field, structs
 
+from shoal.kinds import ObjectKind as ObjectKind
 from shoal.protocol.base import Read, Reply
 from shoal.protocol.declared import Cli, Filtered, Http, Named, Positive, Seconds, Shape, operation
 
@@ -137,9 +138,6 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     snapshots_taken: int = 0  # Those that it has replaced, in this opening,
     snapshot_bytes: int = 0  # and the bytes of snapshots that have arrived.
     unshown: int = 0  # How often a peer said that its log decides about rows, and did not show it, in this opening.
-
-
-ObjectKind = Literal["thread", "document", "counter", "register", "items", "schema", "set", "budget", "map", "list"]
 
 
 def _listing(kind: ObjectKind) -> Http:

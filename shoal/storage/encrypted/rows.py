@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import hmac
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final
 
@@ -40,9 +40,9 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from shoal.errors import StoreCorrupt, TooLarge
+from shoal.kinds import declared
 from shoal.storage import keys
 from shoal.storage.encrypted.keyring import NONCE_BYTES, Entropy, Keyring, ScopeKeys
-from shoal.storage.keys import Kind
 
 NAME_BYTES: Final = 16
 SALT_BYTES: Final = 8
@@ -336,45 +336,10 @@ def place_of(key: bytes) -> tuple[bytes, int]:
     return space, at + (rule if rule.__class__ is int else rule(key[at:]))  # type: ignore[operator]
 
 
-def _moment(row: bytes) -> int:  # A branch 0 wall_ms₈ token₃₂
-    zero = row.find(b"\0")
-    return len(row) if zero < 0 else zero + 9
-
-
-def _step_value(row: bytes) -> int:  # Sv len₂ step digest₃₂
-    return 4 + int.from_bytes(row[2:4], "big") if row[1:2] == b"v" else len(row)
-
-
-def _expiring(row: bytes) -> int:
-    return 2 if row[1:2] == b"X" else len(row)
-
-
-def _budget(row: bytes) -> int:
-    if row[1:2] == b"X":
-        return 2
-    return 3 if row[1:3] == b"EX" else len(row)
-
-
-def _member(row: bytes) -> int:  # E key 0 s E element
-    zero = row.find(b"\0")
-    return zero + 3 if zero > 0 and row[zero + 1 : zero + 3] == b"sE" else len(row)
-
-
 def _index(row: bytes) -> int:  # V len₂ field value path
     return 3 + int.from_bytes(row[1:3], "big")
 
 
-_Rules = dict[int, int | Callable[[bytes], int]]  # By the first byte of a row: how much of the row is not hidden.
+_Rules = Mapping[int, int | Callable[[bytes], int]]  # By the first byte of a row: how much of the row is not hidden.
 _INDEXES: Final[_Rules] = {ord("V"): _index}
-_RULES: Final[dict[int, _Rules]] = {
-    Kind.THREAD: {**dict.fromkeys(b"CDMRT", 1), ord("A"): _moment, ord("S"): _step_value},
-    Kind.DOCUMENT: {ord("G"): 1},
-    Kind.COUNTER: {ord("X"): 1, ord("E"): _expiring},
-    Kind.REGISTER: {},
-    Kind.ITEMS: {},
-    Kind.SCHEMA: {ord("V"): 5},
-    Kind.SET: {ord("E"): 1},
-    Kind.BUDGET: {ord("G"): _budget, ord("S"): _budget},
-    Kind.LIST: {},
-    Kind.MAP: {ord("E"): _member},
-}
+_RULES: Final[dict[int, _Rules]] = dict(declared("state", "HIDDEN"))

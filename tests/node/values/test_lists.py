@@ -12,7 +12,7 @@ import pytest
 from shoal.client.store import Space
 from shoal.errors import InvalidInput, InvalidValue, NotFound, TooLarge
 from shoal.kinds.list.handle import SharedList
-from shoal.protocol import requests
+from shoal.kinds.list.requests import ListPage, ReadList
 from simulation.bounds import altered
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
@@ -81,8 +81,8 @@ async def test_many_elements_come_page_by_page(open_bench: Opener) -> None:
         await numbers.push(*range(n, n + 5))
     assert await shown(numbers) == list(range(30))
     assert [item.value for item in await numbers.slice(4, 20)] == list(range(4, 20))
-    page = await small.node.session().call(requests.ReadList("crew", "n", -3))
-    assert isinstance(page, requests.ListPage)
+    page = await small.node.session().call(ReadList("crew", "n", -3))
+    assert isinstance(page, ListPage)
     assert (len(page.elements), page.more, page.size) == (3, False, 30)
 
 
