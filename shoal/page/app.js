@@ -3,7 +3,7 @@
  */
 
 import { html, render, useEffect, useRef, useState } from './vendor/preact.js'
-import { about, access, begin, client, live, named, serving, signedOut, signOut, silent } from './data.js'
+import { about, access, begin, client, isReader, live, named, serving, signedOut, signInThere, signOut, silent, wanted } from './data.js'
 import { address, EVERY_SPACE, go, place, refine, up } from './router.js'
 import { layers, shown, useKeys } from './keys.js'
 import { Loading, Refusal } from './kit/states.js'
@@ -63,7 +63,7 @@ function NodeState () {
 function Author () {
   const told = access.value
   if (told === undefined) return null
-  if (!told.open) return html`<span class="quiet author">${told.author || 'token'} <button class="link" onClick=${signOut}>sign out</button></span>`
+  if (!told.open) return html`<span class="quiet author"><bdi title=${told.grants.join('\n')}>${told.author || 'token'}</bdi>${isReader(place.value.space) ? ', who may only read here' : ''} <button class="link" onClick=${signOut}>sign out</button></span>`
   return html`<label class="author"><span class="sr">Your name, for what you write</span>
     <input class="quiet-field" placeholder="your name" value=${named.value} maxlength="100" size="10" onInput=${(/** @type {any} */ event) => { named.value = event.target.value }} /></label>`
 }
@@ -71,9 +71,24 @@ function Author () {
 function Banner () {
   const { url, since, lost } = serving.value
   if (silent.value) return html`<p class="banner stuck" role="status">No node answers since <${Time} ms=${silent.value} exact />. What is shown may be old; what you type is kept. The page tries again by itself.</p>`
+  if (wanted.value) return html`<${TokenAgain} />`
   if (lost) return html`<p class="banner waits" role="status">${lost} does not answer since <${Time} ms=${since} exact />. The page goes on with ${url}; nothing that you typed is lost.</p>`
   if (about.value?.open && !access.value?.author && about.value.local === false) return html`<p class="banner waits">This node asks for no token, and other machines reach it.</p>`
   return null
+}
+
+/** The token once more, for the node that took over. */
+function TokenAgain () {
+  const [typed, setTyped] = useState('')
+  const [error, setError] = useState(/** @type {Error | undefined} */ (undefined))
+  const submit = async (/** @type {Event} */ event) => {
+    event.preventDefault()
+    setError(undefined)
+    try { await signInThere(typed.trim()) } catch (failure) { setError(/** @type {Error} */ (failure)) }
+  }
+  return html`<form class="banner waits" aria-label="Token for the other node" onSubmit=${submit}><p>${new URL(wanted.value).host} has taken over, and asks for your token: this page forgot it when it was loaded again. What is shown may be old; what you typed stays.</p>
+    <div class="row"><label><span class="sr">Token</span><input type="password" placeholder="Token" autocomplete="off" spellcheck=${false} required value=${typed} onInput=${(/** @type {any} */ event) => setTyped(event.target.value)} /></label><button class="primary">Go on</button></div>
+    ${error && html`<${Refusal} error=${error} />`}</form>`
 }
 
 function KeyList () {

@@ -26,6 +26,10 @@ export const about = signal(/** @type {any} */ (undefined))
 export const access = signal(/** @type {any} */ (undefined))
 /** Whether the node asks for a token that the page has not. */
 export const signedOut = signal(false)
+/** The other node that asks for a token which the page has no more, since a reload forgot it and the cookie is for the page's own node alone; '' if none does. */
+export const wanted = signal('')
+/** How often somebody signed in here: what was refused for want of a token may be tried again. */
+export const signedIn = signal(0)
 /** Who serves the page's data now: its address, since when, and which node was lost. */
 export const serving = signal({ url: ORIGIN, since: Date.now(), lost: '' })
 /** Since when no node answers; 0 if one does. */
@@ -38,17 +42,19 @@ let store = connected([ORIGIN])
 
 /** @param {string[]} urls */
 function connected (urls) {
-  return connect(urls, { requestTimeoutMs: 12_000, attemptTimeoutMs: 6_000, retryDelayMs: 150, fetch: asked })
+  return connect(urls, { requestTimeoutMs: 12_000, attemptTimeoutMs: 6_000, retryDelayMs: 150, fetch: asked, token: () => token || undefined })
 }
 
 /** The global fetch, that notes which node answers. @param {RequestInfo | URL} request @param {RequestInit} [init] */
 async function asked (request, init = {}) {
   const { origin } = new URL(String(request), ORIGIN)
   const elsewhere = origin !== ORIGIN
-  const headers = { .../** @type {Record<string, string>} */ (init.headers), ...(elsewhere && token ? { Authorization: `Bearer ${token}` } : {}) }
-  const response = await fetch(request, { ...init, headers, credentials: 'same-origin' })
+  const response = await fetch(request, { ...init, credentials: 'same-origin' })
   if (response.status < 500) answered(origin)
-  if (response.status === 401 && !elsewhere) signedOut.value = true
+  if (response.status === 401) {
+    if (elsewhere) wanted.value = origin
+    else signedOut.value = true
+  } else if (response.ok && !elsewhere) wanted.value = ''
   return response
 }
 
@@ -82,8 +88,7 @@ export async function begin () {
     if (access.peek() === undefined || signedOut.peek()) access.value = await store.access()
     signedOut.value = false
   } catch (error) {
-    if (/** @type {any} */ (error)?.status === 401) signedOut.value = true
-    else noted(error)
+    if (/** @type {any} */ (error)?.status !== 401) noted(error)
   }
 }
 setInterval(() => { if (!document.hidden && !signedOut.peek()) begin() }, ABOUT_MS)
@@ -101,6 +106,27 @@ export async function signIn (typed) {
   await begin()
   for (const resource of resources.values()) resource.load()
 }
+
+/** Sign in at the node that took over: it gets the token in a header, and what is shown and typed stays. @param {string} typed */
+export async function signInThere (typed) {
+  token = typed
+  try {
+    access.value = await store.access()
+  } catch (error) {
+    if (/** @type {any} */ (error)?.status === 401) token = ''
+    throw error
+  }
+  wanted.value = ''
+  signedIn.value += 1
+  for (const resource of resources.values()) resource.changed()
+}
+
+/** Whether the token certainly may change nothing in a space. @param {string} space */
+export const isReader = (space) => access.value?.open === false && !access.value.grants.some((/** @type {string} */ grant) => {
+  const [pattern, ...rest] = grant.split(':')
+  const isFit = space === '*' || !/^[\w*.-]+$/.test(pattern) || new RegExp(`^${pattern.replaceAll('.', '\\.').replaceAll('*', '.*')}$`).test(space)
+  return isFit && /append|write|admin/.test(rest.at(-1) ?? 'write')
+})
 
 /** Forget the token. */
 export async function signOut () {

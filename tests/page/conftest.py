@@ -34,7 +34,7 @@ ARGUMENTS = [
 ]
 AXE = Path(os.environ.get("SHOAL_AXE", "build/axe/axe.min.js"))
 # The page tells these itself, in words: a node that does not answer, a token that is missing, a refusal.
-EXPECTED = ("Failed to load resource", "net::ERR_", "CORS policy")
+EXPECTED = ("Failed to load resource", "net::ERR_", "CORS policy", "WebSocket connection to")
 
 
 def free_ports(count: int) -> list[int]:
@@ -73,6 +73,11 @@ class Node:
         ]
         with (directory.parent / f"{directory.name}.log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
+
+    @property
+    def pid(self) -> int:
+        """Of its process."""
+        return self._process.pid
 
     async def ready(self) -> None:
         """Wait until it serves."""

@@ -4,8 +4,8 @@ import { invalid } from './errors.js'
 
 /**
  * @typedef {object} Options
- * @property {string | (() => string | Promise<string>)} [token] A token, or a function that returns one. It is called for each request, and once more if a
- *   token is refused.
+ * @property {string | (() => string | undefined | Promise<string | undefined>)} [token] A token, or a function that returns one, or undefined if a cookie is to count. It is
+ *   called for each request, and once more if a token is refused.
  * @property {number} [requestTimeoutMs] How long one call may take, retries included (30,000).
  * @property {number} [attemptTimeoutMs] How long one attempt at one node may take (10,000).
  * @property {number} [retryDelayMs] The first pause between two attempts; each next one doubles (100).

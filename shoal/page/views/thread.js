@@ -27,7 +27,7 @@ const KINDS = /** @type {Record<string, 'well' | 'waits' | 'stuck' | 'unknown'>}
 const SAYS = /** @type {Record<string, string>} */ ({ running: 'is well', done: 'is done', waiting: 'waits for a person', paused: 'is paused', failed: 'failed' })
 
 /** The thread as a pane. @param {{ space: string, name: string, part?: string, id?: string, query?: Record<string, string> }} props */
-export function ThreadPane ({ space, name, part, id }) {
+export function ThreadPane ({ space, name, part, id, query = {} }) {
   const [pages, setPages] = useState(1)
   const [isEditing, setEditing] = useState(false)
   const is = standing(space, name).value
@@ -44,7 +44,7 @@ export function ThreadPane ({ space, name, part, id }) {
         : html`<${Confirm} what=${`approve ${space}/${name}`} label="Let it go on" says="Its status becomes running." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="It may go on." />`}
       ${isEditing ? html`<${EditState} space=${space} name=${name} onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit</button>`}
       <${Prune} space=${space} name=${name} /></div>`)}</div>
-    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="This thread has no checkpoint, step or event." />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} onMore=${() => setPages(pages + 2)} />`}</${Shown}>`
+    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="This thread has no checkpoint, step or event." />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 2)} />`}</${Shown}>`
 }
 
 /** Who drives it, and until when. @param {{ lease: any }} props */
@@ -75,5 +75,5 @@ export function ThreadPlace ({ space, name, part, rest, query }) {
     : part === 'diff' ? html`<${Compared} space=${space} name=${name} a=${rest[0]} b=${rest[1]} />`
       : part === 'step' ? html`<${StepPane} key=${rest[0]} space=${space} name=${name} step=${rest[0]} />`
         : part === 'event' ? html`<${EventPane} axis=${axisOf(space, name, 1).value} id=${rest[0]} />` : html`<${Empty} why=${`A thread has no part ${part}.`} />`
-  return html`<${Panes} list=${html`<${Fragment}><button class="link up" onClick=${() => go(address(space, 'threads', [name]))}>← thread</button><${ThreadPane} space=${space} name=${name} part=${part} id=${rest.at(-1)} /></${Fragment}>`} chosen=${chosen} />`
+  return html`<${Panes} list=${html`<${Fragment}><button class="link up" onClick=${() => go(address(space, 'threads', [name]))}>← thread</button><${ThreadPane} space=${space} name=${name} part=${part} id=${rest.at(-1)} query=${query} /></${Fragment}>`} chosen=${chosen} />`
 }

@@ -5,7 +5,7 @@
  */
 
 import { html } from '../vendor/preact.js'
-import { address, go } from '../router.js'
+import { address, go, refine } from '../router.js'
 import { brief } from '../kit/messages.js'
 import { Duration, exact, now, span } from '../kit/time.js'
 
@@ -15,6 +15,7 @@ const STEPS_MAX = 1000
 const EVENTS_MAX = 500
 const LABELS_MAX = 500
 const LABELS_SHOWN = 12
+const COMPARED_MAX = 12
 const GAP_MS = 10 * 60_000
 const ROW = 32
 const LANE = 14
@@ -108,9 +109,12 @@ function withGaps (entries) {
   return rows
 }
 
-/** @param {{ of: Axis, space: string, name: string, part?: string, id?: string, onMore: () => void }} props */
-export function TimeLine ({ of, space, name, part, id, onMore }) {
-  const rows = withGaps(of.entries)
+const CHANNELS_MAX = 200
+
+/** @param {{ of: Axis, space: string, name: string, part?: string, id?: string, channel?: string, onMore: () => void }} props `channel`: only checkpoints that changed it. */
+export function TimeLine ({ of, space, name, part, id, channel, onMore }) {
+  const rows = withGaps(channel ? of.entries.filter(({ kind, of: entry }) => kind === 'checkpoint' && (touched(entry, of.checkpoints) ?? [channel]).some((each) => each.replace(/^[+−]/, '') === channel)) : of.entries)
+  const channels = [...new Set([...of.checkpoints.values()].flatMap(({ hashes }) => Object.keys(hashes)))].sort().slice(0, CHANNELS_MAX)
   const used = new Set([...of.checkpoints.values()].map(({ branch }) => branch))
   const shown = [...new Set([...of.branches, ...used])].filter((branch) => used.has(branch))
   const lanes = new Map(shown.map((branch, lane) => [branch, lane]))
@@ -119,18 +123,21 @@ export function TimeLine ({ of, space, name, part, id, onMore }) {
   const ends = new Map(Object.entries(of.heads).map(([branch, [first]]) => [first, branch]))
   const labels = [...of.labels].flatMap(([checkpoint, names]) => names.map((label) => ({ checkpoint, label })))
   return html`<div class="axis"><div class="branches">${shown.map((branch, lane) => html`<span class="branch"><i style=${{ background: colour(lane) }}></i><bdi>${branch}</bdi></span>`)}
-      ${labels.slice(0, LABELS_SHOWN).map(({ checkpoint, label }) => html`<a class="tag" title="The checkpoint with this label" href=${address(space, 'threads', [name, 'at', checkpoint])}><bdi>${label}</bdi></a>`)}${labels.length > LABELS_SHOWN && html`<span class="quiet">${labels.length - LABELS_SHOWN} more labels</span>`}</div>
+      ${labels.slice(0, LABELS_SHOWN).map(({ checkpoint, label }) => html`<a class="tag" title="The checkpoint with this label" href=${address(space, 'threads', [name, 'at', checkpoint])}><bdi>${label}</bdi></a>`)}${labels.length > LABELS_SHOWN && html`<span class="quiet">${labels.length - LABELS_SHOWN} more labels</span>`}
+      ${shown.length > 1 && html`<a class="also" href=${address(space, 'compare', [], { of: shown.slice(0, COMPARED_MAX).map((branch) => `${encodeURIComponent(name)}:${encodeURIComponent(branch)}`).join(',') })}>Compare its branches</a>`}
+      ${channels.length > 1 && html`<label class="also quiet">Changes of <select class="quiet-field" value=${channel ?? ''} onChange=${(/** @type {any} */ event) => refine({ channel: event.target.value })}><option value="">everything</option>${channels.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`}</div>
+    ${rows.length === 0 && html`<p class="quiet">No checkpoint that is shown changed ${channel}.</p>`}
     <div class="rows"><${Lanes} rows=${rows} lanes=${lanes} width=${width} heads=${heads} chosen=${part === 'at' ? id : undefined} />
-    <ol style=${{ paddingLeft: `${width}px` }}>${rows.map((row) => html`<${Row} key=${`${row.kind} ${row.id}`} row=${row} space=${space} name=${name} axis=${of} isChosen=${row.id === id && PARTS[row.kind] === part} compared=${part === 'at' ? id : undefined} branch=${ends.get(row.id)} lane=${lanes.get(row.of?.branch) ?? 0} />`)}</ol></div>
+    <ol style=${{ paddingLeft: `${width}px` }}>${rows.map((row) => html`<${Row} key=${`${row.kind} ${row.id}`} row=${row} space=${space} name=${name} axis=${of} isChosen=${row.id === id && PARTS[row.kind] === part} compared=${part === 'at' ? id : undefined} channel=${channel} branch=${ends.get(row.id)} lane=${lanes.get(row.of?.branch) ?? 0} />`)}</ol></div>
     ${of.more && html`<button onClick=${onMore}>Older</button>`}</div>`
 }
 
 const PARTS = /** @type {Record<string, string>} */ ({ checkpoint: 'at', step: 'step', event: 'event' })
 
-/** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, branch?: string, lane: number }} props */
-function Row ({ row, space, name, axis, isChosen, compared, branch, lane }) {
+/** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, channel?: string, branch?: string, lane: number }} props */
+function Row ({ row, space, name, axis, isChosen, compared, channel, branch, lane }) {
   if (row.kind === 'gap') return html`<li class="gap"><span>${span(row.ms)} without anything</span></li>`
-  const href = address(space, 'threads', [name, PARTS[row.kind], row.id])
+  const href = address(space, 'threads', [name, PARTS[row.kind], row.id], { channel })
   return html`<li class=${`${row.kind}${isChosen ? ' chosen' : ''}`} onClick=${(/** @type {any} */ event) => { if (!event.target.closest('a, button')) go(href) }}>
     <a href=${href} aria-current=${isChosen ? 'true' : undefined}><time datetime=${new Date(row.ms).toISOString()} title=${exact(row.ms)}>${new Date(row.ms).toLocaleTimeString([], { hourCycle: 'h23' })}</time>
     ${row.kind === 'checkpoint' ? html`<${CheckpointText} of=${row.of} axis=${axis} branch=${branch} lane=${lane} />` : row.kind === 'step' ? html`<${StepText} of=${row.of} />` : html`<${EventText} of=${row.of} />`}</a>

@@ -4,11 +4,12 @@
  * Laws:
  * - The page is one Yjs client among others; what is typed is in this copy at once, and the line above says whether a node has it on its disk.
  * - A root is opened only as the kind that it has: another kind would break it for everybody.
+ * - What no node has acknowledged is kept in the browser, through a reload and a node that dies, and is sent when the document is opened again.
  */
 
 import { Awareness, Y, WebsocketProvider } from '../../vendor/codemirror.js'
 import { html, useEffect, useMemo, useState } from '../../vendor/preact.js'
-import { act, acted, author, client, live } from '../../data.js'
+import { act, acted, author, client, draft, drop, live, signedIn } from '../../data.js'
 import { Empty, Refusal, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
@@ -19,21 +20,73 @@ import { ValueForm } from './form.js'
 /** Join a document while the component is there. @param {string} space @param {string} name */
 function useDocument (space, name) {
   const [joined, setJoined] = useState(/** @type {any} */ (undefined))
+  const [own, setOwn] = useState(/** @type {any} */ (undefined))
   useEffect(() => {
     const doc = new Y.Doc()
     const awareness = new Awareness(doc)
     awareness.setLocalStateField('user', { name: author() })
+    const kept = restored(draft(`document ${space}/${name}`).peek())
+    if (kept) Y.applyUpdate(doc, kept)
+    setOwn({ doc, awareness })
+    return () => { awareness.setLocalState(null); doc.destroy(); setOwn(undefined) }
+  }, [space, name])
+  const times = signedIn.value
+  useEffect(() => {
+    if (own === undefined) return
     let ended = false
     /** @type {any} */
     let document
-    client().space(space).document(name, { doc, WebsocketProvider, awareness }).then((opened) => {
+    let stop = () => {}
+    client().space(space).document(name, { ...own, WebsocketProvider }).then((opened) => {
       document = opened
-      if (ended) document.destroy()
-      else setJoined({ doc, awareness, document })
+      if (ended) return document.destroy()
+      stop = keepUnsaved(own.doc, document, `document ${space}/${name}`)
+      setJoined({ ...own, document })
     }, (error) => setJoined({ error }))
-    return () => { ended = true; awareness.setLocalState(null); document?.destroy(); doc.destroy(); setJoined(undefined) }
-  }, [space, name])
+    return () => { ended = true; stop(); document?.destroy(); setJoined(undefined) }
+  }, [own, times])
   return joined
+}
+
+const KEEP_MS = 150
+
+/** Keep in the browser what was typed here and is on no node's disk yet. @param {any} doc @param {any} document @param {string} key */
+function keepUnsaved (doc, document, key) {
+  // What a node told has no need to be kept.
+  let known = Y.encodeStateVector(new Y.Doc())
+  let [gone, turn] = [false, 0]
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer
+  const look = () => {
+    const mine = ++turn
+    const at = Y.encodeStateVector(doc)
+    document.saved().then(() => { known = at; if (!gone && mine === turn) { clearTimeout(timer); timer = undefined; drop(key) } }, () => {})
+  }
+  const changed = (/** @type {Uint8Array} */ _update, /** @type {unknown} */ origin) => {
+    if (origin === document.provider) return
+    look()
+    timer ??= setTimeout(keep, KEEP_MS)
+  }
+  const keep = () => {
+    if (timer === undefined) return
+    clearTimeout(timer)
+    timer = undefined
+    draft(key).value = btoa(Array.from(Y.encodeStateAsUpdate(doc, known), (octet) => String.fromCharCode(octet)).join(''))
+  }
+  document.synced.then(() => { if (turn === 0) known = Y.encodeStateVector(doc) }, () => {})
+  doc.on('update', changed)
+  addEventListener('pagehide', keep)
+  if (draft(key).peek() !== '') look()
+  return () => { gone = true; keep(); doc.off('update', changed); removeEventListener('pagehide', keep) }
+}
+
+/** @param {string} text @returns {Uint8Array | undefined} */
+function restored (text) {
+  try {
+    return text === '' ? undefined : Uint8Array.from(atob(text), (character) => character.charCodeAt(0))
+  } catch {
+    return undefined
+  }
 }
 
 /** Renders again at each event of a kind. @param {any} emitter @param {string} event */

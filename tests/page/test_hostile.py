@@ -1,0 +1,119 @@
+"""Names and contents that are hostile, in every view: markup, scripts, text of other directions, and a megabyte of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+import shoal
+from tests.page import filling
+from tests.page.conftest import Node, Show, apart
+
+pytestmark = pytest.mark.page
+
+SPACE = "hostile"
+NAME = filling.MARKUP[:60] + filling.BIDI
+TEXT = filling.MARKUP + filling.BIDI + filling.LONG[:1_000_000]
+# Text of the store that turns the direction of what stands beside it: each must be isolated, or alone in its element.
+TURNED = """
+(() => {
+  const found = []
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
+  while (walk.nextNode()) {
+    const { data, parentElement } = walk.currentNode
+    if (data.includes('\\u202e') && !parentElement.closest('bdi, textarea, option') && parentElement.textContent !== data) found.push(parentElement.outerHTML.slice(0, 200))
+  }
+  return found
+})()
+"""
+
+
+async def _fill(url: str) -> None:
+    async with shoal.connect(url) as store:
+        space = store.space(SPACE)
+        value = {NAME: TEXT, "list": [filling.BIDI, {filling.BIDI: filling.MARKUP}]}
+        thread = space.thread(NAME, author=NAME)
+        await thread.save({"messages": [{"role": "user", "name": NAME, "content": TEXT}], NAME: value}, label=NAME)
+        await thread.step(NAME, key="step-1", call=_returns)
+        await thread.journal.append({"text": TEXT})
+        await thread.journal.append(TEXT)
+        await thread.branch(NAME, at=(await thread.load()).id)
+        await thread.save({"messages": [], NAME: 1}, metadata={"tags": [NAME], NAME: 2})
+        await thread.request_approval(NAME, by=NAME)
+        await thread.worklist(NAME).add({NAME: TEXT[:60_000]})
+        await space.register(NAME).set(value, by=NAME)
+        await space.counter(NAME).add(1)
+        await space.set(NAME).add(NAME, TEXT[:60_000])
+        await space.map(NAME).set(NAME, value)
+        await space.list(NAME).push(TEXT[:60_000], NAME)
+        await space.budget(NAME).grant(3)
+        await space.items.put((NAME, NAME), NAME, {"text": TEXT[:200_000]})
+        async with await space.document(NAME, author=NAME) as document:
+            document.text("notes").insert(0, TEXT)
+            document.map(NAME)[NAME] = filling.BIDI
+
+
+async def _returns() -> dict[str, str]:
+    return {NAME: TEXT}
+
+
+@pytest.fixture(scope="module")
+def hostile(node: Node) -> Node:
+    apart(_fill(node.url))
+    return node
+
+
+def at(view: str, *names: str, query: str = "") -> str:
+    return "/".join([f"#/{SPACE}/{view}", *(quote(name, safe="") for name in names)]) + query
+
+
+VIEWS = [
+    at("now"),
+    at("threads"),
+    at("threads", NAME),
+    at("threads", NAME, "step", "step-1"),
+    at("shared"),
+    *(at("shared", kind, NAME) for kind in ("register", "counter", "set", "map", "list", "budget", "items")),
+    at("shared", "document", NAME, query="?root=notes"),
+    at("shared", "document", NAME, query="?root=" + quote(NAME, safe="")),
+    at("work"),
+    at("compare", query="?of=" + quote(quote(NAME, safe="") + ":main," + quote(NAME, safe="") + ":" + quote(NAME, safe=""), safe="")),
+    at("audit"),
+    "#/*/now",
+    "#/*/shared",
+    "#/*/audit",
+]
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_every_view_takes_hostile_content_as_text(hostile: Node, show: Show, width: int) -> None:
+    page = show(hostile, VIEWS[0], width=width)
+    wrong: dict[str, Any] = {}
+    for view in VIEWS:
+        page.goto(f"{hostile.url}/{view}")
+        page.locator(".sentence, .says, .head-line, .empty").locator("visible=true").first.wait_for()
+        page.wait_for_timeout(500)
+        if "/threads/" in view and "/step/" not in view:
+            page.locator(".axis li.checkpoint").last.click()
+            for tab in ("Changes", "Messages", "State", "About"):
+                page.get_by_role("tab", name=tab).click()
+                page.wait_for_timeout(100)
+                wrong[f"{view} {tab}"] = _wrong(page)
+        for summary in page.locator("main summary:visible").all()[:4]:
+            summary.click()
+        wrong[view] = _wrong(page)
+    assert {view: told for view, told in wrong.items() if told} == {}
+
+
+def _wrong(page: Any) -> list[str]:
+    found = list(page.evaluate(TURNED))
+    checks: dict[str, Callable[[], bool]] = {
+        "struck": lambda: page.evaluate("document.title === 'struck'"),
+        "markup": lambda: page.locator("main img, main script").count() > 0,
+        "wide": lambda: page.evaluate("document.documentElement.scrollWidth > innerWidth"),
+        "much": lambda: page.evaluate("document.body.textContent.length") > 200_000,
+    }
+    return found + [name for name, holds in checks.items() if holds()]
