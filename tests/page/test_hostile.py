@@ -15,7 +15,7 @@ from tests.page.conftest import Node, Show, apart
 pytestmark = pytest.mark.page
 
 SPACE = "hostile"
-NAME = filling.MARKUP[:60] + filling.BIDI
+NAME = (filling.MARKUP[:60] + filling.BIDI).replace(".", "")  # A period parts the labels of a namespace.
 TEXT = filling.MARKUP + filling.BIDI + filling.LONG[:1_000_000]
 # Text of the store that turns the direction of what stands beside it: each must be isolated, or alone in its element.
 TURNED = """
@@ -24,10 +24,17 @@ TURNED = """
   const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT)
   while (walk.nextNode()) {
     const { data, parentElement } = walk.currentNode
-    if (data.includes('\\u202e') && !parentElement.closest('bdi, textarea, option') && parentElement.textContent !== data) found.push(parentElement.outerHTML.slice(0, 200))
+    const isAlone = parentElement.closest('bdi, textarea, option') || parentElement.textContent === data
+    if (data.includes('\\u202e') && !isAlone) found.push(parentElement.outerHTML.slice(0, 200))
   }
   return found
 })()
+"""
+
+
+# What is folded, opened.
+OPEN = """
+[...document.querySelectorAll('main details:not([open]) > summary')].slice(0, 4).forEach((each) => each.click())
 """
 
 
@@ -46,7 +53,7 @@ async def _fill(url: str) -> None:
         await thread.worklist(NAME).add({NAME: TEXT[:60_000]})
         await space.register(NAME).set(value, by=NAME)
         await space.counter(NAME).add(1)
-        await space.set(NAME).add(NAME, TEXT[:60_000])
+        await space.set(NAME).add(NAME, TEXT[:3_900])
         await space.map(NAME).set(NAME, value)
         await space.list(NAME).push(TEXT[:60_000], NAME)
         await space.budget(NAME).grant(3)
@@ -80,7 +87,10 @@ VIEWS = [
     at("shared", "document", NAME, query="?root=notes"),
     at("shared", "document", NAME, query="?root=" + quote(NAME, safe="")),
     at("work"),
-    at("compare", query="?of=" + quote(quote(NAME, safe="") + ":main," + quote(NAME, safe="") + ":" + quote(NAME, safe=""), safe="")),
+    at(
+        "compare",
+        query="?of=" + quote(quote(NAME, safe="") + ":main," + quote(NAME, safe="") + ":" + quote(NAME, safe=""), safe=""),
+    ),
     at("audit"),
     "#/*/now",
     "#/*/shared",
@@ -102,17 +112,18 @@ def test_every_view_takes_hostile_content_as_text(hostile: Node, show: Show, wid
                 page.get_by_role("tab", name=tab).click()
                 page.wait_for_timeout(100)
                 wrong[f"{view} {tab}"] = _wrong(page)
-        for summary in page.locator("main summary:visible").all()[:4]:
-            summary.click()
+        page.evaluate(OPEN)
+        page.wait_for_timeout(100)
         wrong[view] = _wrong(page)
-    assert {view: told for view, told in wrong.items() if told} == {}
+    wrong = {view: told for view, told in wrong.items() if told}
+    assert [f"{view}: {each}" for view, told in wrong.items() for each in told] == []
 
 
 def _wrong(page: Any) -> list[str]:
     found = list(page.evaluate(TURNED))
     checks: dict[str, Callable[[], bool]] = {
         "struck": lambda: page.evaluate("document.title === 'struck'"),
-        "markup": lambda: page.locator("main img, main script").count() > 0,
+        "markup": lambda: page.locator("main img:not(.cm-widgetBuffer), main script").count() > 0,
         "wide": lambda: page.evaluate("document.documentElement.scrollWidth > innerWidth"),
         "much": lambda: page.evaluate("document.body.textContent.length") > 200_000,
     }

@@ -8,10 +8,10 @@ export function settings(options: Options): Settings;
 export function addresses(given: string | readonly string[]): string[];
 export type Options = {
     /**
-     * A token, or a function that returns one. It is called for each request, and once more if a
-     * token is refused.
+     * A token, or a function that returns one, or undefined if a cookie is to count. It is
+     * called for each request, and once more if a token is refused.
      */
-    token?: string | (() => string | Promise<string>) | undefined;
+    token?: string | (() => string | undefined | Promise<string | undefined>) | undefined;
     /**
      * How long one call may take, retries included (30,000).
      */

@@ -53,13 +53,13 @@ export function Sum ({ space, waits, stuck, all }) {
 }
 
 /** Who drives it. @param {Glance} row */
-const driver = (row) => row.driver || (row.driven ? html`<span class="quiet">somebody</span>` : html`<span class="quiet">–</span>`)
+const driver = (row) => row.driver ? html`<bdi>${row.driver}</bdi>` : (row.driven ? html`<span class="quiet">somebody</span>` : html`<span class="quiet">–</span>`)
 
 /** @param {Glance} row */
 function what (row) {
   if (row.state === 'waits') return row.asks || row.says
   if (row.state === 'stuck') return row.says
-  return row.open_steps > 0 ? html`${row.open_steps === 1 ? `step ${row.steps[0]?.name}` : `${row.open_steps} steps`} <span class="quiet">open ${row.steps[0] ? span(Math.max(0, now.value - row.steps[0].begun_ms)) : ''}</span>`
+  return row.open_steps > 0 ? html`${row.open_steps === 1 ? html`step <bdi>${row.steps[0]?.name}</bdi>` : `${row.open_steps} steps`} <span class="quiet">open ${row.steps[0] ? span(Math.max(0, now.value - row.steps[0].begun_ms)) : ''}</span>`
     : html`<span class="quiet">${row.status === 'running' ? '' : `${row.status} `}</span>${[row.label, ...row.tags].filter(Boolean).slice(0, 6).map((/** @type {string} */ tag) => html`<span class="tag"><bdi>${tag}</bdi></span> `)}`
 }
 
@@ -70,7 +70,7 @@ const by = (value) => (a, b) => value(a) < value(b) ? -1 : value(a) > value(b) ?
 /** The columns of a table of threads. @param {{ spaces: boolean, isNarrow: boolean }} options */
 export const columns = ({ spaces, isNarrow }) => [
   { name: '', width: '10px', cell: (/** @type {Glance} */ row) => html`<${Mark} kind=${row.state} />` },
-  { name: 'thread', width: 'minmax(90px, 3fr)', cell: (/** @type {Glance} */ row) => html`${spaces && html`<span class="quiet">${row.space} / </span>`}<bdi>${row.name}</bdi>`, by: by((row) => row.name) },
+  { name: 'thread', width: 'minmax(90px, 3fr)', cell: (/** @type {Glance} */ row) => html`${spaces && html`<span class="quiet"><bdi>${row.space}</bdi> / </span>`}<bdi>${row.name}</bdi>`, by: by((row) => row.name) },
   { name: 'what', width: 'minmax(80px, 4fr)', cell: what, by: by((row) => ORDER[row.state]) },
   { name: 'last', width: '54px', cell: (/** @type {Glance} */ row) => html`<${Time} ms=${row.checkpoint_ms || row.since_ms} />`, by: by((row) => -(row.checkpoint_ms || row.since_ms)) },
   ...(isNarrow ? [] : [

@@ -31,9 +31,9 @@ export function View ({ space, path, query }) {
 
 /** A thread that asks for something, with what can be decided. @param {{ row: any, href: string, scope: string }} props */
 function Ask ({ row, href, scope }) {
-  return html`<article class="ask"><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet">${row.space} / </span>`}<bdi>${row.name}</bdi></strong></a>
-    <span class="quiet"><${Time} ms=${row.since_ms || row.steps[0]?.begun_ms || row.checkpoint_ms} /></span>${row.driver && html`<span class="quiet">driven by ${row.driver}</span>`}</div>
-    <p class="says"><bdi>${row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by ${row.by}</span>`}</p>
+  return html`<article class="ask"><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet"><bdi>${row.space}</bdi> / </span>`}<bdi>${row.name}</bdi></strong></a>
+    <span class="quiet"><${Time} ms=${row.since_ms || row.steps[0]?.begun_ms || row.checkpoint_ms} /></span>${row.driver && html`<span class="quiet">driven by <bdi>${row.driver}</bdi></span>`}</div>
+    <p class="says"><bdi>${row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by <bdi>${row.by}</bdi></span>`}</p>
     ${row.state === 'waits' ? html`<${Decide} space=${row.space} name=${row.name} isPaused=${row.status === 'paused'} />` : html`<${Unstick} row=${row} />`}</article>`
 }
 

@@ -16,6 +16,7 @@ import { Tree } from '../../kit/tree.js'
 import { SharedText } from './editor.js'
 import { hueOf, nameOf, written } from './presence.js'
 import { ValueForm } from './form.js'
+import { clip } from './listing.js'
 
 /** Join a document while the component is there. @param {string} space @param {string} name */
 function useDocument (space, name) {
@@ -142,14 +143,14 @@ function Text ({ doc, awareness, document, space, name, root }) {
     <p class="legend">
       <label><input type="checkbox" checked=${blame} onChange=${() => setBlame(!blame)} /> who wrote what</label>
       ${blame && [...by].sort(([, a], [, b]) => b - a).slice(0, 8).map(([who, count]) => html`
-        <span class="writer"><span class=${who ? `swatch hue-${hueOf(who)}` : 'swatch'}></span>${who || 'unnamed'} <span class="quiet">${Math.round(100 * count / Math.max(1, text.length))} %</span></span>`)}
+        <span class="writer"><span class=${who ? `swatch hue-${hueOf(who)}` : 'swatch'}></span><bdi>${who || 'unnamed'}</bdi> <span class="quiet">${Math.round(100 * count / Math.max(1, text.length))} %</span></span>`)}
     </p>`
 }
 
 /** Who is here, and whether what was typed is durable. @param {any} props */
 function Here ({ awareness, document }) {
   useEvents(awareness, 'change')
-  const [saved, setSaved] = useState('saved')
+  const [saved, setSaved] = useState('saving')
   useEffect(() => {
     let [gone, turn] = [false, 0]
     const look = () => {
@@ -165,7 +166,7 @@ function Here ({ awareness, document }) {
   }, [document])
   const people = [...awareness.getStates()].map(([id, state]) => ({ id, name: nameOf(state, id), own: id === awareness.clientID }))
   return html`<div class="here" role="status">
-    <span class="people">${people.map(({ id, name, own }) => html`<span key=${id} class="person"><span class=${`swatch hue-${hueOf(name)}`}></span>${name}${own && ' (you)'}</span>`)}</span>
+    <span class="people">${people.map(({ id, name, own }) => html`<span key=${id} class="person"><span class=${`swatch hue-${hueOf(name)}`}></span><bdi>${name}</bdi>${own && ' (you)'}</span>`)}</span>
     <span class=${saved === 'ended' ? 'saved stuck' : 'saved quiet'}>${SAYS[saved]}</span>
     ${document.failure && html`<${Refusal} error=${document.failure} />`}
   </div>`
@@ -194,8 +195,8 @@ function Conflicts ({ space, name }) {
   if (conflicts.length === 0) return null
   return html`<section><h3>Overwritten at the same time</h3>
     <ul class="rows">${conflicts.slice(0, 50).map((/** @type {any} */ each) => html`<li>
-      <code>/${each.path.join('/')}</code> <span>${JSON.stringify(each.stands)} <span class="quiet">${each.stands_by && `by ${each.stands_by}`}</span> stands; ${JSON.stringify(each.lost)}
-      <span class="quiet">${each.lost_by && `by ${each.lost_by}`}</span> was lost</span> <${Time} ms=${each.wall_ms} />
+      <code>/${each.path.join('/')}</code> <span><bdi>${clip(each.stands)}</bdi> <span class="quiet">${each.stands_by && html`by <bdi>${each.stands_by}</bdi>`}</span> stands; <bdi>${clip(each.lost)}</bdi>
+      <span class="quiet">${each.lost_by && html`by <bdi>${each.lost_by}</bdi>`}</span> was lost</span> <${Time} ms=${each.wall_ms} />
       ${!each.path.includes('*') && html`<button type="button" class="small" onClick=${() => act(`restore ${space}/${name}`, ({ by, key }) => client().space(space).patch(name, [
         { op: 'add', path: '/' + each.path.map((/** @type {string} */ part) => part.replaceAll('~', '~0').replaceAll('/', '~1')).join('/'), value: each.lost }], { author: by, key }))}>take this one</button>`}
     </li>`)}</ul>${undoing.value.state === 'refused' && html`<${Refusal} error=${undoing.value.error} />`}</section>`

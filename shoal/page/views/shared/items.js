@@ -7,7 +7,7 @@ import { Confirm, Empty, Mark, Shown } from '../../kit/states.js'
 import { Duration, Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
 import { ValueForm } from './form.js'
-import { some } from './listing.js'
+import { clip, some } from './listing.js'
 
 const LOOKED_MAX = 500
 
@@ -54,7 +54,7 @@ export function ItemsView ({ space, name, rest, query }) {
         ${shown.length === 0 && html`<${Empty} why=${query.find ? 'No memory has this text.' : 'There are no memories here.'} command=${`shoal items search ${name} --space ${space}`} />`}
         <ul class="rows">${shown.slice(0, 200).map((/** @type {any} */ item) => html`<li key=${`${item.namespace.join('.')} ${item.key}`}>
           <a class="row-link" href=${address(space, 'shared', ['items', name, item.namespace.join('.'), item.key], query)}><code>${item.namespace.slice(1).join('.')}</code> <strong>${item.key}</strong>
-            ${item.siblings.length > 1 && html`<${Mark} kind="waits" />`} <span class="clip quiet">${JSON.stringify(item.value)}</span> <${Time} ms=${item.updated_ms} /></a></li>`)}</ul>
+            ${item.siblings.length > 1 && html`<${Mark} kind="waits" />`} <span class="clip quiet">${clip(item.value)}</span> <${Time} ms=${item.updated_ms} /></a></li>`)}</ul>
         ${page.more && html`<p class="quiet">Only the first ${LOOKED_MAX} were looked through; name a field to look through all.</p>`}`
     }}</${Shown}>`
 }

@@ -9,7 +9,7 @@ import { client, live } from '../../data.js'
 import { Empty, Shown } from '../../kit/states.js'
 import { Tree } from '../../kit/tree.js'
 import { Action, ValueForm } from './form.js'
-import { some } from './listing.js'
+import { clip, some } from './listing.js'
 
 const SHOWN_MAX = 500
 
@@ -37,7 +37,7 @@ export function ListView ({ space, name }) {
       <${Element} list=${list} what=${`${space}/${name}`} element=${element} index=${index} before=${items[index - 1]} after=${items[index + 1]} onMove=${(/** @type {string} */ way) => { moved.current = { id: element.id, way } }} /></li>`)}</ol>
     ${more && html`<p class="quiet">Only the first ${SHOWN_MAX} are shown.</p>`}
     <${ValueForm} title="Insert a value" button="Insert" what=${`insert ${space}/${name}`} says="Everything that others insert at the same place is there, too. Remove it to undo this."
-      fields=${[{ name: 'place', label: 'Where', choices: [['', 'at the end'], ['start', 'at the start'], ...items.slice(1).map(({ id, value }, /** @type {number} */ at) => [id, `before ${at + 2}: ${JSON.stringify(value).slice(0, 40)}`])] }]}
+      fields=${[{ name: 'place', label: 'Where', choices: [['', 'at the end'], ['start', 'at the start'], ...items.slice(1).map(({ id, value }, /** @type {number} */ at) => [id, `before ${at + 2}: ${clip(value).slice(0, 40)}`])] }]}
       run=${(/** @type {any} */ { place }, /** @type {any} */ typed, /** @type {any} */ { key }) => list().insert([typed], place === '' ? {} : place === 'start' ? { index: 0 } : { before: place }, { key })} />`}</${Shown}>`
 }
 
@@ -47,7 +47,7 @@ function Element ({ list, what, element, index, before, after, onMove }) {
   const at = `${what} ${id}`
   const move = (/** @type {string} */ way, /** @type {any} */ place) => (/** @type {any} */ { key }) => { onMove(way); return list().move(id, place, { key }) }
   return html`<span class="mono quiet place">${index + 1}</span>
-    <details class="entry"><summary><span class="clip mono">${JSON.stringify(value)}</span></summary>
+    <details class="entry"><summary><span class="clip mono">${clip(value)}</span></summary>
       <${Tree} value=${value} />
       <${ValueForm} title="Put another value in its place" button="Replace" what=${`replace ${at}`} says="A new element takes its place, and this one goes. Nobody else's changes are undone."
         run=${async (/** @type {any} */ _fields, /** @type {any} */ typed, /** @type {any} */ { key }) => {

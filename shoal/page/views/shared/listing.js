@@ -18,6 +18,7 @@ export const KINDS = /** @type {Record<string, { family: any, one: string, many:
 
 const NAMES_MAX = 500
 const REGISTERS_MAX = 40
+const CLIPPED = 200
 
 /** The first elements, and whether there are more. @template T @param {AsyncIterable<T>} from @param {number} most @returns {Promise<{ items: T[], more: boolean }>} */
 export async function some (from, most) {
@@ -48,5 +49,5 @@ export async function listed (space, signal) {
   return { all: all.map((each) => marked.get(each) ?? each), more, isCut: spaces.more }
 }
 
-/** @param {unknown} value */
-const clip = (value) => (value === undefined ? 'no value' : JSON.stringify(value).slice(0, 200))
+/** The beginning of a value, for a line. @param {unknown} value */
+export const clip = (value) => (value === undefined ? 'no value' : JSON.stringify(value).slice(0, CLIPPED))

@@ -10,6 +10,7 @@ import { Diff } from '../../kit/diff.js'
 import { Empty, Mark, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
+import { clip } from './listing.js'
 import { Action, ValueForm } from './form.js'
 
 /** @param {{ space: string, name: string }} props */
@@ -22,7 +23,7 @@ export function RegisterView ({ space, name }) {
       ? html`<p class="says"><${Mark} kind="waits" /> ${now.siblings.length} values were set at the same time. Readers see the first one until somebody chooses.</p>`
       : now.siblings.length === 0 && html`<${Empty} why="This register has no value." command=${`shoal register set ${name} '"value"' --space ${space}`} />`}
     ${now.siblings.map((/** @type {any} */ sibling, /** @type {number} */ index) => html`<section class="sibling" key=${index} aria-label=${`value ${index + 1}`}>
-      <p class="quiet">set <${Time} ms=${sibling.wall_ms} /> ago${by(history.value.value, sibling)}${now.siblings.length > 1 && index === 0 && ', shown to readers'}</p>
+      <p class="quiet">set <${Time} ms=${sibling.wall_ms} /> ago<bdi>${by(history.value.value, sibling)}</bdi>${now.siblings.length > 1 && index === 0 && ', shown to readers'}</p>
       <${Tree} value=${sibling.value} />
       ${now.siblings.length > 1 && html`
         ${index > 0 && html`<details><summary>difference to the first</summary><${Diff} before=${now.siblings[0].value} after=${sibling.value} /></details>`}
@@ -46,8 +47,8 @@ function History ({ values = [] }) {
   if (values.length === 0) return null
   return html`<section><h3>History</h3><ol class="rows history">${values.map((noted, index) => html`<li key=${noted.id}>
     <button type="button" class="row-button" aria-expanded=${open === noted.id} onClick=${() => setOpen(open === noted.id ? '' : noted.id)}>
-      <${Time} ms=${Date.parse(noted.time)} /> <span>${noted.by || 'unnamed'}</span>
-      <code class="clip">${noted.is_kept ? JSON.stringify(noted.value) : `${noted.size} bytes, not kept`}</code></button>
+      <${Time} ms=${Date.parse(noted.time)} /> <bdi>${noted.by || 'unnamed'}</bdi>
+      <code class="clip">${noted.is_kept ? clip(noted.value) : `${noted.size} bytes, not kept`}</code></button>
     ${open === noted.id && noted.is_kept && html`<${Diff} before=${values[index + 1]?.is_kept ? values[index + 1].value : null} after=${noted.value} />`}
   </li>`)}</ol></section>`
 }

@@ -8,7 +8,7 @@ import { Tree } from '../../kit/tree.js'
 import { Plot } from '../plot.js'
 import { whole } from './budget.js'
 import { Action, ValueForm } from './form.js'
-import { some } from './listing.js'
+import { clip, some } from './listing.js'
 import { observed } from './observed.js'
 
 const SHOWN_MAX = 500
@@ -35,7 +35,7 @@ export function SetView ({ space, name }) {
   return html`<${Shown} of=${members.value}>${(/** @type {any} */ { items, more }) => html`
     <p class="says">${items.length}${more ? ' or more' : ''} ${items.length === 1 ? 'member' : 'members'}</p>
     ${items.length === 0 && html`<${Empty} why="This set has no members." command=${`shoal set add ${name} '"a"' --space ${space}`} />`}
-    <ul class="rows">${items.map((/** @type {any} */ member) => html`<li key=${JSON.stringify(member)}><span class="clip mono">${JSON.stringify(member)}</span>
+    <ul class="rows">${items.map((/** @type {any} */ member) => html`<li key=${JSON.stringify(member)}><span class="clip mono">${clip(member)}</span>
       <${Action} what=${`remove ${space}/${name} ${JSON.stringify(member)}`} label="remove" says="Removes it on every node; add it again to undo." run=${({ key }) => set().alter({ remove: [member] }, { key })} /></li>`)}</ul>
     ${more && html`<p class="quiet">Only the first ${SHOWN_MAX} are shown.</p>`}
     <${ValueForm} title="Add a member" button="Add" what=${`member ${space}/${name}`} says="It is added once, however often it is added."
@@ -66,7 +66,7 @@ function Entry ({ space, name, entry }) {
   const map = () => client().space(space).map(name)
   return html`<details class="entry" open=${entry.siblings.length > 1}><summary><code>${entry.key}</code>
       ${entry.siblings.length > 1 && html`<${Mark} kind="waits" />`}
-      <span class="clip mono quiet">${[entry.siblings[0] && JSON.stringify(entry.siblings[0].value), entry.count !== null && `count ${entry.count}`,
+      <span class="clip mono quiet">${[entry.siblings[0] && clip(entry.siblings[0].value), entry.count !== null && `count ${entry.count}`,
         entry.members.length > 0 && `${entry.members.length} members`].filter(Boolean).join(' · ')}</span></summary>
     ${entry.siblings.map((/** @type {any} */ sibling, /** @type {number} */ index) => html`<div class="sibling"><p class="quiet">set <${Time} ms=${sibling.wall_ms} /> ago</p><${Tree} value=${sibling.value} />
       ${entry.siblings.length > 1 && html`<${Action} what=${`settle ${space}/${name}/${entry.key} ${index}`} primary label="Keep this value" says="The others go."

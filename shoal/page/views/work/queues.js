@@ -7,6 +7,7 @@ import { Empty, Mark, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
 import { Action, ValueForm } from '../shared/form.js'
+import { clip } from '../shared/listing.js'
 
 const SHOWN_MAX = 200
 const PARTS = /** @type {[string, string][]} */ ([['pending', 'to do'], ['dead', 'given up'], ['finished', 'done']])
@@ -37,11 +38,11 @@ export function QueueView ({ space, kind, thread, name, query }) {
 function Entry ({ queue, what, entry, part, worklist }) {
   const { tried } = entry
   const [finish] = entry.finishes
-  return html`<details class="entry"><summary>${part === 'dead' && html`<${Mark} kind="stuck" /> `}<strong><bdi>${entry.key ?? ''}</bdi></strong> <span class="clip mono quiet">${JSON.stringify(entry.value)}</span>
-      <span class="quiet">${finish ? html`by ${finish.by || 'somebody'} <${Time} ms=${finish.wall_ms} />` : tried?.state === 'claimed' ? html`<${Mark} kind="well" /> ${tried.by}, attempt ${tried.attempt}`
-        : tried ? `attempt ${tried.attempt}: ${tried.reason}` : html`<${Time} ms=${entry.wall_ms} />`}</span></summary>
+  return html`<details class="entry"><summary>${part === 'dead' && html`<${Mark} kind="stuck" /> `}<strong><bdi>${entry.key ?? ''}</bdi></strong> <span class="clip mono quiet">${clip(entry.value)}</span>
+      <span class="quiet">${finish ? html`by <bdi>${finish.by || 'somebody'}</bdi> <${Time} ms=${finish.wall_ms} />` : tried?.state === 'claimed' ? html`<${Mark} kind="well" /> <bdi>${tried.by}</bdi>, attempt ${tried.attempt}`
+        : tried ? html`attempt ${tried.attempt}: <bdi>${tried.reason}</bdi>` : html`<${Time} ms=${entry.wall_ms} />`}</span></summary>
     <${Tree} value=${entry.value} />
-    ${tried && html`<p class="quiet">${tried.state} by ${tried.by || 'somebody'}, attempt ${tried.attempt}, <${Time} ms=${tried.wall_ms} />${tried.reason && `: ${tried.reason}`}</p>`}
+    ${tried && html`<p class="quiet">${tried.state} by <bdi>${tried.by || 'somebody'}</bdi>, attempt ${tried.attempt}, <${Time} ms=${tried.wall_ms} />${tried.reason && html`: <bdi>${tried.reason}</bdi>`}</p>`}
     ${finish && finish.result !== null && html`<h4>Result</h4><${Tree} value=${finish.result} />`}
     ${part === 'dead' && worklist && html`<${Action} what=${`revive ${what} ${entry.id}`} primary label="Put back" says="Workers get it again; its attempts are counted anew."
       run=${(/** @type {any} */ { by, key }) => queue.revive(entry.id, { by, key })} />`}
