@@ -57,7 +57,7 @@ from shoal.kinds.step.flows import Attempt, StepRecord
 from shoal.kinds.step.handle.resume import Reason, Resumption, Standing
 from shoal.kinds.step.handle.steps import Beginning, Step
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
-from shoal.kinds.thread.flows.export import AuditEntry
+from shoal.kinds.thread.flows.export import AuditEntry, Moment
 from shoal.kinds.thread.flows.merging import Difference, Sides
 from shoal.kinds.thread.flows.mutations import Mutation
 from shoal.kinds.thread.handle.autosave import Autosave
@@ -74,6 +74,7 @@ from shoal.protocol.requests import (
     Damage,
     Durability,
     GivenUp,
+    Hit,
     LeaseState,
     LostDirectory,
     Member,
@@ -91,6 +92,7 @@ from shoal.protocol.requests import (
     Survivor,
     ThreadSummary,
     TrimReport,
+    WorkQueue,
 )
 from shoal.protocol.requests import Holder as BudgetHolder
 from shoal.schemas import Schema
@@ -151,6 +153,7 @@ __all__ = [
     "Flaw",
     "Found",
     "GivenUp",
+    "Hit",
     "Inbox",
     "Item",
     "ItemChange",
@@ -172,6 +175,7 @@ __all__ = [
     "Members",
     "MembersView",
     "Message",
+    "Moment",
     "Mutation",
     "NodeStatus",
     "Note",
@@ -225,6 +229,7 @@ __all__ = [
     "Verified",
     "Violation",
     "Why",
+    "WorkQueue",
     "Worklist",
     "WorklistItem",
     "WorklistProgress",

@@ -37,6 +37,7 @@ from shoal.protocol.requests import (
     Fenced,
     ListObjects,
     ListSpaces,
+    ListWork,
     Maintenance,
     MultiRead,
     ObjectKind,
@@ -158,6 +159,12 @@ def _of_listing(request: ListObjects) -> Iterator[Need]:
     yield Need(request.space, request.kind, "read")
 
 
+def _of_work(request: ListWork) -> Iterator[Need]:
+    """The leases of a space are told with its queues."""
+    yield Need(request.space, "thread", "read")
+    yield Need(request.space, "lease", "read")
+
+
 def _of_watch(request: Watch) -> Iterator[Need]:
     """A watch of all kinds needs the right to read all of them."""
     for kind in [request.kind] if request.kind is not None else request.kinds or KINDS:
@@ -178,6 +185,7 @@ _SPECIAL: dict[type[Request[Any]], Callable[[Any], Iterator[Need]]] = {
     Fenced: _of_fenced,
     RenewLeases: _of_terms,
     ListObjects: _of_listing,
+    ListWork: _of_work,
     Watch: _of_watch,
     ListSpaces: _of_nothing,
 }

@@ -194,6 +194,7 @@ def create_app(
     def metered(bookmark: Bookmark, /, *, bearer: Bearer | None = None) -> Session:
         session = open_session(bookmark)
         if bearer is not None:
+            session.bookmark.token = bearer.token.id
             session = Guarded(session, bearer, None if gate is None else gate.reads)
         return Metered(session, metrics, monotonic=monotonic)
 

@@ -50,16 +50,17 @@ BY_HAND: Mapping[str, tuple[str, ...]] = {
     "it starts a program": ("serve", "ui", "mcp", "demo"),
     _FILES: ("verify", "completion", "context", "token", "tls", "encryption"),
     _FOLLOWS: ("watch", "presence", "events", "lease show", "lease run", "worklist claim", "doc watch", "doc edit"),
-    _IDS: ("threads", "log", "show", "graph", "export", "branch", "rollback", "why", "audit", "resume"),
+    _IDS: ("threads", "log", "show", "graph", "export", "branch", "rollback", "why", "audit thread", "resume"),
     _STATES: ("save", "edit", "merge", "undo", "redo", "mutations", "diff"),
     "the answer is the document itself, and no field of a reply": ("doc get",),
     _SEVERAL: ("space", "subject", "items search", "items namespaces", "crew"),
-    _NODES: ("status", "cluster"),
+    _NODES: ("status", "cluster", "audit sign", "audit export", "audit verify"),
 }
 """The commands, and groups of these, that are no single request with a plain reply: by the reason."""
 
 _GROUPS = {
     **{kind: f"Look at the {kind}s that a space's agents share." for kind in KINDS},
+    "audit": "Show who did what, and prove that nothing was altered.",
     "doc": "Look at the documents that a space's agents share, and edit them.",
     "items": "Read and write memory items: values under namespaces and keys.",
     "worklist": "A thread's worklists: list items, add some, claim and complete them.",

@@ -22,7 +22,16 @@ from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_word
-from shoal.protocol.requests import Durability, ObjectKind, ThreadState, ThreadStatus, ThreadSummary
+from shoal.protocol.requests import (
+    Durability,
+    Hit,
+    HitPlace,
+    ObjectKind,
+    ThreadState,
+    ThreadStatus,
+    ThreadSummary,
+    WorkQueue,
+)
 from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
 from shoal.workflows.spaces import names
@@ -45,6 +54,7 @@ if TYPE_CHECKING:
     from shoal.kinds.register.handle import Register
     from shoal.kinds.schema.handle import Schemas
     from shoal.kinds.set.handle import SharedSet
+    from shoal.kinds.thread.flows.export import AuditKind, Moment
     from shoal.kinds.thread.handle.thread import Thread
     from shoal.kinds.worklist.handle.worklist import Worklist
     from shoal.workflows.spaces import SpaceDeleted
@@ -517,6 +527,47 @@ class Space:
             )
             for summary in page.items:
                 yield summary
+            after, more = page.cursor, page.more
+
+    async def work(self, prefix: str = "") -> AsyncIterator[WorkQueue]:
+        """The worklists and inboxes of the space's threads that hold or held something."""
+        after, more = "", True
+        while more:
+            page = await self._connection.read(requests.ListWork(self.name, prefix, after))
+            for queue in page.items:
+                yield queue
+            after, more = page.cursor, page.more
+
+    def audit(self, prefix: str = "", *, kind: AuditKind | None = None, by: str = "", text: str = "") -> AsyncIterator[Moment]:
+        """What was done in the space's threads, the newest first: of some hundred threads at a time, in byte order.
+
+        `kind`: "checkpoint", "step" or "event". `by`: only of this author. `text`: only with this text, in any case of letters.
+
+        Raises:
+            InvalidInput: there is no such kind.
+        """
+        from shoal.kinds.thread.flows.export import AuditKind, moments
+
+        if kind is not None:
+            check_word(kind, get_args(AuditKind), "a kind")
+        return moments(self._connection, requests.ReadSpaceAudit(self.name, prefix, kind or "", by, text))
+
+    async def search(self, text: str, prefix: str = "", *, place: HitPlace | None = None) -> AsyncIterator[Hit]:
+        """The places that have this text, in any case of letters: names of threads, labels, and the newest checkpoints' tags,
+        metadata and states. There is no index: a store with many threads is read page by page, as far as you iterate.
+
+        `place`: only a "name", "label", "tag", "metadata" or "state". Secret fields are left out.
+
+        Raises:
+            InvalidInput: the text is empty or too long, or there is no such place.
+        """
+        if place is not None:
+            check_word(place, get_args(HitPlace), "a place")
+        after, more = "", True
+        while more:
+            page = await self._connection.read(requests.Search(self.name, text, prefix, place or "", after))
+            for hit in page.items:
+                yield hit
             after, more = page.cursor, page.more
 
     async def _found(self, prefix: str, status: ThreadStatus | None, filter: Mapping[str, Any] | None) -> AsyncIterator[str]:

@@ -61,8 +61,16 @@ class Body(msgspec.Struct, array_like=True, frozen=True, gc=False):  # It refers
         return VersionVector((Origin(origin), sequence) for origin, sequence in self.context)
 
 
+class TokenBody(Body, array_like=True, frozen=True, gc=False):
+    """The content of an operation that was written under a token. Others lack the last field, and have no byte more."""
+
+    token: str = ""  # The token's id, by which it is revoked; never its secret.
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Body)
+_token_decoder = msgspec.msgpack.Decoder(TokenBody)
+_WITH_TOKEN = bytes([0x90 + len(TokenBody.__struct_fields__)])  # How its array begins.
 
 
 def encode(body: Body) -> bytes:
@@ -79,6 +87,20 @@ def decode(packed: bytes) -> Body:
     try:
         return _decoder.decode(packed)
     except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
+        raise InvalidValue(f"this is not an operation ({error}). Nothing was written.") from None
+
+
+def token_in(packed: bytes) -> str:
+    """The id of the token under which an encoded operation was written; empty: there was none.
+
+    Raises:
+        InvalidValue: these bytes are no operation.
+    """
+    if not packed.startswith(_WITH_TOKEN):
+        return ""
+    try:
+        return _token_decoder.decode(packed).token
+    except ValueError as error:
         raise InvalidValue(f"this is not an operation ({error}). Nothing was written.") from None
 
 

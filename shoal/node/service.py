@@ -48,8 +48,10 @@ from shoal.node.database import Database
 from shoal.node.handler import Contest, Flow
 from shoal.node.reads.cluster import ClusterReads, Listings, Readiness
 from shoal.node.reads.reads import Reads
+from shoal.node.reads.search import Searches
 from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.reads.summaries import Glances
+from shoal.node.reads.timeline import Timelines
 from shoal.node.replicas import Cluster, ReadRepair
 from shoal.node.session import ServiceSession
 from shoal.node.spaces.quotas import Quotas
@@ -139,7 +141,9 @@ class Service:
             **self._holding.answers,
             **about_itself.answers,
             **listings.answers,
-            **Glances(database, listings, now_ms=environment.now_ms, lease=self._holding.glimpsed).answers,
+            **Glances(database, listings, now_ms=environment.now_ms, leases=self._holding).answers,
+            **Timelines(database, listings, context.storage).answers,
+            **Searches(database, listings).answers,
             **presences.answers,
             **quotas.answers,
         }
@@ -196,7 +200,7 @@ class Service:
             alone = self._alone.answers.get(type(request))
             if alone is not None:
                 self._refuse_if_stopping()
-                self._located(request, key)
+                self._located(request, key, bookmark.token)
                 return await alone(request, bookmark, key, durability, stale=stale)
             return await self._write(request, bookmark, key, durability, stale=stale)
         assert isinstance(request, requests.Read)
@@ -220,7 +224,7 @@ class Service:
             raise InvalidInput(
                 f"durability must be one of {', '.join(_DURABILITIES)}; got {durability!r}. Nothing was written."
             )
-        located = self._holding.fenced(self._located(request, key), terms)
+        located = self._holding.fenced(self._located(request, key, bookmark.token), terms)
         if durability == "memory" and not _DURABLE.isdisjoint(map(type, located.writes)):
             durability = "local"
         if is_claimed := is_under_claim(located.writes):
@@ -289,7 +293,7 @@ class Service:
         """
         self._refuse_if_stopping()
         self.readiness.check(stale=False)
-        located = self._located(request, key)
+        located = self._located(request, key, bookmark.token)
         partition, is_copied = located.partition, durability != "local"
         if (not stale and not self._database.holds(partition, bookmark.vector(partition))) or is_under_claim(located.writes):
             return False
@@ -345,11 +349,11 @@ class Service:
         else:
             told(issued.reply)
 
-    def _located(self, request: AnyWrite, key: str | None) -> Located:
+    def _located(self, request: AnyWrite, key: str | None, token: str) -> Located:
         if key is not None:
             check_key("idempotency key", key)
         self._database.issuer.check(request)
-        return self._database.issuer.locate(request)
+        return self._database.issuer.locate(request, token)
 
     async def _issued(self, located: Located, key: str | None, terms: Sequence[requests.Term]) -> Issued:
         repair: ReadRepair | None = None

@@ -55,15 +55,17 @@ class Bookmark:
     """A mutable bookmark. `revision` increases whenever the bookmark grows.
 
     `now`: the time in seconds, by any clock that is never set; without it nothing is ever old.
+    `token`: the id of the token under which its consumer writes; empty: there is none. It goes wherever its writes go.
     """
 
-    __slots__ = ("_noted_s", "_now", "_vectors", "revision")
+    __slots__ = ("_noted_s", "_now", "_vectors", "revision", "token")
 
     def __init__(self, now: Callable[[], float] | None = None) -> None:
         self._vectors: dict[int, VersionVector] = {}
         self._now = now
         self._noted_s: dict[int, float] = {}  # By partition: when something of it was shown or written last.
         self.revision = 0
+        self.token = ""
 
     def __iter__(self) -> Iterator[tuple[int, VersionVector]]:
         return iter(sorted(self._vectors.items()))

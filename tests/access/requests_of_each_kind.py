@@ -30,6 +30,7 @@ NEEDS: dict[type[Any], tuple[str, str]] = {
     requests.Watch: ("*", "read"),
     requests.ListObjects: ("thread", "read"),
     requests.ListSpaces: ("*", "read"),
+    requests.ListWork: ("*", "read"),
 }
 """The family and action of requests that take them from their fields."""
 

@@ -208,3 +208,27 @@ def test_each_answer_with_content_is_declared_to_disclose_it() -> None:
         assert not holds or discloses(kind), f"{kind.__name__} answers {holds} of what is stored: declare discloses=True"
         looked += bool(holds)
     assert looked > 15
+
+
+async def test_what_was_done_names_its_token(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    made = mint.make("crew:read,write", author="planner")
+    async with shoal.connect(served.url, token=made.text) as store:
+        thread = store.space("crew").thread("a")
+        await thread.save({"n": 1})
+        await thread.journal.append("seen")
+        async with thread.lease(holder="w"):
+            await thread.save({"n": 2})
+        found = [each async for each in store.space("crew").audit()]
+        assert {each.kind for each in found} == {"checkpoint", "event"}
+        assert {each.token for each in found} == {made.token.id}
+        assert [each.token async for each in thread.timeline(text=made.token.id)] == [made.token.id] * len(found)
+
+
+async def test_work_takes_the_right_to_read_leases(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    async with shoal.connect(served.url, token=mint.make("crew:thread:read").text) as store:
+        with pytest.raises(Forbidden):
+            await anext(store.space("crew").work(), None)
+    async with shoal.connect(served.url, token=mint.make("crew:thread,lease:read").text) as store:
+        assert await anext(store.space("crew").work(), None) is None

@@ -91,6 +91,17 @@ export class Store {
  */
 /** @typedef {SummaryOptionsOwn & import('./transport.js').ReadOptions} SummaryOptions */
 
+/**
+ * @typedef {object} AuditOptionsOwn
+ * @property {'checkpoint' | 'event' | 'step'} [kind] All if left out.
+ * @property {string} [by] Only of this author.
+ * @property {string} [text] Only with this text, in any case of letters.
+ * @property {number} [sinceMs] Nothing older.
+ * @property {string} [after] The `cursor` of the page before.
+ * @property {number} [limit] At most so many; 100 if left out.
+ */
+/** @typedef {AuditOptionsOwn & import('./transport.js').ReadOptions} AuditOptions */
+
 /** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'lists' | 'budgets' | 'items' | 'schemas'} Family */
 
 export class Space {
@@ -192,6 +203,34 @@ export class Space {
    */
   summaries ({ state, text, author, tag, prefix, stuckAfterS, after, limit, ...read } = {}) {
     return this._transport.read(`/v1/spaces${path(this.name)}/summaries`, { state, text, author, tag, prefix, stuck_after_s: stuckAfterS, after, limit }, read)
+  }
+
+  /**
+   * A page of the worklists and inboxes of the space's threads; the first one also has the leases. While `more` is true, ask again with its `cursor` as `after`.
+   * @param {{ prefix?: string, after?: string, limit?: number } & import('./transport.js').ReadOptions} [options]
+   * @returns {Promise<Schemas['WorkView']>}
+   */
+  work ({ prefix, after, limit, ...read } = {}) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/work`, { prefix, after, limit }, read)
+  }
+
+  /**
+   * A page of what was done in the space's threads, the newest first. While `more` is true, ask again with its `cursor` as `after`.
+   * @param {{ prefix?: string } & AuditOptions} [options]
+   * @returns {Promise<Schemas['TimelineView']>}
+   */
+  audit ({ prefix, kind, by, text, sinceMs, after, limit, ...read } = {}) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/audit`, { prefix, kind, by, text, since_ms: sinceMs, after, limit }, read)
+  }
+
+  /**
+   * A page of the places that have a text, in any case of letters. While `more` is true, ask again with its `cursor` as `after`; it says how many threads were `looked` at.
+   * @param {string} text
+   * @param {{ prefix?: string, place?: 'name' | 'label' | 'tag' | 'metadata' | 'state', after?: string, limit?: number } & import('./transport.js').ReadOptions} [options]
+   * @returns {Promise<Schemas['HitsView']>}
+   */
+  search (text, { prefix, place, after, limit, ...read } = {}) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/search`, { text, prefix, place, after, limit }, read)
   }
 
   /**

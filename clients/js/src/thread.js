@@ -245,6 +245,15 @@ export class Thread {
     return this._transport.read(this._path.replace(/\/threads\/([^/]*)$/, '/leases/$1'), { thread: true }, options)
   }
 
+  /**
+   * A page of what was done in the thread, the newest first. While `more` is true, ask again with its `cursor` as `after`.
+   * @param {import('./store.js').AuditOptions} [options]
+   * @returns {Promise<Schemas['TimelineView']>}
+   */
+  timeline ({ kind, by, text, sinceMs, after, limit, ...read } = {}) {
+    return this._transport.read(`${this._path}/timeline`, { kind, by, text, since_ms: sinceMs, after, limit }, read)
+  }
+
   /** Checkpoints, steps and events in one order of time. @param {ReadOptions} [options] @returns {Promise<Schemas['AuditEntryView'][]>} */
   async audit (options) {
     return (await this._transport.read(`${this._path}/audit`, {}, options)).entries

@@ -1610,6 +1610,43 @@ export interface components {
             states?: boolean;
         };
         /**
+         * HitView
+         * @description A place that has the text.
+         */
+        HitView: {
+            /** @description Of that checkpoint. */
+            branch: string;
+            /** @description The checkpoint in which it was found, or which has the label. */
+            checkpoint: string;
+            /** @description The text with what is around it. */
+            excerpt: string;
+            /** @description In the state or the metadata, a JSON pointer; else empty. */
+            path: string;
+            /**
+             * @description The place in its order.
+             * @enum {unknown}
+             */
+            place: "label" | "metadata" | "name" | "state" | "tag";
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
+         * HitsView
+         * @description A page of hits.
+         */
+        HitsView: {
+            /** @description Ask again with after=cursor; empty if there are no more. */
+            cursor: string;
+            /** @description Items, in order. */
+            hits: components["schemas"]["HitView"][];
+            /** @description Threads that were looked at for this page. */
+            looked: number;
+            /** @description Whether there may be more hits: ask again with `after`. */
+            more: boolean;
+            /** @description Channels that were left out, because they are larger than 256 KiB. */
+            skipped: number;
+        };
+        /**
          * HolderView
          * @description An opening of a node that has rights.
          */
@@ -2161,6 +2198,20 @@ export interface components {
              * @enum {unknown}
              */
             status?: "" | "done" | "failed" | "paused" | "running" | "waiting";
+        };
+        /**
+         * ListWorkQuery
+         * @description List the queues of a space's threads that hold or held something, in byte order, and the leases that are held.
+         */
+        ListWorkQuery: {
+            /** @description The `cursor` of the previous page. */
+            after?: string;
+            /** @description Queues. Default: `500`. */
+            limit?: number;
+            /** @description Of the threads' names. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
         };
         /**
          * LoadCheckpointsCheckpointQuery
@@ -3574,6 +3625,33 @@ export interface components {
             stale?: boolean;
         };
         /**
+         * ReadSpaceAuditQuery
+         * @description Read what was done in the threads of a space, the newest first.
+         *
+         *     Threads are taken in groups of some hundred, in byte order: entries are in the order of time within a group.
+         */
+        ReadSpaceAuditQuery: {
+            /** @description The `cursor` of the previous page. */
+            after?: string;
+            /** @description Only of this author. */
+            by?: string;
+            /**
+             * @description Empty for all.
+             * @enum {unknown}
+             */
+            kind?: "" | "checkpoint" | "event" | "step";
+            /** @description The maximal number of results. Default: `100`. */
+            limit?: number;
+            /** @description Of the threads' names. */
+            prefix?: string;
+            /** @description Nothing older. Default: `0`. */
+            since_ms?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /** @description Only with this text, in any case of letters. */
+            text?: string;
+        };
+        /**
          * ReadStatusOp
          * @description Read a thread's status. If it was never set, the thread is running.
          */
@@ -3604,6 +3682,31 @@ export interface components {
             open?: boolean;
             /** @description A thread's name. */
             thread: string;
+        };
+        /**
+         * ReadTimelineQuery
+         * @description Read checkpoints, steps and events of a thread in one order of time, the newest first.
+         *
+         *     Approvals, rollbacks, decisions on steps, and releases of its lease by others are events.
+         */
+        ReadTimelineQuery: {
+            /** @description The `cursor` of the previous page. */
+            after?: string;
+            /** @description Only of this author. */
+            by?: string;
+            /**
+             * @description Empty for all.
+             * @enum {unknown}
+             */
+            kind?: "" | "checkpoint" | "event" | "step";
+            /** @description The maximal number of results. Default: `100`. */
+            limit?: number;
+            /** @description Nothing older. Default: `0`. */
+            since_ms?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /** @description Only with this text, in any case of letters. */
+            text?: string;
         };
         /**
          * ReadView
@@ -4133,6 +4236,29 @@ export interface components {
             item_rows: number;
         };
         /**
+         * SearchQuery
+         * @description Find a text in any case of letters: in the names of threads, their labels, and the newest checkpoints of their branches.
+         *
+         *     Secret fields are left out, whoever asks. Threads come in byte order, with one hit for each place that has the text.
+         */
+        SearchQuery: {
+            /** @description The `cursor` of the previous page. */
+            after?: string;
+            /** @description The maximal number of results. Default: `50`. */
+            limit?: number;
+            /**
+             * @description Only there; empty for all.
+             * @enum {unknown}
+             */
+            place?: "" | "label" | "metadata" | "name" | "state" | "tag";
+            /** @description Of the threads' names. */
+            prefix?: string;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /** @description At least one character. */
+            text?: string;
+        };
+        /**
          * SeatView
          * @description A node that takes part, as the serving node sees it.
          */
@@ -4640,6 +4766,68 @@ export interface components {
             tags: string[];
         };
         /**
+         * TimelineEntryView
+         * @description Something that was done in a thread.
+         */
+        TimelineEntryView: {
+            /** @description Its author; of a step, the holder of its last attempt. Empty: nobody was named. */
+            by: string;
+            /** @description Channels that differ from the first parent's; at most 64. */
+            changed: string[];
+            /** @description A checkpoint's metadata, an event's value, a step's result or error; nil if it is large, or erased. */
+            data: unknown;
+            /** @description When the step ended; 0: it has not. */
+            ended_ms: number;
+            /** @description Whether the value of the event was erased. */
+            erased: boolean;
+            /** @description Of the checkpoint or the event; the key of the step. */
+            id: string;
+            /**
+             * @description The kind.
+             * @enum {unknown}
+             */
+            kind: "checkpoint" | "event" | "step";
+            /** @description Of the checkpoint. */
+            label: string;
+            /** @description Of the checkpoint. */
+            parents: string[];
+            /**
+             * @description Of a step.
+             * @enum {unknown}
+             */
+            state: "" | "abandoned" | "done" | "failed" | "open" | "ready";
+            /** @description The branch that a checkpoint was saved on, the kind of an event, or the name of a step. */
+            text: string;
+            /** @description A thread's name. */
+            thread: string;
+            /** @description The id of the token under which it was written; empty: there was none, or its operation has left the log. */
+            token: string;
+            /** @description When, by the clock of the node that wrote it. */
+            wall_ms: number;
+            /** @description False: the data is too large to be shown here. */
+            whole: boolean;
+        };
+        /**
+         * TimelineView
+         * @description A page of what was done.
+         */
+        TimelineView: {
+            /** @description Whether there are threads that come after these: the next pages show what was done in them. */
+            beyond: boolean;
+            /** @description Ask again with after=cursor; empty if there are no more. */
+            cursor: string;
+            /** @description Items, in order. */
+            entries: components["schemas"]["TimelineEntryView"][];
+            /** @description The fencing number of that lease. */
+            fence: number;
+            /** @description Of one thread: the holder that it was last under the lease of, as the thread says; empty: none now. */
+            holder: string;
+            /** @description Whether there may be more: ask again with `after`. */
+            more: boolean;
+            /** @description Threads that were looked at. */
+            threads: number;
+        };
+        /**
          * TrimBody
          * @description Trim a journal's old events.
          *
@@ -4831,6 +5019,42 @@ export interface components {
             summary: string;
             /** @description The version of Shoal that this node runs. */
             version: string;
+        };
+        /**
+         * WorkQueueView
+         * @description A worklist or an inbox, and the number of its entries.
+         */
+        WorkQueueView: {
+            /** @description Given up after the last attempt. */
+            dead: number;
+            /** @description How many entries are finished. */
+            finished: number;
+            /** @description How many entries wait. */
+            pending: number;
+            /** @description A thread's name. */
+            thread: string;
+            /** @description Empty: it is the inbox. */
+            worklist: string;
+        };
+        /**
+         * WorkView
+         * @description A page of the work of a space.
+         */
+        WorkView: {
+            /** @description Ask again with after=cursor; empty if there are no more. */
+            cursor: string;
+            /** @description Of the first page: as this node was told last; at most 1,000. */
+            leases: components["schemas"]["LeaseStateView"][];
+            /** @description Threads that were looked at. */
+            looked: number;
+            /** @description Whether there may be more queues: ask again with `after`. */
+            more: boolean;
+            /** @description Whether there are more than that. */
+            more_leases: boolean;
+            /** @description The node's clock, by which leases end. */
+            now_ms: number;
+            /** @description Items, in order. */
+            queues: components["schemas"]["WorkQueueView"][];
         };
         /**
          * WorklistView

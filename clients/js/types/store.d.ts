@@ -44,6 +44,16 @@ export class Store {
  * @property {number} [limit] At most so many; 100 if left out.
  */
 /** @typedef {SummaryOptionsOwn & import('./transport.js').ReadOptions} SummaryOptions */
+/**
+ * @typedef {object} AuditOptionsOwn
+ * @property {'checkpoint' | 'event' | 'step'} [kind] All if left out.
+ * @property {string} [by] Only of this author.
+ * @property {string} [text] Only with this text, in any case of letters.
+ * @property {number} [sinceMs] Nothing older.
+ * @property {string} [after] The `cursor` of the page before.
+ * @property {number} [limit] At most so many; 100 if left out.
+ */
+/** @typedef {AuditOptionsOwn & import('./transport.js').ReadOptions} AuditOptions */
 /** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'lists' | 'budgets' | 'items' | 'schemas'} Family */
 export class Space {
     /** @param {Transport} transport @param {string} name */
@@ -98,6 +108,36 @@ export class Space {
      */
     summaries({ state, text, author, tag, prefix, stuckAfterS, after, limit, ...read }?: SummaryOptions): Promise<Schemas["SummariesView"]>;
     /**
+     * A page of the worklists and inboxes of the space's threads; the first one also has the leases. While `more` is true, ask again with its `cursor` as `after`.
+     * @param {{ prefix?: string, after?: string, limit?: number } & import('./transport.js').ReadOptions} [options]
+     * @returns {Promise<Schemas['WorkView']>}
+     */
+    work({ prefix, after, limit, ...read }?: {
+        prefix?: string;
+        after?: string;
+        limit?: number;
+    } & import("./transport.js").ReadOptions): Promise<Schemas["WorkView"]>;
+    /**
+     * A page of what was done in the space's threads, the newest first. While `more` is true, ask again with its `cursor` as `after`.
+     * @param {{ prefix?: string } & AuditOptions} [options]
+     * @returns {Promise<Schemas['TimelineView']>}
+     */
+    audit({ prefix, kind, by, text, sinceMs, after, limit, ...read }?: {
+        prefix?: string;
+    } & AuditOptions): Promise<Schemas["TimelineView"]>;
+    /**
+     * A page of the places that have a text, in any case of letters. While `more` is true, ask again with its `cursor` as `after`; it says how many threads were `looked` at.
+     * @param {string} text
+     * @param {{ prefix?: string, place?: 'name' | 'label' | 'tag' | 'metadata' | 'state', after?: string, limit?: number } & import('./transport.js').ReadOptions} [options]
+     * @returns {Promise<Schemas['HitsView']>}
+     */
+    search(text: string, { prefix, place, after, limit, ...read }?: {
+        prefix?: string;
+        place?: "name" | "label" | "tag" | "metadata" | "state";
+        after?: string;
+        limit?: number;
+    } & import("./transport.js").ReadOptions): Promise<Schemas["HitsView"]>;
+    /**
      * Each durable change in the space, once, also if the node goes away. Use `for await`.
      * @param {import('./watch.js').WatchOptions} [options]
      */
@@ -150,6 +190,33 @@ export type SummaryOptionsOwn = {
     limit?: number | undefined;
 };
 export type SummaryOptions = SummaryOptionsOwn & import("./transport.js").ReadOptions;
+export type AuditOptionsOwn = {
+    /**
+     * All if left out.
+     */
+    kind?: "event" | "step" | "checkpoint" | undefined;
+    /**
+     * Only of this author.
+     */
+    by?: string | undefined;
+    /**
+     * Only with this text, in any case of letters.
+     */
+    text?: string | undefined;
+    /**
+     * Nothing older.
+     */
+    sinceMs?: number | undefined;
+    /**
+     * The `cursor` of the page before.
+     */
+    after?: string | undefined;
+    /**
+     * At most so many; 100 if left out.
+     */
+    limit?: number | undefined;
+};
+export type AuditOptions = AuditOptionsOwn & import("./transport.js").ReadOptions;
 export type Family = "threads" | "documents" | "counters" | "registers" | "maps" | "sets" | "lists" | "budgets" | "items" | "schemas";
 import { Transport } from './transport.js';
 import { Thread } from './thread.js';

@@ -186,6 +186,12 @@ export class Thread {
     } & WriteOptions): Promise<Schemas["StepView"]>;
     /** Who drives the thread: the holder of its lease. @param {ReadOptions} [options] @returns {Promise<Schemas['LeaseStateView']>} */
     lease(options?: ReadOptions): Promise<Schemas["LeaseStateView"]>;
+    /**
+     * A page of what was done in the thread, the newest first. While `more` is true, ask again with its `cursor` as `after`.
+     * @param {import('./store.js').AuditOptions} [options]
+     * @returns {Promise<Schemas['TimelineView']>}
+     */
+    timeline({ kind, by, text, sinceMs, after, limit, ...read }?: import("./store.js").AuditOptions): Promise<Schemas["TimelineView"]>;
     /** Checkpoints, steps and events in one order of time. @param {ReadOptions} [options] @returns {Promise<Schemas['AuditEntryView'][]>} */
     audit(options?: ReadOptions): Promise<Schemas["AuditEntryView"][]>;
     /**

@@ -11,6 +11,7 @@ import typer
 from msgspec import structs
 
 from shoal.cli.command import Run, Work, in_store
+from shoal.cli.derived import group_of
 from shoal.cli.execution import FAILED, execute
 from shoal.cli.finding import SHORT, check_thread
 from shoal.cli.options import PANEL, ThreadName
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
-    group = typer.Typer(no_args_is_help=True, help="Show who did what, and prove that nothing was altered.")
+    group = group_of("audit")
     group.command(name="thread")(timeline)
     for command in (sign, export, verify):
         group.command()(command)

@@ -1,13 +1,14 @@
-"""Threads at a glance: a page of summaries, each with a state and the reason for it as a sentence.
+"""Threads at a glance, each with a state and the reason for it as a sentence; and the work of a space: its queues and leases.
 
 Law: a page looks at `LISTING_SCAN_MAX` threads at most, a few in each step, and ends before `SUMMARIES_BYTES_MAX` bytes, but
-for its first summary.
+for its first element.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from typing import Protocol
 
 import msgspec
 
@@ -16,6 +17,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, InvalidValue, StoreCorrupt
 from shoal.kinds.step import state as status
 from shoal.kinds.thread.state import dag, ownership
+from shoal.kinds.worklist import state as queues
 from shoal.names import check_name
 from shoal.node.catalog import STATUS_CODES
 from shoal.node.database import Database
@@ -25,7 +27,17 @@ from shoal.node.reads.cluster import LISTING_SCAN_MAX, Listings
 from shoal.node.target import Target
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import LeaseState, ListSummaries, OpenStep, Summaries, ThreadState, ThreadSummary
+from shoal.protocol.requests import (
+    LeaseState,
+    ListSummaries,
+    ListWork,
+    OpenStep,
+    Summaries,
+    ThreadState,
+    ThreadSummary,
+    Work,
+    WorkQueue,
+)
 from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
@@ -35,6 +47,9 @@ TOTAL_MAX = 1000  # Threads of one status that are counted.
 
 _SOURCES = {"stuck": ("failed", "running"), "waits": ("waiting", "paused")}
 """The statuses of threads that may be in a state, which the catalog finds without looking at others."""
+LEASES_MAX = 1000  # Of a space that are told with its work.
+
+_QUEUE_BYTES = 100  # The names of a queue's fields in JSON.
 _TEXT_CHARS_MAX = 300  # Of a text that a person wrote, in a summary.
 _METADATA_BYTES_MAX = 16 * 1024  # Of a checkpoint whose tags are shown.
 _TAGS_MAX, _BRANCHES_MAX, _STEPS_SHOWN, _STEPS_COUNTED = 16, 32, 3, 100
@@ -42,22 +57,55 @@ _FIELDS_BYTES = 500  # The names of a summary's fields in JSON.
 _encoder = msgspec.msgpack.Encoder()
 
 
-class Glances:
-    """Answers `ListSummaries`. `lease` says what this node knows of a thread's lease, without asking others; None: nothing."""
+class Leases(Protocol):
+    """The leases that this node knows."""
 
-    def __init__(
-        self,
-        database: Database,
-        listings: Listings,
-        *,
-        now_ms: Callable[[], int],
-        lease: Callable[[str, str], LeaseState | None],
-    ) -> None:
+    def glimpsed(self, space: str, thread: str) -> LeaseState | None:
+        """The lease of a thread, as this node was told last, without asking others; None: it was told nothing."""
+        ...
+
+    async def known(self, space: str) -> list[LeaseState]:
+        """The leases of a space that are held, as this node was told last; it asks only for what it was never told."""
+        ...
+
+
+class Glances:
+    """Answers `ListSummaries` and `ListWork`."""
+
+    def __init__(self, database: Database, listings: Listings, *, now_ms: Callable[[], int], leases: Leases) -> None:
         self._database = database
         self._listings = listings
         self._now_ms = now_ms
-        self._lease = lease
-        self.answers: Answers = {ListSummaries: self._summaries}
+        self._leases = leases
+        self.answers: Answers = {ListSummaries: self._summaries, ListWork: self._work}
+
+    async def _work(self, request: ListWork, bookmark: Bookmark) -> Work:
+        check_name("space", request.space)
+        await self._listings.reach_all(bookmark)
+        seen: list[str] = []
+        items, cursor = await in_turns(self._queues(request, seen))
+        leases = [] if request.after else await self._leases.known(request.space)
+        await self._listings.show(request.space, seen, bookmark)
+        return Work(items, cursor, len(seen), leases[:LEASES_MAX], len(leases) > LEASES_MAX, self._now_ms())
+
+    def _queues(self, request: ListWork, seen: list[str]) -> Steps[tuple[list[WorkQueue], str]]:
+        """The queues of a page, whole threads of them, and the thread after which the next page begins."""
+        names = self._database.catalog.names(
+            request.space, Kind.THREAD, prefix=request.prefix, after=request.after or None, limit=LISTING_SCAN_MAX + 1
+        )
+        items: list[WorkQueue] = []
+        size = 0
+        for name in names[:LISTING_SCAN_MAX]:
+            found = list(_queues_of(name, self._database.document(Target(Kind.THREAD, request.space, name)).rows))
+            size += sum(len(_encoder.encode(each)) + _QUEUE_BYTES for each in found)
+            is_full = len(items) + len(found) > self._listings.limit(request.limit) or size > SUMMARIES_BYTES_MAX
+            if items and is_full:
+                return items, seen[-1]
+            seen.append(name)
+            items += found
+            if len(seen) % SUMMARIES_STEP == 0:
+                yield
+        return items, seen[-1] if len(names) > LISTING_SCAN_MAX else ""
 
     async def _summaries(self, request: ListSummaries, bookmark: Bookmark) -> Summaries:
         check_name("space", request.space)
@@ -73,7 +121,7 @@ class Glances:
         """A page, and the place after which the next one begins. `seen` gets the names of the threads that were looked at."""
         items: list[ThreadSummary] = []
         size, last = 0, ""
-        judging = _Judging(request, self._now_ms(), self._lease)
+        judging = _Judging(request, self._now_ms(), self._leases.glimpsed)
         for place, name in self._candidates(request):
             if len(seen) == LISTING_SCAN_MAX:
                 return items, last
@@ -239,6 +287,15 @@ class _Judging:
         texts = (summary.name, summary.says, summary.asks, summary.label, summary.author, summary.by, summary.driver)
         named = (text for step in summary.steps for text in (step.name, step.key, step.holder))
         return any(self._text in text.casefold() for text in (*texts, *summary.tags, *named))
+
+
+def _queues_of(thread: str, rows: Rows) -> Iterator[WorkQueue]:
+    """The queues of a thread that hold or held something."""
+    waiting = queues.counts(rows, queues.INBOX)
+    if waiting != queues.Counts():
+        yield WorkQueue(thread, "", *waiting)
+    for name, counts in queues.worklists(rows):
+        yield WorkQueue(thread, name, *counts)
 
 
 def _open_step(rows: Rows, key: str) -> OpenStep:

@@ -69,6 +69,7 @@ class Located(Struct, frozen=True):
     fences: Mapping[Target, int] = {}  # The fencing numbers of the leases under which it is made.
     ended: Mapping[Target, int] = {}  # Of threads whose lease is known to be over: its fencing number.
     unclaimed: frozenset[bytes] = frozenset()  # The ids of entries of which it is known that nobody has claimed them.
+    token: str = ""  # The id of the token under which it is made; empty: nobody asked for one.
 
 
 class Logged(Struct, frozen=True):
@@ -188,8 +189,8 @@ class Issuer:
             raise Unsupported(f"this node does not know {type(request).__name__}. Nothing was written.")
         check(request)
 
-    def locate(self, request: requests.AnyWrite) -> Located:
-        """Find the objects and the partition of a checked request.
+    def locate(self, request: requests.AnyWrite, token: str = "") -> Located:
+        """Find the objects and the partition of a checked request, which is made under the token of this id.
 
         Raises:
             SpansPartitions: a batch is empty, or its objects are in several partitions.
@@ -197,9 +198,9 @@ class Issuer:
         """
         if type(request) is requests.Batch:
             targets = [target_of(write) for write in request.writes]
-            return Located(request, request.writes, targets, self._partition_of(targets))
+            return Located(request, request.writes, targets, self._partition_of(targets), token=token)
         target = target_of(request)
-        return Located(request, (request,), (target,), target.partition)
+        return Located(request, (request,), (target,), target.partition, token=token)
 
     def issue(self, located: Located, key: str | None) -> Issued:
         """Decide, apply and write a request as one operation, not yet durable. A repeated key gets its stored reply.
@@ -430,7 +431,10 @@ class Issuer:
         context = partition.vector.context_of(dot.origin)
         receipt = b"" if key is None else idempotency.pack(writing.located.request, reply)
         payload = mutation.encode(decision.mutations)
-        body = operation.encode(operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt))
+        told = operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt)
+        if token := writing.located.token:
+            told = operation.TokenBody(stamp.hlc, stamp.wall_ms, context, key, payload, receipt, token=token)
+        body = operation.encode(told)
         before = partition.tip(dot.origin)
         chain = operation.chain(before.chain, partition.number, dot, body)
         tip = before.after(dot.sequence, stamp.hlc, chain, body)

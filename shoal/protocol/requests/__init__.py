@@ -35,6 +35,7 @@ from shoal.protocol.requests.batches import *
 from shoal.protocol.requests.fenced import *
 from shoal.protocol.requests.membership import *
 from shoal.protocol.requests.multireads import *
+from shoal.protocol.requests.overviews import *
 from shoal.protocol.requests.status import *
 from shoal.protocol.requests.subscriptions import *
 from shoal.protocol.requests.unions import *

@@ -1,4 +1,4 @@
-"""Threads at a glance: their states and reasons, filters, pages, and what a page costs."""
+"""Threads at a glance, and the work of a space: their states and reasons, filters, pages, and what a page costs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from shoal import Thread
 from shoal.errors import InvalidInput, InvalidName
-from shoal.protocol.requests import AcquireLease, ListSummaries, Summaries, ThreadSummary
+from shoal.protocol.requests import AcquireLease, ListSummaries, ListWork, Summaries, ThreadSummary, Work
 from tests.node.conftest import Bench, Opener
 
 
@@ -157,3 +157,35 @@ async def test_python_and_http_show_the_same(bench: Bench) -> None:
     assert [each.name async for each in bench.space.summaries(state="stuck", stuck_after=0)] == ["failed", "steps"]
     with pytest.raises(InvalidInput):
         await anext(bench.space.summaries(state="sad"))  # type: ignore[arg-type]
+
+
+async def work(bench: Bench, **fields: Any) -> Work:
+    return await bench.node.session().call(ListWork("crew", **fields))
+
+
+async def test_work_has_queues_and_leases_in_one_answer(bench: Bench) -> None:
+    await bench.space.thread("idle").save({})
+    await bench.space.thread("jobs").worklist("pages").add(["a", "b"])
+    await bench.space.thread("asked").inbox.send("hello")
+    await bench.node.session().call(AcquireLease("crew", "deploy", 5000, "worker-2"))
+    found = await work(bench)
+    assert [(each.thread, each.worklist, each.pending) for each in found.items] == [("asked", "", 1), ("jobs", "pages", 2)]
+    assert [(each.lease, each.holder) for each in found.leases] == [("deploy", "worker-2")]
+    assert (found.looked, found.more) == (3, False)
+    assert [each.thread async for each in bench.space.work()] == ["asked", "jobs"]
+
+
+async def test_pages_of_work_show_each_queue_once(open_bench: Opener) -> None:
+    bench = open_bench(listing_scan_max=4, summaries_step=3)
+    for number in range(11):
+        for name in ("first", "second"):
+            await bench.space.thread(f"t{number:02}").worklist(name).add(["a"])
+    found, after = [], ""
+    while True:
+        one = await work(bench, limit=3, after=after)
+        assert one.looked <= 4
+        found += [(each.thread, each.worklist) for each in one.items]
+        if not one.more:
+            break
+        after = one.cursor
+    assert found == [(f"t{number:02}", name) for number in range(11) for name in ("first", "second")]

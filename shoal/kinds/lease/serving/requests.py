@@ -156,6 +156,10 @@ class LeaseRequests:
         """The lease of a thread, as this node was told last, without asking others; None: it was told nothing."""
         return self._leases.glimpsed(space, thread)
 
+    async def known(self, space: str) -> list[LeaseState]:
+        """The leases of a space that are held, as this node was told last; it asks only for what it was never told."""
+        return await self._leases.known(space)
+
     async def written(
         self, request: Fenced, bookmark: Bookmark, key: str | None, durability: Durability, *, stale: bool
     ) -> FencedReply:

@@ -21,13 +21,16 @@ from datetime import datetime
 from graphlib import TopologicalSorter
 from typing import Any, Literal, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from shoal import values
 from shoal.kinds.journal.flows import Event, events
 from shoal.kinds.step.flows import StepRecord, steps
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints, is_id
+from shoal.protocol import requests
 from shoal.version import __version__
 from shoal.workflows.connection import Connection
+from shoal.workflows.moments import moment
 from shoal.workflows.spaces import check_exists, names
 
 T = TypeVar("T")
@@ -115,6 +118,52 @@ def _with_known(entries: list[AuditEntry]) -> Iterator[AuditEntry]:
     for entry in entries:
         yield AuditEntry(entry.time, entry.kind, entry.text, entry.by, known, entry.id, entry.data)
         known = entry.id if entry.kind == "checkpoint" else known
+
+
+class Moment(Struct, frozen=True):
+    """Something that was done in a thread."""
+
+    time: datetime
+    thread: str
+    kind: AuditKind
+    id: str  # The id of the checkpoint or the event, or the key of the step.
+    text: str  # The branch that a checkpoint was saved on, the kind of an event, or the name of a step.
+    by: str  # Of a step, the holder of its last attempt; empty if nobody was named.
+    token: str  # The id of the token under which it was written; empty: there was none, or its operation has left the log.
+    state: str  # Of a step, as in its record; else empty.
+    ended: datetime | None  # Of a step.
+    label: str  # Of a checkpoint.
+    parents: list[str]  # Of a checkpoint.
+    changed: list[str]  # Channels of a checkpoint that differ from its first parent's.
+    data: Any  # A checkpoint's metadata, an event's value, or a step's result or error; None if it is large, or erased.
+    whole: bool  # False: the data is too large to be told here.
+    erased: bool  # Whether the value of the event was erased.
+
+
+async def moments(connection: Connection, request: requests.ReadTimeline | requests.ReadSpaceAudit) -> AsyncIterator[Moment]:
+    """What was done, page by page, the newest first."""
+    more = True
+    while more:
+        page = await connection.read(request)
+        for entry in page.items:
+            yield Moment(
+                moment(entry.wall_ms),
+                entry.thread,
+                entry.kind,
+                entry.id,
+                entry.text,
+                entry.by,
+                entry.token,
+                entry.state,
+                moment(entry.ended_ms) if entry.ended_ms else None,
+                entry.label,
+                entry.parents,
+                entry.changed,
+                values.decode(entry.data),
+                entry.whole,
+                entry.erased,
+            )
+        request, more = structs.replace(request, after=page.cursor), page.more
 
 
 FORMAT = 1

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
 from msgspec import Struct
 
@@ -31,13 +31,14 @@ from shoal.kinds.journal.flows import Event, shown_event
 from shoal.kinds.thread.flows import merging as merges
 from shoal.kinds.thread.flows import mutations as undo
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, shown_checkpoint
-from shoal.kinds.thread.flows.export import AuditEntry, audit
+from shoal.kinds.thread.flows.export import AuditEntry, AuditKind, Moment, audit, moments
 from shoal.kinds.thread.flows.merging import Difference, Resolver, Sides, difference
 from shoal.kinds.thread.flows.mutations import Mutation, mutations
 from shoal.kinds.thread.handle.checkout import Checkout
 from shoal.kinds.thread.handle.declared import Declared, Violation
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import Damage, Durability
 from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
@@ -139,6 +140,19 @@ class ThreadHistory:
         Checkpoints are those that lead to a head, to a labelled one, or to one that a rollback left behind.
         """
         return await audit(self._checkout)
+
+    def timeline(self, *, kind: AuditKind | None = None, by: str = "", text: str = "") -> AsyncIterator[Moment]:
+        """What was done in the thread, the newest first, page by page: checkpoints, steps and events in one order of time.
+
+        `kind`: "checkpoint", "step" or "event". `by`: only of this author. `text`: only with this text, in any case of letters.
+
+        Raises:
+            InvalidInput: there is no such kind.
+        """
+        if kind is not None:
+            check_word(kind, get_args(AuditKind), "a kind")
+        checkout = self._checkout
+        return moments(checkout.connection, requests.ReadTimeline(checkout.space, checkout.thread, kind or "", by, text))
 
     async def prune(
         self,

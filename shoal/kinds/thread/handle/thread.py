@@ -92,6 +92,7 @@ class Thread:
     undo = of_part("_history", ThreadHistory.undo)
     redo = of_part("_history", ThreadHistory.redo)
     audit = of_part("_history", ThreadHistory.audit)
+    timeline = of_part("_history", ThreadHistory.timeline)
     prune = of_part("_history", ThreadHistory.prune)
     delete = of_part("_history", ThreadHistory.delete)
     verify = of_part("_inspection", ThreadInspection.verify)

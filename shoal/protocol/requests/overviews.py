@@ -1,0 +1,225 @@
+"""A space at a glance, for people: the work in it, what was done in its threads, and what a text is found in.
+
+Each answer is a page of bounded size, made by looking at a bounded number of objects: it may be empty although there are more.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Struct, field
+
+from shoal.kinds.lease.requests import LeaseState
+from shoal.protocol.base import Read, Reply
+from shoal.protocol.declared import Cli, Cursor, Http, Named, Natural, Positive, Value, operation
+
+__all__ = [
+    "Hit",
+    "HitPlace",
+    "Hits",
+    "ListWork",
+    "ReadSpaceAudit",
+    "ReadTimeline",
+    "Search",
+    "Timeline",
+    "TimelineEntry",
+    "TimelineKind",
+    "Work",
+    "WorkQueue",
+]
+
+
+@operation(
+    family="thread",
+    http=Http("GET", "/work", "Worklists, inboxes and leases of a space, in one answer"),
+    cli=Cli(
+        "work",
+        "shoal work --url http://n1:7400 --space crew",
+        help="List the worklists and inboxes of a space's threads.",
+        rows="items",
+        columns=("thread", "worklist", "pending", "finished", "dead"),
+    ),
+)
+class ListWork(Read["Work"], array_like=True, frozen=True, tag="list-work"):
+    """List the queues of a space's threads that hold or held something, in byte order, and the leases that are held."""
+
+    space: str
+    prefix: str = ""  # Of the threads' names.
+    after: str = ""  # The `cursor` of the previous page.
+    limit: Positive = 500  # Queues.
+
+
+class WorkQueue(Struct, array_like=True, frozen=True):
+    """A worklist or an inbox, and the number of its entries."""
+
+    thread: str
+    worklist: str  # Empty: it is the inbox.
+    pending: int
+    finished: int
+    dead: int  # Given up after the last attempt.
+
+
+class Work(Reply, array_like=True, frozen=True, tag="work"):
+    """A page of the work of a space."""
+
+    items: Annotated[list[WorkQueue], Named("queues")]
+    cursor: str  # Ask again with after=cursor; empty if there are no more.
+    looked: int  # Threads that were looked at.
+    leases: list[LeaseState] = field(default_factory=list)  # Of the first page: as this node was told last; at most 1,000.
+    more_leases: bool = False  # Whether there are more than that.
+    now_ms: int = 0  # The node's clock, by which leases end.
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be more queues: ask again with `after`."""
+        return bool(self.cursor)
+
+
+TimelineKind = Literal["checkpoint", "event", "step"]
+
+
+@operation(
+    family="thread",
+    http=Http("GET", "/threads/{thread}/timeline", "What was done in a thread, the newest first"),
+    cli=Cli(
+        "audit timeline",
+        "shoal audit timeline researcher-1 --url http://n1:7400 --space crew",
+        help="Show what was done in a thread, the newest first.",
+        rows="items",
+        columns=("wall_ms", "kind", "text", "by", "id"),
+        hides=("since_ms",),
+        known=True,
+    ),
+)
+class ReadTimeline(Read["Timeline"], array_like=True, frozen=True, tag="read-timeline"):
+    """Read checkpoints, steps and events of a thread in one order of time, the newest first.
+
+    Approvals, rollbacks, decisions on steps, and releases of its lease by others are events.
+    """
+
+    space: str
+    thread: str
+    kind: Literal["", "checkpoint", "event", "step"] = ""  # Empty for all.
+    by: str = ""  # Only of this author.
+    text: str = ""  # Only with this text, in any case of letters.
+    since_ms: Natural = 0  # Nothing older.
+    after: Cursor = b""  # The `cursor` of the previous page.
+    limit: Positive = 100
+
+
+@operation(
+    family="thread",
+    http=Http("GET", "/audit", "What was done in the threads of a space, the newest first"),
+    cli=Cli(
+        "audit space",
+        "shoal audit space --by ana --url http://n1:7400 --space crew",
+        help="Show what was done in the threads of a space, the newest first.",
+        rows="items",
+        columns=("wall_ms", "thread", "kind", "text", "by", "token"),
+        hides=("since_ms",),
+    ),
+)
+class ReadSpaceAudit(Read["Timeline"], array_like=True, frozen=True, tag="read-space-audit"):
+    """Read what was done in the threads of a space, the newest first.
+
+    Threads are taken in groups of some hundred, in byte order: entries are in the order of time within a group.
+    """
+
+    space: str
+    prefix: str = ""  # Of the threads' names.
+    kind: Literal["", "checkpoint", "event", "step"] = ""  # Empty for all.
+    by: str = ""  # Only of this author.
+    text: str = ""  # Only with this text, in any case of letters.
+    since_ms: Natural = 0  # Nothing older.
+    after: Cursor = b""  # The `cursor` of the previous page.
+    limit: Positive = 100
+
+
+class TimelineEntry(Struct, array_like=True, frozen=True):
+    """Something that was done in a thread."""
+
+    thread: str
+    kind: TimelineKind
+    wall_ms: int  # When, by the clock of the node that wrote it.
+    id: str  # Of the checkpoint or the event; the key of the step.
+    text: str  # The branch that a checkpoint was saved on, the kind of an event, or the name of a step.
+    by: str = ""  # Its author; of a step, the holder of its last attempt. Empty: nobody was named.
+    token: str = ""  # The id of the token under which it was written; empty: there was none, or its operation has left the log.
+    state: Literal["", "open", "done", "failed", "ready", "abandoned"] = ""  # Of a step.
+    ended_ms: int = 0  # When the step ended; 0: it has not.
+    label: str = ""  # Of the checkpoint.
+    parents: list[str] = field(default_factory=list)  # Of the checkpoint.
+    changed: list[str] = field(default_factory=list)  # Channels that differ from the first parent's; at most 64.
+    data: Value = b"\xc0"  # A checkpoint's metadata, an event's value, a step's result or error; nil if it is large, or erased.
+    whole: bool = True  # False: the data is too large to be shown here.
+    erased: bool = False  # Whether the value of the event was erased.
+
+
+class Timeline(Reply, array_like=True, frozen=True, tag="timeline"):
+    """A page of what was done."""
+
+    items: Annotated[list[TimelineEntry], Named("entries")]
+    cursor: Cursor  # Ask again with after=cursor; empty if there are no more.
+    threads: int  # Threads that were looked at.
+    beyond: bool = False  # Whether there are threads that come after these: the next pages show what was done in them.
+    holder: str = ""  # Of one thread: the holder that it was last under the lease of, as the thread says; empty: none now.
+    fence: int = 0  # The fencing number of that lease.
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be more: ask again with `after`."""
+        return bool(self.cursor)
+
+
+HitPlace = Literal["name", "label", "tag", "metadata", "state"]
+
+
+@operation(
+    family="thread",
+    http=Http("GET", "/search", "Threads in whose names, labels, tags, metadata or states a text is found"),
+    cli=Cli(
+        "search",
+        "shoal search refund --url http://n1:7400 --space crew",
+        help="Find a text in the names, labels, tags, metadata and states of threads.",
+        rows="items",
+        columns=("thread", "place", "path", "excerpt"),
+        arguments=("text",),
+    ),
+)
+class Search(Read["Hits"], array_like=True, frozen=True, tag="search"):
+    """Find a text in any case of letters: in the names of threads, their labels, and the newest checkpoints of their branches.
+
+    Secret fields are left out, whoever asks. Threads come in byte order, with one hit for each place that has the text.
+    """
+
+    space: str
+    text: str = ""  # At least one character.
+    prefix: str = ""  # Of the threads' names.
+    place: Literal["", "name", "label", "tag", "metadata", "state"] = ""  # Only there; empty for all.
+    after: str = ""  # The `cursor` of the previous page.
+    limit: Positive = 50
+
+
+class Hit(Struct, array_like=True, frozen=True):
+    """A place that has the text."""
+
+    thread: str
+    place: HitPlace
+    path: str  # In the state or the metadata, a JSON pointer; else empty.
+    excerpt: str  # The text with what is around it.
+    checkpoint: str = ""  # The checkpoint in which it was found, or which has the label.
+    branch: str = ""  # Of that checkpoint.
+
+
+class Hits(Reply, array_like=True, frozen=True, tag="hits"):
+    """A page of hits."""
+
+    items: Annotated[list[Hit], Named("hits")]
+    cursor: str  # Ask again with after=cursor; empty if there are no more.
+    looked: int  # Threads that were looked at for this page.
+    skipped: int = 0  # Channels that were left out, because they are larger than 256 KiB.
+
+    @property
+    def more(self) -> bool:
+        """Whether there may be more hits: ask again with `after`."""
+        return bool(self.cursor)
