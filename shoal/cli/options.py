@@ -70,7 +70,6 @@ FIELDS: dict[str, Any] = {
     "keep_bytes": KeepBytes,
     "keep_last": KeepLast,
     "key": Key,
-    "kind": Annotated[str, typer.Option("--kind", metavar="KIND", help="Only: checkpoint, event or step.")],
     "older_than_ms": OlderThan,
     "only_open": Annotated[bool, typer.Option("--open", help="Only steps whose outcome is unknown.")],
     "place": Annotated[str, typer.Option("--place", metavar="PLACE", help="Only there: name, label, tag, metadata or state.")],

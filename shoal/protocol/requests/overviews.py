@@ -87,7 +87,7 @@ TimelineKind = Literal["checkpoint", "event", "step"]
         help="Show what was done in a thread, the newest first.",
         rows="items",
         columns=("wall_ms", "kind", "text", "by", "id"),
-        hides=("since_ms",),
+        hides=("kind", "since_ms"),
         known=True,
     ),
 )
@@ -112,11 +112,11 @@ class ReadTimeline(Read["Timeline"], array_like=True, frozen=True, tag="read-tim
     http=Http("GET", "/audit", "What was done in the threads of a space, the newest first"),
     cli=Cli(
         "audit space",
-        "shoal audit space --by ana --url http://n1:7400 --space crew",
+        "shoal audit space --text refund --url http://n1:7400 --space crew",
         help="Show what was done in the threads of a space, the newest first.",
         rows="items",
         columns=("wall_ms", "thread", "kind", "text", "by", "token"),
-        hides=("since_ms",),
+        hides=("kind", "since_ms"),
     ),
 )
 class ReadSpaceAudit(Read["Timeline"], array_like=True, frozen=True, tag="read-space-audit"):
