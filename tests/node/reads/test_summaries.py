@@ -171,7 +171,7 @@ async def test_work_has_queues_and_leases_in_one_answer(bench: Bench) -> None:
     found = await work(bench)
     assert [(each.thread, each.worklist, each.pending) for each in found.items] == [("asked", "", 1), ("jobs", "pages", 2)]
     assert [(each.lease, each.holder) for each in found.leases] == [("deploy", "worker-2")]
-    assert (found.looked, found.more) == (3, False)
+    assert (found.looked, found.more, found.more_leases) == (3, False, False)
     assert [each.thread async for each in bench.space.work()] == ["asked", "jobs"]
 
 
