@@ -539,7 +539,7 @@ class Space:
             after, more = page.cursor, page.more
 
     def audit(self, prefix: str = "", *, kind: AuditKind | None = None, by: str = "", text: str = "") -> AsyncIterator[Moment]:
-        """What was done in the space's threads, the newest first: of some hundred threads at a time, in byte order.
+        """All that was done in the space's threads, the newest first: of some hundred threads at a time, in byte order.
 
         `kind`: "checkpoint", "step" or "event". `by`: only of this author. `text`: only with this text, in any case of letters.
 

@@ -210,7 +210,7 @@ def test_each_answer_with_content_is_declared_to_disclose_it() -> None:
     assert looked > 15
 
 
-async def test_what_was_done_names_its_token(mint: Mint, serve: Serve) -> None:
+async def test_an_entry_names_the_token_of_its_write(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys)
     made = mint.make("crew:read,write", author="planner")
     async with shoal.connect(served.url, token=made.text) as store:

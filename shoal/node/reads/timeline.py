@@ -1,4 +1,4 @@
-"""What was done in threads, the newest first: checkpoints, events and steps in one order of time.
+"""All that was done in threads, the newest first: checkpoints, events and steps in one order of time.
 
 Laws:
 - An entry's place is (time, kind, id, thread), so that a page goes on exactly after the one before it, and shows nothing twice.

@@ -75,7 +75,7 @@ async def test_secret_fields_are_never_found(bench: Bench) -> None:
     assert await found(bench, "secret") == []
 
 
-async def test_what_is_no_longer_stored_is_not_found(bench: Bench) -> None:
+async def test_old_and_deleted_states_are_not_found(bench: Bench) -> None:
     thread = bench.space.thread("a")
     await thread.save({"t": "needle"})
     await thread.save({"t": "gone"})

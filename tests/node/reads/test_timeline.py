@@ -1,4 +1,4 @@
-"""What was done in threads: one order of time, pages, filters, and what is not shown."""
+"""Time lines and audits of threads: one order of time, pages, filters, and what is not shown."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Moment(Struct, frozen=True):
 
 
 async def moments(connection: Connection, request: requests.ReadTimeline | requests.ReadSpaceAudit) -> AsyncIterator[Moment]:
-    """What was done, page by page, the newest first."""
+    """All that was done, page by page, the newest first."""
     more = True
     while more:
         page = await connection.read(request)

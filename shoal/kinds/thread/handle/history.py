@@ -142,7 +142,7 @@ class ThreadHistory:
         return await audit(self._checkout)
 
     def timeline(self, *, kind: AuditKind | None = None, by: str = "", text: str = "") -> AsyncIterator[Moment]:
-        """What was done in the thread, the newest first, page by page: checkpoints, steps and events in one order of time.
+        """All that was done in the thread, the newest first, page by page: checkpoints, steps and events in one order of time.
 
         `kind`: "checkpoint", "step" or "event". `by`: only of this author. `text`: only with this text, in any case of letters.
 
