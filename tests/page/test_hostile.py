@@ -32,6 +32,11 @@ TURNED = """
 """
 
 
+# The page, or one of its panes, is wider than the place that it has.
+WIDE = """
+document.documentElement.scrollWidth > innerWidth ||
+[...document.querySelectorAll('.pane')].some((pane) => pane.scrollWidth > pane.clientWidth)
+"""
 # What is folded, opened.
 OPEN = """
 [...document.querySelectorAll('main details:not([open]) > summary')].slice(0, 4).forEach((each) => each.click())
@@ -124,7 +129,7 @@ def _wrong(page: Any) -> list[str]:
     checks: dict[str, Callable[[], bool]] = {
         "struck": lambda: page.evaluate("document.title === 'struck'"),
         "markup": lambda: page.locator("main img:not(.cm-widgetBuffer), main script").count() > 0,
-        "wide": lambda: page.evaluate("document.documentElement.scrollWidth > innerWidth"),
+        "wide": lambda: page.evaluate(WIDE),
         "much": lambda: page.evaluate("document.body.textContent.length") > 200_000,
     }
     return found + [name for name, holds in checks.items() if holds()]

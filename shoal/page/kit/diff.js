@@ -2,6 +2,7 @@
 
 import { html, useMemo } from '../vendor/preact.js'
 import { create } from '../vendor/jsondiffpatch.js'
+import { brief, Messages, turn } from './messages.js'
 import { Leaf, Tree } from './tree.js'
 
 const TEXT_MIN = 40
@@ -56,11 +57,11 @@ export function Diff ({ before, after }) {
 function Change ({ kind, before, after }) {
   if (kind === 'changed' && typeof before === 'string' && typeof after === 'string' && Math.max(before.length, after.length) >= TEXT_MIN) return html`<${TextChange} before=${before} after=${after} />`
   return html`<span class="change">${(kind === 'removed' || kind === 'changed') && html`<del><${Brief} value=${before} /></del>`}
-    ${kind === 'added' || kind === 'changed' ? html`<ins><${Brief} value=${after} /></ins>` : kind === 'same' && html`<span class="quiet"><${Brief} value=${after} /></span>`}</span>`
+    ${kind === 'added' || kind === 'changed' ? html`<ins><${Brief} value=${after} /></ins>` : kind === 'same' && html`<bdi class="quiet">${brief(after)}</bdi>`}</span>`
 }
 
 /** @param {{ value: any }} props */
-const Brief = ({ value }) => value !== null && typeof value === 'object' ? html`<${Tree} value=${value} />` : html`<${Leaf} value=${value} />`
+const Brief = ({ value }) => value === null || typeof value !== 'object' ? html`<${Leaf} value=${value} />` : turn(value) !== null ? html`<${Messages} value=${[value]} />` : html`<${Tree} value=${value} />`
 
 /** A long text: what it has in common at both ends is left out but for some context. @param {{ before: string, after: string }} props */
 function TextChange ({ before, after }) {

@@ -4,11 +4,14 @@
  * Law: nothing moves under the pointer. Rows that come, or that would change their places, wait behind "12 new" until they are asked for.
  */
 
-import { html, useEffect, useRef, useState } from '../vendor/preact.js'
+import { html, signal, useEffect, useRef, useState } from '../vendor/preact.js'
 import { useKeys } from '../keys.js'
 
 const ROW = matchMedia('(pointer: coarse)').matches ? 44 : 32
 const SPARE = 8
+const NARROW = matchMedia('(max-width: 719px)')
+const isNarrow = signal(NARROW.matches)
+NARROW.addEventListener('change', () => { isNarrow.value = NARROW.matches })
 
 /**
  * @typedef {object} Column
@@ -16,7 +19,7 @@ const SPARE = 8
  * @property {(row: any) => any} cell
  * @property {string} [width] As in `grid-template-columns`; `1fr` if left out.
  * @property {(a: any, b: any) => number} [by] How it is sorted.
- * @property {'narrow' | 'wide'} [when] `wide`: left out on a narrow screen.
+ * @property {'wide'} [when] Left out on a narrow screen.
  */
 
 /**
@@ -24,8 +27,9 @@ const SPARE = 8
  *   href?: (row: any) => string, sort?: string, onSort?: (name: string) => void, anew?: string, label?: string, onEnd?: () => void, fit?: number }} props
  *   `rowKey`: what a row is (JSX takes `key` for itself); `anew`: if it changes, rows take their places at once; `sort`: a column's name, with "-" for descending; `onEnd`: the last rows are seen; `fit`: as high as its rows, of which it shows at most so many at once.
  */
-export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, onSort, anew = '', label = 'Rows', onEnd, fit }) {
+export function Table ({ columns: all, rows, rowKey, chosen, onChoose, href, sort, onSort, anew = '', label = 'Rows', onEnd, fit }) {
   const of = /** @type {(row: any) => string} */ (rowKey)
+  const columns = isNarrow.value ? all.filter(({ when }) => when !== 'wide') : all
   const box = useRef(/** @type {HTMLElement | null} */ (null))
   const kept = useRef({ order: /** @type {string[]} */ ([]), anew: '\0', over: false })
   const [top, setTop] = useState(0)
@@ -63,7 +67,7 @@ export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, on
   const seen = order.slice(from, from + Math.ceil(height / ROW) + 2 * SPARE)
   const adopt = () => { current.anew = '\0'; if (box.current) box.current.scrollTop = 0; setTop(0); again((n) => n + 1) }
   return html`<div class=${fit ? 'table fit' : 'table'} style=${fit ? { height: `${Math.min(fit, order.length) * ROW + 34}px` } : {}} role="table" aria-label=${label} aria-rowcount=${order.length + 1}>
-    <div role="rowgroup"><div class="tr head" role="row" style=${widths}>${columns.map(({ name, by, when }) => html`<span role="columnheader" class=${when ?? ''}
+    <div role="rowgroup"><div class="tr head" role="row" style=${widths}>${columns.map(({ name, by }) => html`<span role="columnheader"
       aria-sort=${column?.name === name ? (sort?.startsWith('-') ? 'descending' : 'ascending') : undefined}>${by && onSort
       ? html`<button class="link" onClick=${() => onSort(sort === name ? `-${name}` : name)}>${name}${column?.name === name ? (sort?.startsWith('-') ? ' ↓' : ' ↑') : ''}</button>` : name}</span>`)}</div></div>
     ${waiting > 0 && html`<button class="new-rows" onClick=${adopt}>${waiting} new ↑</button>`}
@@ -73,6 +77,6 @@ export function Table ({ columns, rows, rowKey, chosen, onChoose, href, sort, on
         const row = known.get(each)
         return html`<div key=${each} class=${'tr' + (each === chosen ? ' chosen' : '')} role="row" aria-rowindex=${from + index + 2} style=${{ ...widths, top: `${(from + index) * ROW}px` }}
           onClick=${(/** @type {MouseEvent} */ event) => { if (!(event.target instanceof Element && event.target.closest('button, a'))) onChoose?.(row) }}>
-          ${columns.map(({ cell, when }, place) => html`<span role="cell" class=${when ?? ''}>${place === (columns[0].name === '' ? 1 : 0) && href ? html`<a href=${href(row)}>${cell(row)}</a>` : cell(row)}</span>`)}</div>`
+          ${columns.map(({ cell }, place) => html`<span role="cell">${place === (columns[0].name === '' ? 1 : 0) && href ? html`<a href=${href(row)}>${cell(row)}</a>` : cell(row)}</span>`)}</div>`
       })}</div></div></div>`
 }

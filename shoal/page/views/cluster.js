@@ -48,7 +48,7 @@ function List ({ space, cluster, members, chosen }) {
     { name: 'waits to be sent', width: '112px', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="mono">${bytes(row.waiting_bytes)}</span>` }
   ]
   return html`
-    <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${wrong.length > 0 ? ` · ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : ' · nothing needs care'}${cluster.change && html` · <code>${cluster.change}</code> is under way`}</${Sentence}>
+    <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${wrong.length > 0 ? `; ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
     ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map(({ kind, says, command }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
     <${Table} fit=${12} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
       href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} />

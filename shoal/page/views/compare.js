@@ -46,7 +46,7 @@ function Picker ({ space, query, runs }) {
       ...(space === '*' ? [{ name: 'space', width: '112px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
       { name: 'runs', width: '56px', cell: (/** @type {any} */ row) => html`<span class="mono quiet">${on(row) || ''}</span>` }
     ]
-    return html`<${Sentence}>${runs.length === 0 ? 'Choose what to compare' : html`<strong>${runs.length}</strong> ${runs.length === 1 ? 'run is' : 'runs are'} compared`} · ${threads.length} threads</${Sentence}>
+    return html`<${Sentence}>${runs.length === 0 ? 'Choose what to compare' : html`<strong>${runs.length}</strong> ${runs.length === 1 ? 'run is' : 'runs are'} compared`}, of ${threads.length} ${threads.length === 1 ? 'thread' : 'threads'}.</${Sentence}>
       <div class="filters"><label><span class="sr">Find a thread</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a thread" onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
         ${runs.length > 0 && html`<button type="button" onClick=${() => refine({ of: '', with: '' })}>Clear</button>`}</div>
       <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.name])} label="Threads to compare" onChoose=${(/** @type {any} */ row) => toggle(idOf(row.space, row.name, 'main', space))} />

@@ -36,7 +36,7 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   const status = is.value?.status
   const kind = open.length > 0 && status?.status === 'running' && open.some(({ ms }) => Date.now() - ms > 600_000) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
   return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status ? SAYS[status.status] : ''}</span></h2>
-    <${Shown} of=${is} rows=${1}>${() => html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} /> ago</span>`}</p>
+    <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} /> ago</span>`}</p>`}
       <${Driver} lease=${is.value.lease} />`}</${Shown}>
     ${open.map(({ of }) => html`<p class="row"><${Mark} kind="stuck" /><span>Step <bdi>${of.name}</bdi> is open since <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
     ${status && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
@@ -49,7 +49,7 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
 
 /** Who drives it, and until when. @param {{ lease: any }} props */
 function Driver ({ lease }) {
-  if (!lease?.held) return html`<p class="quiet">Nobody holds its lease.</p>`
+  if (!lease?.held) return html`<p class="quiet">Nobody drives it now.</p>`
   const left = lease.until_ms ? Math.max(0, lease.until_ms - Date.now()) : undefined
   return html`<p class="quiet">Driven by <bdi>${lease.holder || 'a holder without a name'}</bdi>${left === undefined ? '' : `, whose lease ends in ${Math.round(left / 1000)} s unless it is renewed`}${lease.waiting.length > 0 ? `; ${lease.waiting.join(', ')} ${lease.waiting.length === 1 ? 'waits' : 'wait'} for it` : ''}.</p>`
 }
