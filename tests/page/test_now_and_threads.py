@@ -168,6 +168,15 @@ def test_keys_move_choose_and_go_back(node: Node, show: Show) -> None:
     until(page, "location.hash.includes('/now')")
 
 
+def test_a_text_is_found_inside_states(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/now")
+    page.keyboard.press("/")
+    page.keyboard.type("charged twice\n")
+    hit = page.get_by_role("region", name="Found inside").get_by_role("link").filter(has_text="/messages/1/content").first
+    hit.click()
+    page.locator(".pane.chosen .tree").get_by_text("I was charged twice").first.wait_for()
+
+
 # ── one thread ────────────────────────────────────────────────────────────────
 
 

@@ -273,6 +273,10 @@ def test_a_token_without_rights_sees_and_writes_nothing(tmp_path: Path, show: Sh
             page.locator(".sentence, .empty").first.wait_for()
             page.wait_for_timeout(200)
             assert "payroll" not in page.content()
+        page.goto(f"{made.url}/#/crew/audit?find=case-1")
+        page.locator(".tbody [role=row]", has_text="saved on main").first.click()
+        token = page.get_by_role("article", name="Record").locator("dt", has_text="token")
+        token.wait_for()  # Under which it was written.
         page.goto(f"{made.url}/#/hidden/threads/payroll")
         page.locator(".refusal", has_text="hidden").first.wait_for()
         page.goto(f"{made.url}/#/crew/threads/case-1")

@@ -1,8 +1,8 @@
 /** Honest states: the two panes, the sentence on top, marks, and what is said when something is empty, loading, old, refused or asked. */
 
-import { Fragment, html, useEffect, useState } from '../vendor/preact.js'
+import { Fragment, html, useEffect, useRef, useState } from '../vendor/preact.js'
 import { act, acted, forget, SPACES_MAX } from '../data.js'
-import { place, up } from '../router.js'
+import { place, refine, up } from '../router.js'
 import { Time } from './time.js'
 
 /** The list, and beside it the chosen thing; on a narrow screen one of them. @param {{ list: any, chosen?: any }} props */
@@ -54,6 +54,30 @@ export function Shown ({ of, children, rows }) {
   if (state === 'refused' && value === undefined) return html`<${Refusal} error=${error} />`
   if (value === undefined) return html`<${Loading} rows=${rows} />`
   return html`<${Fragment}>${(state === 'stale' || state === 'refused') && html`<p class="stale" role="status">As it was <${Time} ms=${since} />: ${error?.message}</p>`}${children(value)}</${Fragment}>`
+}
+
+/**
+ * While something else of the same kind is loaded, such as a filter's next letter or one more page, what was there before.
+ * @param {import('../data.js').Live<any>} of @param {string} what If it is another, nothing is kept.
+ * @returns {import('../data.js').Live<any>}
+ */
+export function useKept (of, what) {
+  const kept = useRef({ what, value: /** @type {any} */ (undefined) })
+  if (kept.current.what !== what) kept.current = { what, value: undefined }
+  if (of.value !== undefined) kept.current.value = of.value
+  return of.value === undefined && of.state === 'loading' && kept.current.value !== undefined ? { ...of, state: 'ready', value: kept.current.value } : of
+}
+
+const TYPING_MS = 200
+
+/** A filter of the address that is typed. @param {{ name: string, label: string, value?: string, isMain?: boolean }} props */
+export function Filter ({ name, label, value = '', isMain }) {
+  const timer = useRef(/** @type {any} */ (undefined))
+  return html`<input class="filter" type="search" data-search=${isMain ? '' : undefined} placeholder=${label} aria-label=${label} value=${value} maxlength="200" size=${isMain ? 18 : 9} onInput=${(/** @type {any} */ event) => {
+    const typed = event.target.value
+    clearTimeout(timer.current)
+    timer.current = setTimeout(() => refine({ [name]: typed }), TYPING_MS)
+  }} />`
 }
 
 /** How an action ended, beside it. @param {{ what: string, done?: any }} props */

@@ -111,10 +111,26 @@ export function Settle ({ space, name, step }) {
     <${Confirm} what=${`abandon ${at}`} label="Give it up" danger says="The step is never called again, and its agent gets an error." run=${(/** @type {any} */ how) => settle('abandon', how)} onDone=${ended} done="Settled: it is given up.">${why}</${Confirm}></div>`
 }
 
-/** @param {{ axis: any, id: string }} props */
-export function EventPane ({ axis, id }) {
+/** @param {{ space: string, name: string, axis: any, id: string }} props */
+export function EventPane ({ space, name, axis, id }) {
   return html`<${Shown} of=${axis}>${(/** @type {any} */ value) => {
     const found = value.entries.find((/** @type {any} */ entry) => entry.kind === 'event' && entry.id === id)?.of
-    return found === undefined ? html`<p>This event is older than what is shown, or was trimmed.</p>` : html`<h2 class="sentence">Event <${Id} value=${found.id} /></h2><p class="quiet"><${Time} ms=${found.wall_ms} /> ago${found.key && html`, key <code>${found.key}</code>`}</p>${found.erased ? html`<p>Its value was erased.</p>` : html`<${Tree} value=${found.event} name=${found.event !== null && typeof found.event === 'object' ? undefined : 'value'} />`}`
+    if (found === undefined) return html`<p>This event is older than what is shown, or was trimmed.</p>`
+    return html`<h2 class="sentence">Event <${Id} value=${found.id} /></h2><p class="quiet"><${Time} ms=${found.wall_ms} /> ago${found.by && html`, by <bdi>${found.by}</bdi>`}</p>
+      ${found.erased ? html`<p>Its value was erased.</p>` : found.whole ? html`<${Value} value=${found.data} />` : html`<${Long} space=${space} name=${name} event=${found} />`}`
   }}</${Shown}>`
+}
+
+/** @param {{ value: any }} props */
+const Value = ({ value }) => html`<${Tree} value=${value} name=${value !== null && typeof value === 'object' ? undefined : 'value'} />`
+
+const NEAR_MAX = 200
+
+/** An event that is too long for a time line. @param {{ space: string, name: string, event: any }} props */
+function Long ({ space, name, event }) {
+  const found = live(`event ${space}\n${name}\n${event.id}`, async () => {
+    for await (const each of threadOf(space, name).journal.read({ sinceMs: event.wall_ms, limit: NEAR_MAX, skipTrimmed: true })) if (each.id === event.id) return { of: each }
+    return { of: undefined }
+  }).value
+  return html`<${Shown} of=${found}>${(/** @type {any} */ { of }) => of === undefined ? html`<p>It was trimmed or erased meanwhile.</p>` : html`<${Value} value=${of.event} />`}</${Shown}>`
 }

@@ -3,25 +3,27 @@
 import { Fragment, html, useState } from '../vendor/preact.js'
 import { acted, act, client, live } from '../data.js'
 import { address, go } from '../router.js'
-import { Confirm, Empty, Mark, Outcome, Panes, Shown } from '../kit/states.js'
+import { Confirm, Empty, Mark, Outcome, Panes, Shown, useKept } from '../kit/states.js'
 import { size, Time } from '../kit/time.js'
 import { Decide } from './now.js'
 import { EditState } from './editing.js'
 import { Compared, EventPane, Moment, StepPane } from './moment.js'
-import { axis, TimeLine } from './timeline.js'
+import { axis, first, TimeLine } from './timeline.js'
 
 /** A handle of a thread. @param {string} space @param {string} name */
 export const threadOf = (space, name) => client().space(space).thread(name)
 
+const OPEN_MAX = 20
+
 /** @param {string} space @param {string} name */
 const standing = (space, name) => live(`standing ${space}\n${name}`, async () => {
   const thread = threadOf(space, name)
-  const [status, lease] = await Promise.all([thread.status(), thread.lease().catch(() => undefined)])
-  return { status, lease }
+  const [status, lease, open] = await Promise.all([thread.status(), thread.lease().catch(() => undefined), first(thread.steps({ open: true, limit: OPEN_MAX }), OPEN_MAX)])
+  return { status, lease, open }
 }, { space, kinds: ['thread', 'lease'], every: 15_000 })
 
 /** @param {string} space @param {string} name @param {number} pages */
-const axisOf = (space, name, pages) => live(`axis ${pages} ${space}\n${name}`, () => axis(threadOf(space, name), pages), { space, kinds: ['thread'], every: 30_000 })
+const axisOf = (space, name, pages) => live(`axis ${pages} ${space}\n${name}`, () => axis(threadOf(space, name), pages), { space: pages > 1 ? undefined : space, kinds: ['thread', 'label'], every: pages > 1 ? 5_000 : 30_000 })
 
 const KINDS = /** @type {Record<string, 'well' | 'waits' | 'stuck' | 'unknown'>} */ ({ running: 'well', done: 'well', waiting: 'waits', paused: 'waits', failed: 'stuck' })
 const SAYS = /** @type {Record<string, string>} */ ({ running: 'is well', done: 'is done', waiting: 'waits for a person', paused: 'is paused', failed: 'failed' })
@@ -31,20 +33,20 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   const [pages, setPages] = useState(1)
   const [isEditing, setEditing] = useState(false)
   const is = standing(space, name).value
-  const line = axisOf(space, name, pages).value
-  const open = line.value?.entries.filter(({ kind, of }) => kind === 'step' && of.state === 'open') ?? []
+  const line = useKept(axisOf(space, name, pages).value, `${space}\n${name}`)
+  const open = is.value?.open ?? []
   const status = is.value?.status
-  const kind = open.length > 0 && status?.status === 'running' && open.some(({ ms }) => Date.now() - ms > 600_000) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
+  const kind = open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => Date.now() - step.begun_ms > 600_000) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
   return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status ? SAYS[status.status] : ''}</span></h2>
     <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} /> ago</span>`}</p>`}
       <${Driver} lease=${is.value.lease} />`}</${Shown}>
-    ${open.map(({ of }) => html`<p class="row"><${Mark} kind="stuck" /><span>Step <bdi>${of.name}</bdi> is open since <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
+    ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind="stuck" /><span>Step <bdi>${of.name}</bdi> is open since <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
     ${status && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
       ${status.status === 'running' ? html`<${Confirm} what=${`pause ${space}/${name}`} label="Pause" says="The agent stops before its next step, and a crew's agent gives its lease back." undo="Approving lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).pause(how)} done="Paused." />`
         : html`<${Confirm} what=${`approve ${space}/${name}`} label="Let it go on" says="Its status becomes running." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="It may go on." />`}
       ${isEditing ? html`<${EditState} space=${space} name=${name} onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit</button>`}
       <${Prune} space=${space} name=${name} /></div>`)}</div>
-    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="This thread has no checkpoint, step or event." />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 2)} />`}</${Shown}>`
+    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="This thread has no checkpoint, step or event." />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
 }
 
 /** Who drives it, and until when. @param {{ lease: any }} props */
@@ -74,6 +76,6 @@ export function ThreadPlace ({ space, name, part, rest, query }) {
   const chosen = part === 'at' ? html`<${Moment} key=${rest[0]} space=${space} name=${name} id=${rest[0]} query=${query} />`
     : part === 'diff' ? html`<${Compared} space=${space} name=${name} a=${rest[0]} b=${rest[1]} />`
       : part === 'step' ? html`<${StepPane} key=${rest[0]} space=${space} name=${name} step=${rest[0]} />`
-        : part === 'event' ? html`<${EventPane} axis=${axisOf(space, name, 1).value} id=${rest[0]} />` : html`<${Empty} why=${`A thread has no part ${part}.`} />`
+        : part === 'event' ? html`<${EventPane} key=${rest[0]} space=${space} name=${name} axis=${axisOf(space, name, 1).value} id=${rest[0]} />` : html`<${Empty} why=${`A thread has no part ${part}.`} />`
   return html`<${Panes} list=${html`<${Fragment}><button class="link up" onClick=${() => go(address(space, 'threads', [name]))}>← thread</button><${ThreadPane} space=${space} name=${name} part=${part} id=${rest.at(-1)} query=${query} /></${Fragment}>`} chosen=${chosen} />`
 }

@@ -2,9 +2,10 @@
 
 import { html, useEffect, useRef, useState } from '../vendor/preact.js'
 import { address, EVERY_SPACE, go, refine } from '../router.js'
-import { Empty, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
+import { Empty, Filter, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { columns, glances, keyOf, page } from './glance.js'
+import { Found } from './search.js'
 import { ThreadPane, ThreadPlace } from './thread.js'
 
 export const title = 'Threads'
@@ -34,12 +35,12 @@ function Listed ({ space, chosen, query }) {
   const count = `${rows.length}${more.hasMore ? ' or more' : ''} ${rows.length === 1 ? 'thread' : 'threads'}`
   const list = html`<${Sentence}>${first.value ? html`${count}${state ? ` that ${{ stuck: 'are stuck', waits: 'wait for a person', unknown: 'are unknown', well: 'are well' }[state] ?? ''}` : ''}${text ? html`, with “<bdi>${text}</bdi>”` : ''}.` : ' '}</${Sentence}>
     <div class="filters" role="group" aria-label="Filters">${STATES.map(([each, says]) => html`<button aria-pressed=${(state ?? '') === each} onClick=${() => refine({ state: each })}>${says}</button>`)}
-      <${Field} name="text" label="Text" value=${text} /><${Field} name="author" label="Author" value=${author} /><${Field} name="tag" label="Tag" value=${tag} /></div>
+      <${Filter} name="text" label="Text" value=${text} /><${Filter} name="author" label="Author" value=${author} /><${Filter} name="tag" label="Tag" value=${tag} /></div>
     <${Shown} of=${first} rows=${12}>${() => rows.length === 0
       ? isFiltered ? html`<div class="empty"><p>No thread fits. ${more.hasMore ? 'There may be some further on.' : ''}</p><p><a href=${address(space, 'threads')}>Show all</a></p></div>`
         : html`<${Empty} why="There are no threads yet. An agent makes one with its first checkpoint; at a terminal:" command=${`shoal save researcher-1 '{"found": 3}' --url ${location.origin} --space ${space === EVERY_SPACE ? 'crew' : space}`} />`
-      : html`<${Table} label="Threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen !== undefined || innerWidth < 720 })} rows=${rows} rowKey=${keyOf} href=${to} anew=${JSON.stringify(filters)}
-        chosen=${chosen === undefined ? undefined : `${space}\n${chosen}`} onChoose=${(/** @type {any} */ row) => go(to(row))} sort=${sort} onSort=${(/** @type {string} */ by) => refine({ sort: by })} onEnd=${more.next} />`}</${Shown}><${SpacesLeft} more=${first.value?.isCut} />`
+      : html`<${Table} label="Threads" fit=${text ? 12 : undefined} columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen !== undefined || innerWidth < 720 })} rows=${rows} rowKey=${keyOf} href=${to} anew=${JSON.stringify(filters)}
+        chosen=${chosen === undefined ? undefined : `${space}\n${chosen}`} onChoose=${(/** @type {any} */ row) => go(to(row))} sort=${sort} onSort=${(/** @type {string} */ by) => refine({ sort: by })} onEnd=${more.next} />`}</${Shown}><${SpacesLeft} more=${first.value?.isCut} />${text && html`<${Found} key=${`${space} ${text}`} space=${space} text=${text} />`}`
   return html`<${Panes} list=${list} chosen=${chosen !== undefined && html`<${ThreadPane} key=${chosen} space=${space} name=${chosen} query=${query} />`} />`
 }
 
@@ -65,14 +66,4 @@ function useMore (space, filters, first) {
   // A page may be empty although there are more.
   useEffect(() => { if (hasMore && (current.rows.length || first?.threads.length || 0) < 50) next() }, [first, current.pages])
   return { rows: current.rows, hasMore, next }
-}
-
-/** @param {{ name: string, label: string, value?: string }} props */
-function Field ({ name, label, value = '' }) {
-  const timer = useRef(/** @type {any} */ (undefined))
-  return html`<input class="filter" placeholder=${label} aria-label=${label} value=${value} maxlength="200" size="9" onInput=${(/** @type {any} */ event) => {
-    const typed = event.target.value
-    clearTimeout(timer.current)
-    timer.current = setTimeout(() => refine({ [name]: typed }), 200)
-  }} />`
 }

@@ -9,10 +9,9 @@ import { address, go, refine } from '../router.js'
 import { brief } from '../kit/messages.js'
 import { Duration, exact, now, span } from '../kit/time.js'
 
-const CHECKPOINTS = 120
-const BRANCHES_MAX = 24
-const STEPS_MAX = 1000
-const EVENTS_MAX = 500
+const PAGE = 200
+const LANES_MAX = 16
+const BRANCHES_SHOWN = 24
 const LABELS_MAX = 500
 const LABELS_SHOWN = 12
 const COMPARED_MAX = 12
@@ -23,31 +22,43 @@ const LANE = 14
 /** @typedef {{ kind: 'checkpoint' | 'step' | 'event', ms: number, id: string, of: any }} Entry */
 /** @typedef {{ entries: Entry[], heads: Record<string, string[]>, branches: string[], checkpoints: Map<string, any>, labels: Map<string, string[]>, more: boolean }} Axis `labels`: of checkpoints, by their ids. */
 
-/** @template T @param {AsyncIterable<T>} source @returns {Promise<T[]>} */
-export async function all (source) {
+/** @template T @param {AsyncIterable<T>} source @param {number} most @returns {Promise<T[]>} */
+export async function first (source, most) {
   const found = []
-  for await (const each of source) found.push(each)
+  for await (const each of source) if (found.push(each) >= most) break
   return found
 }
 
-/** @param {any} thread A handle. @param {number} pages How many pages of checkpoints of each branch. @returns {Promise<Axis>} */
+/** So many pages of the time line, from the newest on. @param {any} thread A handle. @param {number} pages @returns {Promise<Axis>} */
 export async function axis (thread, pages) {
-  const heads = await thread.heads()
+  /** @type {any[]} */
+  const told = []
+  const lined = async () => {
+    let after
+    for (let page = 0; page < pages; page++) {
+      const { entries, cursor, more } = await thread.timeline({ after, limit: PAGE })
+      told.push(...entries)
+      if (!more) return false
+      after = cursor
+    }
+    return true
+  }
+  const [heads, labels, more] = await Promise.all([thread.heads(), labelsOf(thread), lined()])
   const branches = Object.keys(heads).sort((a, b) => a === 'main' ? -1 : b === 'main' ? 1 : 0)
-  const limit = CHECKPOINTS * pages
-  const histories = await Promise.all(branches.slice(0, BRANCHES_MAX).map((branch) => all(thread.history({ branch, limit }))))
-  const checkpoints = new Map(histories.flat().map((each) => [each.id, each]))
-  const more = histories.some((each) => each.length >= limit)
-  const since = more ? Math.max(...histories.filter((each) => each.length >= limit).map((each) => each.at(-1).wall_ms)) : 0
-  const [labels, steps, events] = await Promise.all([labelsOf(thread), all(thread.steps({ limit: STEPS_MAX })), all(thread.journal.read({ sinceMs: since || undefined, limit: EVENTS_MAX, skipTrimmed: true }))])
-  /** @type {Entry[]} */
-  const entries = [
-    ...[...checkpoints.values()].map((of) => ({ kind: /** @type {const} */ ('checkpoint'), ms: of.wall_ms, id: of.id, of })),
-    ...steps.map((of) => ({ kind: /** @type {const} */ ('step'), ms: of.begun_ms, id: of.key, of })),
-    ...events.map((of) => ({ kind: /** @type {const} */ ('event'), ms: of.wall_ms, id: of.id, of }))
-  ].filter(({ ms }) => ms >= since)
-  entries.sort((a, b) => b.ms - a.ms || (a.id < b.id ? 1 : -1))
-  return { entries, heads, branches, checkpoints, labels, more }
+  const entries = told.map((/** @type {any} */ of) => ({ kind: of.kind, ms: of.wall_ms, id: of.id, of }))
+  const checkpoints = new Map(withAdded(told.filter(({ kind }) => kind === 'checkpoint')).map((of) => [of.id, { ...of, branch: of.text }]))
+  return { entries: entries.map((entry) => entry.kind === 'checkpoint' ? { ...entry, of: checkpoints.get(entry.id) } : entry), heads, branches, checkpoints, labels, more }
+}
+
+/** Checkpoints with the channels that each added, as far as all before it is known. @param {any[]} checkpoints Newest first. */
+function withAdded (checkpoints) {
+  /** @type {Map<string, Set<string>>} */
+  const has = new Map()
+  return checkpoints.toReversed().map((of) => {
+    const before = of.parents.length === 0 ? new Set() : has.get(of.parents[0])
+    if (before !== undefined) has.set(of.id, new Set([...before, ...of.changed]))
+    return { ...of, added: before === undefined ? [] : of.changed.filter((/** @type {string} */ name) => !before.has(name)) }
+  }).reverse()
 }
 
 /** The labels that checkpoints have now: one that was saved with a label may have lost it. @param {any} thread @returns {Promise<Map<string, string[]>>} */
@@ -59,14 +70,6 @@ export async function labelsOf (thread) {
     if (++count >= LABELS_MAX) break
   }
   return found
-}
-
-/** The channels that a checkpoint changed against its first parent, by their hashes. @param {any} checkpoint @param {Map<string, any>} known @returns {string[] | undefined} */
-export function touched (checkpoint, known) {
-  const parent = known.get(checkpoint.parents[0])
-  if (checkpoint.parents.length > 0 && parent === undefined) return undefined
-  const [before, after] = [parent?.hashes ?? {}, checkpoint.hashes]
-  return [...Object.keys(after).filter((name) => before[name] !== after[name]).map((name) => name in before ? name : `+${name}`), ...Object.keys(before).filter((name) => !(name in after)).map((name) => `−${name}`)]
 }
 
 const COLOURS = 8
@@ -113,16 +116,16 @@ const CHANNELS_MAX = 200
 
 /** @param {{ of: Axis, space: string, name: string, part?: string, id?: string, channel?: string, onMore: () => void }} props `channel`: only checkpoints that changed it. */
 export function TimeLine ({ of, space, name, part, id, channel, onMore }) {
-  const rows = withGaps(channel ? of.entries.filter(({ kind, of: entry }) => kind === 'checkpoint' && (touched(entry, of.checkpoints) ?? [channel]).some((each) => each.replace(/^[+−]/, '') === channel)) : of.entries)
-  const channels = [...new Set([...of.checkpoints.values()].flatMap(({ hashes }) => Object.keys(hashes)))].sort().slice(0, CHANNELS_MAX)
+  const rows = withGaps(channel ? of.entries.filter(({ kind, of: entry }) => kind === 'checkpoint' && entry.changed.includes(channel)) : of.entries)
+  const channels = [...new Set([...of.checkpoints.values()].flatMap(({ changed }) => changed))].sort().slice(0, CHANNELS_MAX)
   const used = new Set([...of.checkpoints.values()].map(({ branch }) => branch))
   const shown = [...new Set([...of.branches, ...used])].filter((branch) => used.has(branch))
-  const lanes = new Map(shown.map((branch, lane) => [branch, lane]))
-  const width = 16 + Math.min(shown.length, 16) * LANE
+  const lanes = new Map(shown.map((branch, lane) => [branch, Math.min(lane, LANES_MAX - 1)]))
+  const width = 16 + Math.min(shown.length, LANES_MAX) * LANE
   const heads = new Set(Object.values(of.heads).flat())
   const ends = new Map(Object.entries(of.heads).map(([branch, [first]]) => [first, branch]))
   const labels = [...of.labels].flatMap(([checkpoint, names]) => names.map((label) => ({ checkpoint, label })))
-  return html`<div class="axis"><div class="branches">${shown.map((branch, lane) => html`<span class="branch"><i style=${{ background: colour(lane) }}></i><bdi>${branch}</bdi></span>`)}
+  return html`<div class="axis"><div class="branches">${shown.slice(0, BRANCHES_SHOWN).map((branch, lane) => html`<span class="branch"><i style=${{ background: colour(lane) }}></i><bdi>${branch}</bdi></span>`)}${shown.length > BRANCHES_SHOWN && html`<span class="quiet">${shown.length - BRANCHES_SHOWN} more branches</span>`}
       ${labels.slice(0, LABELS_SHOWN).map(({ checkpoint, label }) => html`<a class="tag" title="The checkpoint with this label" href=${address(space, 'threads', [name, 'at', checkpoint])}><bdi>${label}</bdi></a>`)}${labels.length > LABELS_SHOWN && html`<span class="quiet">${labels.length - LABELS_SHOWN} more labels</span>`}
       ${shown.length > 1 && html`<a class="also" href=${address(space, 'compare', [], { of: shown.slice(0, COMPARED_MAX).map((branch) => `${encodeURIComponent(name)}:${encodeURIComponent(branch)}`).join(',') })}>Compare its branches</a>`}
       ${channels.length > 1 && html`<label class="also quiet">Changes of <select class="quiet-field" value=${channel ?? ''} onChange=${(/** @type {any} */ event) => refine({ channel: event.target.value })}><option value="">everything</option>${channels.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`}</div>
@@ -146,33 +149,34 @@ function Row ({ row, space, name, axis, isChosen, compared, channel, branch, lan
 
 /** @param {{ of: any, axis: Axis, branch?: string, lane: number }} props */
 function CheckpointText ({ of, axis, branch, lane }) {
-  const changed = touched(of, axis.checkpoints)
-  return html`<span class="says">${branch && html`<span class="tag" style=${{ borderColor: colour(lane), color: colour(lane) }}><bdi>${branch}</bdi></span> `}${(axis.labels.get(of.id) ?? []).map((label) => html`<span class="tag"><bdi>${label}</bdi></span> `)}${of.parents.length > 1 ? 'merged ' : ''}${changed === undefined ? 'checkpoint' : changed.length === 0 ? 'nothing changed' : html`<bdi>${brief(changed.join(', '))}</bdi>`}
-    ${of.author && html` <span class="quiet">by <bdi>${of.author}</bdi></span>`}</span>`
+  const changed = of.changed.map((/** @type {string} */ name) => of.added.includes(name) ? `+${name}` : name)
+  return html`<span class="says">${branch && html`<span class="tag" style=${{ borderColor: colour(lane), color: colour(lane) }}><bdi>${branch}</bdi></span> `}${(axis.labels.get(of.id) ?? []).map((label) => html`<span class="tag"><bdi>${label}</bdi></span> `)}${of.parents.length > 1 ? 'merged ' : ''}${changed.length === 0 ? 'nothing changed' : html`<bdi>${brief(changed.join(', '))}</bdi>`}
+    ${of.by && html` <span class="quiet">by <bdi>${of.by}</bdi></span>`}</span>`
 }
 
 const TONE = /** @type {Record<string, string>} */ ({ open: 'stuck', failed: 'stuck', done: 'well', ready: 'waits', abandoned: 'unknown' })
 
 /** @param {{ of: any }} props */
 function StepText ({ of }) {
-  const ms = (of.ended_ms || now.value) - of.begun_ms
+  const ms = (of.ended_ms || now.value) - of.wall_ms
   // Each tenfold time is one more fifth of the bar.
   const width = Math.max(6, Math.min(90, Math.log10(Math.max(1, ms)) * 15))
-  return html`<i class=${`bar ${TONE[of.state] ?? 'unknown'}`} style=${{ width: `${width}px` }}></i><span class="says"><bdi>${of.name}</bdi> ${of.state === 'open' ? html`<b>open</b> ` : of.state === 'done' ? '' : of.state}<${Duration} ms=${ms} />
-    ${of.state === 'done' && html` <span class="quiet">→ <bdi>${brief(of.result)}</bdi></span>`}</span>`
+  return html`<i class=${`bar ${TONE[of.state] ?? 'unknown'}`} style=${{ width: `${width}px` }}></i><span class="says"><bdi>${of.text}</bdi> ${of.state === 'open' ? html`<b>open</b> ` : of.state === 'done' ? '' : of.state}<${Duration} ms=${ms} />
+    ${of.state === 'done' && html` <span class="quiet">→ <bdi>${brief(of.data)}</bdi></span>`}</span>`
 }
 
-/** What Shoal itself writes into a journal, in words. @param {any} event @returns {any} */
-function told (event) {
+/** What Shoal itself writes into a journal, in words. @param {any} event @param {string} kind @returns {any} */
+function told (event, kind) {
   if (event?.kind === 'status' && event.status) return html`<b>${event.status}</b>${event.reason && html` <bdi>${event.reason}</bdi>`}${event.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`}`
   const by = event?.by && html` <span class="quiet">by <bdi>${event.by}</bdi></span>`
   if (event?.kind === 'rollback') return html`<b>rolled back</b> <bdi>${event.branch}</bdi> to <span class="mono">${String(event.to).slice(0, 8)}</span> <bdi>${event.reason ?? ''}</bdi>${by}`
   if (event?.kind === 'delete-branch') return html`<b>deleted the branch</b> <bdi>${event.branch}</bdi>`
   if (event?.kind === 'step-resolved') return html`<b>step settled</b> <bdi>${event.step ?? event.key ?? ''}</bdi>: ${event.how ?? ''} <bdi>${event.reason ?? ''}</bdi>${by}`
+  if (kind === 'lease-released') return html`<b>lease released</b> <bdi>${event?.holder ?? ''}</bdi> <bdi>${event?.reason ?? ''}</bdi>${by}`
   return html`<span class="quiet"><bdi>${brief(event)}</bdi></span>`
 }
 
 /** @param {{ of: any }} props */
 function EventText ({ of }) {
-  return html`<span class="says">${of.erased ? html`<span class="quiet">an erased event</span>` : told(of.event)}</span>`
+  return html`<span class="says">${of.erased ? html`<span class="quiet">an erased event</span>` : !of.whole ? html`<span class="quiet">a long event</span>` : told(of.data, of.text)}</span>`
 }

@@ -1,31 +1,56 @@
 /** The records that the audit shows: what was done in threads, and the log of reads; each with a bound that is told. */
 
 import { client, spacesOf } from '../../data.js'
+import { brief } from '../../kit/messages.js'
 import { some } from '../shared/listing.js'
 
-const THREADS_MAX = 40
-const RECORDS_MAX = 5000
+const PAGE = 200
+export const PAGES_MAX = 25
+const EMPTY_MAX = 20 // Pages that have nothing that fits, and are passed over at a time.
 const READS_MAX = 2000
 
-/** @typedef {{ id: string, own: string, kind: string, space: string, thread: string, by: string, token: string, ms: number, text: string, data: any, known: string }} Deed */
+/** @typedef {{ id: string, own: string, kind: string, space: string, thread: string, by: string, token: string, ms: number, text: string, data: any, erased: boolean, part: boolean }} Deed `part`: the record has more than is here. */
 /** @typedef {{ rows: Deed[], more: boolean, off: boolean, isCut: boolean }} Found */
 
-/** @param {string} space @param {AbortSignal} signal @returns {Promise<Found>} */
-export async function deeds (space, signal) {
+/** The newest deeds, by author, word and time, so many pages of each space. @param {string} space @param {{ by?: string, find?: string, since?: string, kind?: string }} filters @param {number} pages @param {AbortSignal} signal @returns {Promise<Found>} */
+export async function deeds (space, { by, find, since, kind }, pages, signal) {
   const spaces = await spacesOf(space)
-  const parts = await Promise.all(spaces.names.map(async (name) => {
-    const threads = await some(client().space(name).names('threads', { signal }), THREADS_MAX)
-    const entries = await Promise.all(threads.items.map(async (thread) => (await client().space(name).thread(thread).audit({ signal })).map((entry) => deed(name, thread, entry))))
-    return { rows: entries.flat(), more: threads.more }
-  }))
+  const parts = await Promise.all(spaces.names.map((name) => ofSpace(name, { by: by || undefined, text: find || undefined, kind: kind || undefined, sinceMs: Date.parse(since ?? '') || undefined, signal }, pages).catch((error) => {
+    if (space === '*' && error.status === 403) return { rows: [], more: false }
+    throw error
+  })))
   const rows = parts.flatMap((part) => part.rows).sort((a, b) => b.ms - a.ms)
-  return { rows: rows.slice(0, RECORDS_MAX), more: rows.length > RECORDS_MAX || parts.some(({ more }) => more), off: false, isCut: spaces.more }
+  return { rows, more: parts.some(({ more }) => more), off: false, isCut: spaces.more }
 }
 
-/** @param {string} space @param {string} thread @param {any} entry @returns {Deed} */
-const deed = (space, thread, { kind, id, by, time, text, data, known }) => ({
-  id: `${space}/${thread}/${kind}/${id}`, own: id, kind, space, thread, by, token: '', ms: Date.parse(time), text, data, known
+/** @param {string} name @param {any} options @param {number} pages */
+async function ofSpace (name, options, pages) {
+  const rows = []
+  let after
+  for (let [full, all] = [0, 0]; full < pages && all < pages + EMPTY_MAX; all++) {
+    const page = await client().space(name).audit({ ...options, after, limit: PAGE })
+    rows.push(...page.entries.map((/** @type {any} */ entry) => deed(name, entry)))
+    if (!page.more) return { rows, more: false }
+    if (page.entries.length > 0) full++
+    after = page.cursor
+  }
+  return { rows, more: true }
+}
+
+/** @param {string} space @param {any} entry @returns {Deed} */
+const deed = (space, entry) => ({
+  id: `${space}/${entry.thread}/${entry.kind}/${entry.id}`, own: entry.id, kind: entry.kind, space, thread: entry.thread, by: entry.by, token: entry.token, ms: entry.wall_ms,
+  text: said(entry), data: entry.data, erased: entry.erased, part: !entry.whole && !entry.erased
 })
+
+/** What was done, in a line. @param {any} entry @returns {string} */
+function said ({ kind, text, state, label, changed, data, erased }) {
+  if (kind === 'checkpoint') return `saved on ${text}${label ? ` as ${label}` : ''}${changed.length > 0 ? `: ${brief(changed.join(', '))}` : ''}`
+  if (kind === 'step') return `step ${text} ${state}`
+  if (erased) return 'an event that was erased'
+  if (text === 'status') return `${data?.status ?? 'status'}${data?.reason ? `: ${brief(data.reason)}` : ''}`
+  return text === 'event' ? `event ${brief(data)}` : `${text.replaceAll('-', ' ')} ${brief(data)}`
+}
 
 /** The log of reads, which nodes keep if they are told to. @param {string} space @param {AbortSignal} signal @returns {Promise<Found>} */
 export async function reads (space, signal) {
@@ -35,7 +60,7 @@ export async function reads (space, signal) {
   })
   if (found === undefined || found.items.length === 0) return { rows: [], more: false, off: true, isCut: false }
   const rows = found.items.flatMap(({ id, event, wall_ms: ms }) => event.reads.map((/** @type {string[]} */ [what, where, ...names], /** @type {number} */ index) => ({
-    id: `${id}/${index}`, own: id, kind: 'read', space: where ?? '', thread: names.join(' / '), by: event.by ?? '', token: event.token ?? '', ms, text: `${what} ${names.join(' / ')}`.trim(), data: null, known: ''
+    id: `${id}/${index}`, own: id, kind: 'read', space: where ?? '', thread: names.join(' / '), by: event.by ?? '', token: event.token ?? '', ms, text: `${what} ${names.join(' / ')}`.trim(), data: null, erased: false, part: false
   })))
   return { rows: rows.filter((row) => space === '*' || row.space === space).reverse(), more: found.more, off: false, isCut: false }
 }

@@ -1,10 +1,8 @@
-/** What work there is in a space: its crew, its leases, and the queues of its threads, as far as the bound reaches. */
+/** What work there is in a space: its crew, its leases, and the queues of its threads, in one request of bounded pages. */
 
 import { client, spacesOf } from '../../data.js'
-import { some } from '../shared/listing.js'
 
-// One request each, every few seconds.
-const THREADS_MAX = 60
+const PAGES_MAX = 5
 export const CREW = 'shoal-crew'
 export const MACHINES = 'shoal-crew/'
 export const WAITS = 'shoal-crew-waits/'
@@ -12,25 +10,40 @@ export const WAITS = 'shoal-crew-waits/'
 /** @param {string} space @param {AbortSignal} signal */
 export async function worked (space, signal) {
   const spaces = await spacesOf(space)
-  const parts = await Promise.all(spaces.names.map((each) => ofSpace(each, signal)))
-  return { rows: parts.flatMap(({ rows }) => rows), looked: THREADS_MAX, more: parts.some(({ more }) => more), isCut: spaces.more }
+  const parts = await Promise.all(spaces.names.map((each) => ofSpace(each, signal).catch((error) => {
+    if (space === '*' && error.status === 403) return { rows: [], looked: 0, more: false }
+    throw error
+  })))
+  const cut = parts.filter(({ more }) => more)
+  return { rows: parts.flatMap(({ rows }) => rows), looked: Math.max(0, ...cut.map(({ looked }) => looked)), more: cut.length > 0, isCut: spaces.more }
 }
 
 /** @param {string} name @param {AbortSignal} signal */
 async function ofSpace (name, signal) {
   const space = client().space(name)
-  const [leases, threads] = await Promise.all([space.leases({ signal }), some(space.names('threads', { signal }), THREADS_MAX)])
-  const queues = await Promise.all(threads.items.filter((each) => each !== CREW).map(async (each) => {
-    const [lists, inbox] = await Promise.all([space.thread(each).worklists({ signal }), space.thread(each).inbox.page({ limit: 1, signal })])
-    const rows = lists.map((list) => ({ space: name, kind: 'worklist', names: [each, list.name], title: list.name === each ? each : `${each} / ${list.name}`, ...list }))
-    const { pending, finished, dead } = inbox
-    return pending + finished + dead === 0 ? rows : [...rows, { space: name, kind: 'inbox', names: [each], title: each, pending, finished, dead }]
-  }))
-  const crew = threads.items.includes(CREW) ? [await crewOf(name, leases, signal)] : []
+  const [leases, queues] = [/** @type {any[]} */ ([]), /** @type {any[]} */ ([])]
+  let [looked, more] = [0, true]
+  /** @type {string | undefined} */
+  let after
+  for (let pages = 0; more && pages < PAGES_MAX; pages++) {
+    const page = await space.work({ after, signal })
+    leases.push(...page.leases)
+    queues.push(...page.queues)
+    looked += page.looked
+    more = page.more
+    after = page.cursor
+  }
+  const crew = leases.some(({ lease }) => lease.startsWith(MACHINES)) ? [await crewOf(name, leases, signal)] : []
   const held = leases.filter(({ lease }) => !lease.startsWith(MACHINES) && !lease.startsWith(WAITS) && lease !== CREW)
-  const rows = [...crew, ...queues.flat().sort((a, b) => b.dead - a.dead || b.pending - a.pending),
+  const rows = [...crew, ...queues.filter(({ thread }) => thread !== CREW).map((queue) => rowOf(name, queue)).sort((a, b) => b.dead - a.dead || b.pending - a.pending),
     ...held.map((lease) => ({ space: name, kind: 'lease', names: [lease.lease], title: lease.lease, holder: lease.holder, lease, dead: 0 }))]
-  return { rows, more: threads.more }
+  return { rows, looked, more }
+}
+
+/** @param {string} name @param {any} queue */
+function rowOf (name, { thread, worklist, ...counts }) {
+  const isInbox = worklist === ''
+  return { space: name, kind: isInbox ? 'inbox' : 'worklist', names: isInbox ? [thread] : [thread, worklist], title: isInbox || worklist === thread ? thread : `${thread} / ${worklist}`, ...counts }
 }
 
 /** @param {string} name @param {any[]} leases @param {AbortSignal} signal */
