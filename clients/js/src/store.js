@@ -181,6 +181,11 @@ export class Space {
     return this._transport.read(`/v1/spaces${path(this.name)}/documents${path(name)}/conflicts`, {}, options)
   }
 
+  /** The authors of a document's passages, also those who have left, by the ids of their Yjs clients. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['DocumentAuthorsView']>} */
+  authors (name, options) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/documents${path(name)}/authors`, {}, options)
+  }
+
   get items () {
     return new Items(this._transport, this.name)
   }

@@ -1114,6 +1114,25 @@ export interface components {
             path: string;
         };
         /**
+         * DocumentAuthorView
+         * @description The author of all that a Yjs client inserted.
+         */
+        DocumentAuthorView: {
+            /** @description The author's name. */
+            author: string;
+            client: number;
+        };
+        /**
+         * DocumentAuthorsView
+         * @description The authors of a document that gave their names.
+         */
+        DocumentAuthorsView: {
+            /** @description By client; at most 10,000. */
+            authors: components["schemas"]["DocumentAuthorView"][];
+            /** @description Whether there are more than that. */
+            more: boolean;
+        };
+        /**
          * DocumentOp
          * @description Read a document as JSON.
          */

@@ -92,6 +92,8 @@ export class Space {
     } & import("./transport.js").WriteOptions): Promise<Record<string, any>>;
     /** Values of a document that others overwrote at the same time. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['ConflictsView']>} */
     conflicts(name: string, options?: import("./transport.js").ReadOptions): Promise<Schemas["ConflictsView"]>;
+    /** The authors of a document's passages, also those who have left, by the ids of their Yjs clients. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['DocumentAuthorsView']>} */
+    authors(name: string, options?: import("./transport.js").ReadOptions): Promise<Schemas["DocumentAuthorsView"]>;
     get items(): Items;
     /**
      * Join a document with its editors and agents, as a Yjs client.

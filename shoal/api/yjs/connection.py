@@ -31,17 +31,21 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Coroutine, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
+import msgspec
 from aiohttp import WSCloseCode, WSMsgType
 
 from shoal.api.yjs.room import Room, close_code
 from shoal.api.yjs.socket import UNAUTHORIZED, Message, Socket
-from shoal.errors import Forbidden, InvalidValue, Overloaded, ShoalError, TooLarge
+from shoal.errors import Forbidden, InvalidName, InvalidValue, Overloaded, ShoalError, TooLarge
+from shoal.names import check_name
 from shoal.protocol import yjs
-from shoal.protocol.requests import Announce, Announced, FollowPresence, ReadDocument, Updates
+from shoal.protocol.requests import Announce, Announced, FollowPresence, Present, ReadDocument, Updates
 from shoal.protocol.session import Session
 
+YJS_AUTHORS_MAX = 16  # Yjs clients of one connection whose names are noted; a provider has one.
 YJS_SEND_BYTES_MAX = 4 * 1024 * 1024  # Bytes queued for one client; beyond this, one diff follows once the queue has drained.
 
 if TYPE_CHECKING:
@@ -95,6 +99,7 @@ class YjsConnection:
         self._held_bytes = 0
         self._work: asyncio.Task[None] | None = None
         self._taken = 0  # Updates that it sent.
+        self.authors: dict[int, str] = {}
         self._seen = _NOTHING  # The document's state when it was last looked whether the client brings anything new.
         self._ending: asyncio.Task[None] | None = None
         self._over = False  # It has left, or is about to.
@@ -204,6 +209,7 @@ class YjsConnection:
 
     async def _announce(self, said: yjs.Awareness) -> None:
         request = Announce(self._room.space, self._room.document, said.entries)
+        others = {each.client for each in self._room.present} - self.authors.keys()
         try:
             announced = await self.session.call(request)
         except (Overloaded, Forbidden):
@@ -212,9 +218,17 @@ class YjsConnection:
             self.refused(error)
             return
         assert isinstance(announced, Announced)
+        self._name([entry for entry in said.entries if entry.client not in others])
         if announced.gone:
             # A client that is present, but learns that it is gone, announces itself with a newer clock.
             self._send(yjs.encode_awareness(announced.gone))
+
+    def _name(self, entries: Sequence[Present]) -> None:
+        """Note the names of its own Yjs clients: those that were not present through another connection before."""
+        for entry in entries:
+            name = _named(entry.state) if self._bearer is None else self._bearer.token.author
+            if name and entry.state != yjs.GONE and len(self.authors) < YJS_AUTHORS_MAX:
+                self.authors.setdefault(entry.client, name)
 
     def _tell_present(self) -> None:
         if self._fits(0) and (present := self._room.present):
@@ -386,3 +400,18 @@ def _decoded(data: bytes, connection: YjsConnection) -> Sequence[yjs.Message] | 
     except (InvalidValue, TooLarge) as error:
         connection.end(close_code(error), error.message)
         return None
+
+
+def _named(state: bytes) -> str:
+    """The name that a client gives itself in its presence, as editors do; empty if it has none that an author may have."""
+    try:
+        told = msgspec.json.decode(state)
+    except ValueError:
+        return ""
+    user = told.get("user") if isinstance(told, dict) else None
+    name = (user if isinstance(user, dict) else told).get("name") if isinstance(told, dict) else None
+    if not isinstance(name, str) or not name:
+        return ""
+    with suppress(InvalidName):
+        return check_name("author", name)
+    return ""

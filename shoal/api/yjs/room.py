@@ -27,7 +27,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from itertools import count
+from itertools import count, islice
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
 
@@ -110,6 +110,9 @@ _FOR_GOOD = 4000
 
 class Guest(Protocol):
     """A connection, as its room sees it."""
+
+    authors: dict[int, str]
+    """The names of its Yjs clients: with a token, that of its author; else as they are present."""
 
     def relay(self, message: Message, /) -> None:
         """Send a durable update."""
@@ -236,7 +239,9 @@ class Room:
     async def _write_some(self, some: Sequence[_Received]) -> None:
         if not some:
             return
-        request = Updates(self.space, self.document, [received.update.update for received in some])
+        updates = [received.update.update for received in some]
+        authors = {client: author for received in some for client, author in received.guest.authors.items()}
+        request = Updates(self.space, self.document, updates, dict(islice(authors.items(), YJS_UPDATES_MAX)))
         try:
             while True:
                 self._lately.clear()

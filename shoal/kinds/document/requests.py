@@ -21,12 +21,15 @@ __all__ = [
     "Compacted",
     "Conflicts",
     "DeleteDocument",
+    "DocumentAuthor",
+    "DocumentAuthors",
     "DocumentJson",
     "DocumentState",
     "Early",
     "Moment",
     "Overwritten",
     "Patch",
+    "ReadAuthors",
     "ReadConflicts",
     "ReadDocument",
     "ReadDocumentAt",
@@ -64,6 +67,7 @@ class Updated(Reply, array_like=True, frozen=True, tag="updated"):
     """The update is part of the document, or was already."""
 
 
+@operation(hearsay=("authors",))
 class Updates(ObjectWrite["UpdatesTaken"], array_like=True, frozen=True, tag="updates"):
     """Apply Yjs v1 updates of clients that declare no roots, as one operation.
 
@@ -73,6 +77,7 @@ class Updates(ObjectWrite["UpdatesTaken"], array_like=True, frozen=True, tag="up
 
     document: str
     updates: Elements[bytes]
+    authors: Authors = field(default_factory=dict)  # Yjs client id → author; of those that inserted nothing none is kept.
 
 
 class Early(Struct, array_like=True, frozen=True):
@@ -299,6 +304,35 @@ class Conflicts(Reply, array_like=True, frozen=True, tag="conflicts"):
 
     overwritten: Annotated[list[Overwritten], Named("conflicts")]  # The latest first; at most 256.
     more: bool
+
+
+@operation(
+    http=Http("GET", "/documents/{document}/authors", "The authors of a document's passages, by Yjs client"),
+    cli=Cli(
+        "doc authors",
+        "shoal doc authors plan --url http://127.0.0.1:7400",
+        help="List the authors of a document by the ids of their Yjs clients, also those who have left.",
+        rows="authors",
+    ),
+)
+class ReadAuthors(ObjectRead["DocumentAuthors"], array_like=True, frozen=True, tag="read-authors"):
+    """List the authors of a document, also those who have left. Each passage of it names the Yjs client that inserted it."""
+
+    document: str
+
+
+class DocumentAuthor(Struct, array_like=True, frozen=True):
+    """The author of all that a Yjs client inserted."""
+
+    client: int
+    author: str
+
+
+class DocumentAuthors(Reply, array_like=True, frozen=True, tag="document-authors"):
+    """The authors of a document that gave their names."""
+
+    authors: list[DocumentAuthor]  # By client; at most 10,000.
+    more: bool = False  # Whether there are more than that.
 
 
 class DocumentJson(Reply, array_like=True, frozen=True, tag="document-json"):

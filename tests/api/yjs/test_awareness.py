@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pycrdt
 import pytest
 
 from shoal.protocol import requests, yjs
@@ -97,3 +98,45 @@ async def test_an_agent_and_an_editor_see_each_other(served: Served) -> None:
                 "id": 7,
                 "state": {"name": "Ada"},
             }
+
+
+async def authors(served: Served, document: str = "d") -> dict[int, str]:
+    found = await served.bench.node.session().call(requests.ReadAuthors("crew", document))
+    return {each.client: each.author for each in found.authors}
+
+
+async def test_an_author_is_named_after_the_editor_has_left(served: Served) -> None:
+    async with served.client() as one, served.client() as reader:
+        await reader.send(awareness(9, 1, b'{"user":{"name":"Bo"}}'))
+        await one.send(awareness(one.doc.client_id, 1, b'{"user":{"name":"Ada"}}'))
+        await reader.until(lambda: one.doc.client_id in {client for client, *_ in entries(reader)})
+        one.doc["text"] = text = pycrdt.Text()
+        text += "hello"
+        await reader.until(lambda: reader.updates > 0)
+    assert await authors(served) == {one.doc.client_id: "Ada"}
+
+
+async def test_nobody_names_the_client_of_another_connection(served: Served) -> None:
+    async with served.client() as one, served.client() as bad:
+        await one.send(awareness(one.doc.client_id, 1, b'{"name":"Ada"}'))
+        await bad.until(lambda: len(entries(bad)) > 0)
+        await bad.send(awareness(one.doc.client_id, 9, b'{"name":"Eve"}'))
+        await bad.send(awareness(bad.doc.client_id, 1, b'{"name":"Eve"}'))
+        await one.until(lambda: bad.doc.client_id in {client for client, *_ in entries(one)})
+        bad.doc["text"] = theirs = pycrdt.Text()
+        theirs += "x"
+        await one.until(lambda: one.updates > 0)
+        mine = one.doc.get("text", type=pycrdt.Text)
+        mine += "y"
+        await bad.until(lambda: "y" in str(theirs))
+    assert await authors(served) == {one.doc.client_id: "Ada", bad.doc.client_id: "Eve"}
+
+
+@pytest.mark.parametrize("state", [b"1", b'{"name":""}', b'{"name":"a\\u0000b"}', b'{"user":{"name":[1]}}', b'{"user":3}'])
+async def test_a_presence_without_a_name_names_nobody(served: Served, state: bytes) -> None:
+    async with served.client() as one, served.client() as other:
+        await one.send(awareness(one.doc.client_id, 1, state))
+        one.doc["text"] = text = pycrdt.Text()
+        text += "hello"
+        await other.until(lambda: other.updates > 0)
+    assert await authors(served) == {}

@@ -92,6 +92,7 @@ class Guest:
 
     def __init__(self) -> None:
         self.told: list[int | ShoalError] = []
+        self.authors: dict[int, str] = {}
 
     def relay(self, message: Message, /) -> None: ...
 

@@ -58,6 +58,7 @@ from shoal.protocol.requests import (
     Compacted,
     DeleteDocument,
     Durability,
+    ReadAuthors,
     ReadConflicts,
     ReadDocumentAt,
     ReadMoment,
@@ -301,6 +302,15 @@ class Document:
         """
         found = await self._session.call(ReadConflicts(self.space, self.name))
         return [shown_conflict(each) for each in found.overwritten]
+
+    async def authors(self) -> dict[int, str]:
+        """The authors of the document's passages, also those who have left, by the ids of their Yjs clients.
+
+        The node answers, so `flush` first to include the edits made here. It names those that gave a name: handles with an
+        author, editors that say who they are in their presence, and holders of tokens.
+        """
+        found = await self._session.call(ReadAuthors(self.space, self.name))
+        return {each.client: each.author for each in found.authors}
 
     async def compact(self, *, older_than: timedelta | float | None = None) -> Compaction:
         """Merge the document's updates into one, without deleted content. The content stays the same.

@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 
@@ -22,10 +22,9 @@ from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
 from shoal.kinds.document.serving.compacting import DOCUMENT_BYTES_PER_UPDATE
 from shoal.kinds.document.serving.opening import DocumentGenerations, OpenDocument, Opening
-from shoal.kinds.document.state import compaction, document, editing, genesis, patch, repeats
+from shoal.kinds.document.state import compaction, document, editing, genesis, patch, repeats, yjs
 from shoal.kinds.document.state.editing import Edited, Editor
 from shoal.kinds.document.state.live import LiveDocument, merged
-from shoal.kinds.document.state.yjs import CLIENT_MAX
 from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
@@ -98,16 +97,20 @@ class Documents(Memory):
     def _check_update(self, request: requests.Update) -> None:
         check_name("document", request.document)
         check_size(self._config, len(request.update), "an update")
-        check_names("author", request.authors.values())
         check_beginning(request.beginning)
-        if any(not 0 <= client <= CLIENT_MAX for client in request.authors):
+        self._check_authors(request.authors)
+
+    def _check_authors(self, authors: Mapping[int, str]) -> None:
+        check_names("author", authors.values())
+        if any(not 0 <= client <= yjs.CLIENT_MAX for client in authors):
             raise InvalidInput("an author's Yjs client id has at most 53 bits. Nothing was written.")
-        if len(request.authors) > UPDATE_AUTHORS_MAX:
+        if len(authors) > UPDATE_AUTHORS_MAX:
             raise TooLarge(f"an update names at most {UPDATE_AUTHORS_MAX} authors. Nothing was written.")
 
     def _check_updates(self, request: requests.Updates) -> None:
         check_name("document", request.document)
         check_size(self._config, sum(map(len, request.updates)), "updates")
+        self._check_authors(request.authors)
 
     def _check_patch(self, request: requests.Patch) -> None:
         self._check_edit(request, len(request.patch))
@@ -171,7 +174,13 @@ class Documents(Memory):
         reply = requests.UpdatesTaken([requests.Early(*each) for each in early])
         if together is None:
             return reply
-        change = document.Update(sha256(together.update).digest(), inferred=together.inferred)
+        inserted = yjs.parse(together.update).structs if request.authors else ()
+        authors = {
+            client: author
+            for client, author in request.authors.items()
+            if client in inserted and not document.is_named(context.rows, client)
+        }
+        change = document.Update(sha256(together.update).digest(), authors=authors, inferred=together.inferred)
         self._put(context, opened, change, together.update)
         return reply
 

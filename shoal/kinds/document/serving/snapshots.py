@@ -12,6 +12,8 @@ Law: an answer is a function of the stored updates and their positions, so repli
 
 from __future__ import annotations
 
+from itertools import islice
+
 import msgspec
 
 from shoal import values
@@ -29,6 +31,7 @@ from shoal.kinds.document.state.live import LiveDocument
 from shoal.node.handler import Checks, Readers, View, Writers
 from shoal.protocol import requests
 
+DOCUMENT_AUTHORS_MAX = 10_000  # Authors that one answer names: a document may have been edited from many tabs.
 DOCUMENT_CONFLICTS_MAX = 256  # Overwritten values reported for one document: the latest.
 DOCUMENT_HISTORY_UPDATES_MAX = 65_536  # Updates from which a past state may be built.
 
@@ -36,14 +39,18 @@ _HLC_BYTES = 8  # At the beginning of a position.
 
 
 class Snapshots:
-    """The handler of `ReadMoment` and `ReadDocumentAt`."""
+    """The handler of `ReadMoment`, `ReadDocumentAt` and `ReadAuthors`."""
 
     def __init__(self, config: Config, generations: DocumentGenerations) -> None:
         self._config = config
         self._generations = generations
         self.checks: Checks = {}
         self.writers: Writers = {}
-        self.readers: Readers = {requests.ReadMoment: self._moment, requests.ReadDocumentAt: self._at}
+        self.readers: Readers = {
+            requests.ReadMoment: self._moment,
+            requests.ReadDocumentAt: self._at,
+            requests.ReadAuthors: _authors,
+        }
 
     def _moment(self, view: View, _request: requests.ReadMoment) -> requests.Moment:
         return requests.Moment(self._generations.number(view.transaction, view.target), view.vector.pack())
@@ -136,6 +143,12 @@ class OverwrittenValues:
         authors = document.authors(view.rows)
         most = DOCUMENT_CONFLICTS_MAX
         return requests.Conflicts([_shown(lost, authors) for lost in found[:most]], more=len(found) > most)
+
+
+def _authors(view: View, _request: requests.ReadAuthors) -> requests.DocumentAuthors:
+    found = document.authors(view.rows)
+    authors = [requests.DocumentAuthor(*each) for each in islice(found.items(), DOCUMENT_AUTHORS_MAX)]
+    return requests.DocumentAuthors(authors, more=len(found) > len(authors))
 
 
 def _beginning(rows: Rows, lost: Beginning) -> Overwritten:

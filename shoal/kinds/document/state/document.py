@@ -295,6 +295,11 @@ def authors(rows: Rows) -> dict[int, str]:
     return {int.from_bytes(key[1:], "big"): _unpack_author(packed)[0] for key, packed in rows.scan(_AUTHOR)}
 
 
+def is_named(rows: Rows, client: int) -> bool:
+    """Whether the author of a Yjs client's content is known."""
+    return rows.get(_AUTHOR + client.to_bytes(8, "big")) is not None
+
+
 def _unpack_author(packed: bytes) -> tuple[str, bytes]:
     try:
         return msgspec.msgpack.decode(packed, type=tuple[str, bytes])
