@@ -290,9 +290,9 @@ class RemoteSession:
                     self.connections += 1
                 return self._link
         except TimeoutError:
-            if self._refusals:
-                raise summed_up(self._refusals, first=not self._reached) from None
-            raise Disconnected("no node could be reached in time. Nothing was sent. Try again.") from None
+            # If time is over during the first round, no address has failed yet.
+            refusals = self._refusals or {url: unreached(url, "it did not answer in time") for url in self._urls}
+            raise summed_up(refusals, first=not self._reached) from None
 
     async def _dial_any(self, reach_at: float | None) -> Link:
         """Dial each node in turn until one answers; after a round without an answer, wait and begin again.

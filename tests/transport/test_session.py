@@ -28,6 +28,7 @@ from shoal.errors import (
     StoreCorrupt,
     Unauthenticated,
     Unavailable,
+    Unreachable,
 )
 from shoal.protocol.frames import encode_error, encode_push, encode_reply
 from shoal.protocol.keys import is_made_before
@@ -325,6 +326,22 @@ async def test_with_no_node_to_reach_the_reason_is_raised_and_nothing_was_writte
     with pytest.raises(Disconnected, match="cannot be reached") as caught:
         await session.call(WRITE)
     assert caught.value.written == "no"
+
+
+async def test_a_silent_address_is_named_when_time_is_over(connect: Connect) -> None:
+    """Before any address has refused."""
+
+    async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        session = connect(f"http://127.0.0.1:{port}", request_timeout_s=0.05)
+        with pytest.raises(Unreachable, match=f"127.0.0.1:{port} cannot be reached: it did not answer in time") as caught:
+            await session.call(WRITE)
+        assert caught.value.written == "no"
 
 
 async def test_a_node_without_room_is_tried_again(peer: Peer, connect: Connect) -> None:
