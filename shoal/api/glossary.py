@@ -187,6 +187,8 @@ NAMES: dict[str, str] = {
     "writes_per_s": "Writes in a second, at each node.",
     "watchers": "Watches, and followers of presence, at each node.",
     "documents": "Open documents at each node.",
+    "leases": "Leases and claims of work that are held or waited for.",
+    "presences": "Clients that are present in a space and in its documents.",
     "died": "Changes that arrived after their object was deleted.",
     "repaired": "Damaged rows that were fetched from a peer.",
     "repairs_failed": "Requests that met damage that no peer could repair.",

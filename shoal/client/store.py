@@ -607,6 +607,8 @@ class Space:
         writes_per_s: float | None = None,
         watchers: int | None = None,
         documents: int | None = None,
+        leases: int | None = None,
+        presences: int | None = None,
         durability: Durability | None = None,
     ) -> requests.QuotaView:
         """Replace the quota of this space, on all nodes. None: as their configuration says; 0: no limit.
@@ -627,6 +629,8 @@ class Space:
             writes_per_s=writes_per_s,
             watchers=watchers,
             documents=documents,
+            leases=leases,
+            presences=presences,
             durability=durability,
         )
 

@@ -113,7 +113,13 @@ class Node:
             cluster=cluster,
             presences=presences,
             handouts=self._handouts,
-            quotas=Quotas(context, self._usage, read=self._database.show, holds=self._database.catalog.holds),
+            quotas=Quotas(
+                context,
+                self._usage,
+                read=self._database.show,
+                holds=self._database.catalog.holds,
+                counts={"leases": self.leases.count, "presences": presences.count},
+            ),
             keys=self.keys,
         )
         if self.replicator is not None:

@@ -37,7 +37,7 @@ from shoal.errors import (
 from shoal.kinds.budget.peers import Rights, Spreading
 from shoal.kinds.lease.serving.alone import Alone
 from shoal.kinds.lease.serving.requests import LeaseRequests
-from shoal.kinds.presence.handler import Presences
+from shoal.kinds.presence.handler import OfSessions, Presences
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import is_under_claim
 from shoal.kinds.worklist.serving.handouts import Handouts
@@ -65,6 +65,7 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import (
+    Announce,
     AnyReply,
     AnyRequest,
     AnyWrite,
@@ -119,6 +120,7 @@ class Service:
         self._cluster, self._database = cluster, database
         replicas = self._replicas = cluster.quorum
         self.presences, self._quotas, self._keys = presences, quotas, keys
+        self.of_sessions: OfSessions = dict.fromkeys(presences.of_sessions, self._announced)
         self._storage, self._commit, self._incarnation = context.storage, context.commit, context.incarnation
         self._feed, self._config = context.feed, config
         self._credentials: Callable[[], Credentials] = Credentials
@@ -128,7 +130,13 @@ class Service:
         """How its sessions take turns."""
         self._subscriptions = Subscriptions(context, database, replicas=replicas, presences=presences)
         self._holding = LeaseRequests(
-            context, handouts, database, replicas=replicas, write=self._write, watch=self._subscriptions.open
+            context,
+            handouts,
+            database,
+            replicas=replicas,
+            write=self._write,
+            watch=self._subscriptions.open,
+            quotas=quotas,
         )
         self._alone = Alone(context, handouts, replicas=replicas, write=self._write)
         signer = Signer(context, StateRoots(context, lacking=replicas.incomplete))
@@ -380,6 +388,11 @@ class Service:
                     raise  # The error does not say which object is damaged.
                 repair = repair or self._replicas.read_repair(located.targets[0])
                 await repair.repair(error)
+
+    def _announced(self, owner: object, request: Announce) -> AnyReply:
+        """Announce what a session owns, if the quota of its space has room for it."""
+        self._quotas.admit(request.space, "presences", lambda: self.presences.joining(request))
+        return self.presences.of_sessions[type(request)](owner, request)
 
     async def _follow_through(self, flow: Flow, request: Any, bookmark: Bookmark, *, stale: bool) -> AnyReply:
         """Answer a write that takes more than one operation, or asks other nodes."""

@@ -58,7 +58,7 @@ class ServiceSession:
     async def _answered(
         self, request: Request[R], is_prompt: bool, /, *, key: str | None, durability: Durability, stale: bool
     ) -> R:
-        announce = self._service.presences.of_sessions.get(type(request))
+        announce = self._service.of_sessions.get(type(request))
         wanted, reply = cast("Any", request), cast("Any", None)
         if announce is not None:
             reply = announce(self, wanted)

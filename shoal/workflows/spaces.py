@@ -136,6 +136,8 @@ async def set_quota(
     writes_per_s: float | None,
     watchers: int | None,
     documents: int | None,
+    leases: int | None,
+    presences: int | None,
     durability: Durability | None = None,
 ) -> QuotaView:
     """Replace the record. None: as the nodes' configuration says; 0: no limit. Returns the quota as this node applies it.
@@ -147,6 +149,7 @@ async def set_quota(
     if space == RESERVED:
         raise InvalidInput(f"{RESERVED!r} is the space of the nodes themselves, which has no quota. Nothing was written.")
     whole = {"bytes": bytes, "objects": objects, "watchers": watchers, "documents": documents}
+    whole |= {"leases": leases, "presences": presences}
     record = {name: limit for name, limit in (whole | {"writes_per_s": writes_per_s}).items() if limit is not None}
     for name, limit in record.items():
         kinds = int | float if name == "writes_per_s" else int
@@ -177,6 +180,8 @@ class SetQuota(Flow[QuotaView], frozen=True):
     writes_per_s: Annotated[float, Meta(ge=0)] | None = None  # At each node.
     watchers: Natural | None = None  # At each node.
     documents: Natural | None = None  # Open at each node.
+    leases: Natural | None = None  # Held or waited for, claims of work included.
+    presences: Natural | None = None  # Clients that are present.
 
     async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> QuotaView:
         """Replace the record, and read the quota as this node applies it then."""
@@ -188,6 +193,8 @@ class SetQuota(Flow[QuotaView], frozen=True):
             writes_per_s=self.writes_per_s,
             watchers=self.watchers,
             documents=self.documents,
+            leases=self.leases,
+            presences=self.presences,
             durability=durability,
         )
 

@@ -144,6 +144,12 @@ def quota_of_space(
     documents: Annotated[
         int | None, typer.Option("--documents", metavar="N", min=0, help="Its open documents, at each node.")
     ] = None,
+    leases: Annotated[
+        int | None, typer.Option("--leases", metavar="N", min=0, help="Its leases and claims of work, held or waited for.")
+    ] = None,
+    presences: Annotated[
+        int | None, typer.Option("--presences", metavar="N", min=0, help="The clients that are present in it.")
+    ] = None,
     default: Annotated[
         bool,
         typer.Option("--default", help="Forget what was set before: the nodes' configuration holds, but for what is named."),
@@ -157,6 +163,7 @@ def quota_of_space(
     Example: shoal space quota crew --bytes 10GiB --writes-per-s 200 --url http://127.0.0.1:7400
     """
     named = {"objects": objects, "writes_per_s": writes_per_s, "watchers": watchers, "documents": documents}
+    named |= {"leases": leases, "presences": presences}
     limits = {name: limit for name, limit in named.items() if limit is not None}
     if bytes is not None:
         limits["bytes"] = bytes_of(bytes)

@@ -117,6 +117,18 @@ class Presences:
         self._look_later()
         return Announced(gone)
 
+    def count(self, space: str) -> int:
+        """How many clients are present in a space and in its documents, as far as this node knows."""
+        return self._table.count(space)
+
+    def joining(self, request: Announce) -> tuple[int, int]:
+        """How many clients are present in the space beside those of a request, and how many more this one brings."""
+        topic = Topic(request.space, request.document)
+        named = {present.client for present in request.entries if present.state != GONE}
+        others = self._table.count(request.space, but=((topic, client) for client in named))
+        present = {entry.client for entry in self._table.entries(topic)}
+        return others, len(named) if named - present else 0
+
     def leave(self, owner: object) -> None:
         """Remove the entries of a session that has ended."""
         for topic, entry in self._table.leave(owner, self._now()):

@@ -9,17 +9,22 @@ Laws:
 - Nothing here is durable. There is one promise: an entry that is not renewed
   disappears, on every node.
 
+- The states of a space grow only while they are at most `SHARE` times what is free, as leases do.
+
 Times are seconds on the caller's clock. States are opaque; `GONE` is one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator
 
 from shoal.records import NamedTuple
 
 GONE = b"null"
 """The state of a client that left: JSON, as every state is."""
+
+SHARE = 7  # One space alone gets 7/8 of the room, two 7/15 each.
 
 
 class Topic(NamedTuple):
@@ -59,6 +64,7 @@ class Awareness:
         self._bytes_max = bytes_max
         self._topics: dict[Topic, dict[int, _Held]] = {}
         self._bytes = 0
+        self._bytes_of: Counter[str] = Counter()  # By space.
 
     def __len__(self) -> int:
         """The number of entries, including ended ones that are remembered."""
@@ -127,8 +133,18 @@ class Awareness:
         """Whether there is room for a state of `size` bytes."""
         there = self._topics.get(topic, {})
         known = there.get(client)
-        return (known is not None or len(there) < self._entries_max) and (
-            self._bytes + size - (0 if known is None else len(known.state)) <= self._bytes_max
+        more = size - (0 if known is None else len(known.state))
+        if known is None and len(there) >= self._entries_max:
+            return False
+        return more <= 0 or self._bytes_of[topic.space] + more <= SHARE * (self._bytes_max - self._bytes - more)
+
+    def count(self, space: str, *, but: Iterable[tuple[Topic, int]] = ()) -> int:
+        """How many clients are present in a space and its documents, but for these."""
+        named = set(but)
+        return sum(
+            held.owner is not None and (topic, client) not in named
+            for topic, client, held in self._all()
+            if topic.space == space
         )
 
     def _all(self) -> list[tuple[Topic, int, _Held]]:
@@ -152,14 +168,20 @@ class Awareness:
     def _put(self, topic: Topic, client: int, held: _Held) -> None:
         there = self._topics.setdefault(topic, {})
         before = there.get(client)
-        self._bytes += len(held.state) - (0 if before is None else len(before.state))
+        self._count(topic, len(held.state) - (0 if before is None else len(before.state)))
         there[client] = held
 
     def _drop(self, topic: Topic, client: int) -> None:
         there = self._topics[topic]
-        self._bytes -= len(there.pop(client).state)
+        self._count(topic, -len(there.pop(client).state))
         if not there:
             del self._topics[topic]
+
+    def _count(self, topic: Topic, more: int) -> None:
+        self._bytes += more
+        self._bytes_of[topic.space] += more
+        if not self._bytes_of[topic.space]:
+            del self._bytes_of[topic.space]
 
 
 def _supersedes(entry: ClientState, held: _Held) -> bool:

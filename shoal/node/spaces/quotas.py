@@ -7,12 +7,13 @@ Laws:
   work, are counted and never refused, or replicas would differ.
 - A space that holds what it may, or more, takes writes that remove, so that it can be left again: if they make no object,
   and carry no large value. A write that begins below a limit is made as a whole, so it may pass the limit once.
+- A lease, a claim or a presence that is there already is renewed whatever the limit says: it may not be lost to a quota.
 - The space of the nodes themselves has no quota.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from math import isfinite
 from types import TracebackType
@@ -57,9 +58,12 @@ _UNITS = {
     "writes_per_s": "writes a second",
     "watchers": "watchers",
     "documents": "open documents",
+    "leases": "leases and claims",
+    "presences": "clients that are present",
 }
 
 _HOW = {"bytes": "Delete what is not needed", "objects": "Delete what is not needed", "writes_per_s": "Write more slowly"}
+_HOW |= {"leases": "Wait until some have ended", "presences": "Wait until some have left"}
 _NONE = Quota()
 
 Pushes = AbstractAsyncContextManager[AsyncIterator[Push]]
@@ -109,7 +113,7 @@ class _Rate:
 
 class Quotas:
     """Applies the quotas of one node. `read` answers a read of a map from the rows applied here; `holds` tells whether there is
-    an object.
+    an object; `counts` has what others count, by the limit's name: what a space has of it.
     """
 
     def __init__(
@@ -119,11 +123,13 @@ class Quotas:
         *,
         read: Callable[[requests.ReadMap, Target], Any],
         holds: Callable[[Target], bool],
+        counts: Mapping[str, Callable[[str], int]],
     ) -> None:
         self._usage = usage
         self._partitions = context.partitions
         self._read = read
         self._holds = holds
+        self._counts = counts
         self._monotonic = context.environment.monotonic
         self._default = Quota(
             context.config.quota_bytes,
@@ -248,6 +254,21 @@ class Quotas:
         if len(self._reached) > _REACHED_MAX:
             del self._reached[next(iter(self._reached))]
 
+    def admit(self, space: str, what: str, asked: Callable[[], tuple[int, int]]) -> None:
+        """Check that a space may have more of what `counts` counts. `asked` tells how many it has, and how many more it wants.
+
+        Raises:
+            Overloaded: the quota is reached. Nothing was written.
+        """
+        limit = getattr(self.of(space).limits, what)
+        if not limit:
+            return
+        present, more = asked()
+        if more and present + more > limit:
+            refusal = _reached(space, what, present, limit, _AGAIN_S)
+            self._note(refusal)
+            raise refusal
+
     # ── subscriptions ─────────────────────────────────────────────────────────
 
     def counted(self, subscription: Subscription, pushes: Pushes) -> Pushes:
@@ -281,7 +302,8 @@ class Quotas:
         if rate is not None and known.limits.writes_per_s:
             left = rate.left + (self._monotonic() - rate.at) * known.limits.writes_per_s
             written = max(0.0, round(max(known.limits.writes_per_s, 1.0) - left, 3))
-        used = Quota(use.bytes, use.objects, written, opened.watchers, opened.documents)
+        counted = {what: count(space) for what, count in self._counts.items()}
+        used = Quota(use.bytes, use.objects, written, opened.watchers, opened.documents, **counted)
         return QuotaView(space, known.limits, used, known.recorded, use.is_counted, known.trouble)
 
     @property

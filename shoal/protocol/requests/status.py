@@ -300,6 +300,8 @@ class Quota(Struct, frozen=True):
     writes_per_s: float = 0.0  # At each node; a batch counts each of its writes.
     watchers: int = 0  # Watches, and followers of presence, at each node.
     documents: int = 0  # Open documents at each node: mirrors, and one for all Yjs clients of a document.
+    leases: int = 0  # Leases and claims of work that are held or waited for, in the cluster.
+    presences: int = 0  # Clients that are present in it and in its documents.
 
 
 @operation(family="quota", http=Http("GET", "/quota", "A space's quota, and what it uses"))

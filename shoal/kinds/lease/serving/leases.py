@@ -207,6 +207,17 @@ class Leases:
             found += [self._state(name, shard, grant) for name, grant in mine]
         return sorted((state for state in found if state.held), key=lambda state: (state.lease, state.thread))
 
+    def count(self, space: str, *, but: bytes = b"") -> int:
+        """How many leases and claims of a space are held or waited for, as this node was told last, but for those of one token."""
+        found = 0
+        for shard in self._shards:
+            known = shard.glimpse()
+            for name, grant in known.grants.items() if known is not None else ():
+                if name.space == space:
+                    holders = (grant.claim, *grant.waiting) if grant.state != table.OVER else grant.waiting
+                    found += sum(claim.token != but for claim in holders)
+        return found
+
     # ── claims of items ───────────────────────────────────────────────────────
 
     async def withdraw(self, space: str, mark: str, token: bytes) -> None:

@@ -18,6 +18,7 @@ import msgspec
 
 from shoal.cluster.operation import partition_of
 from shoal.errors import LeaseHeld, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
+from shoal.kinds.lease.serving.shards import check_token
 from shoal.kinds.lease.state.table import LeaseName, item_name, worklist_mark
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import Claims, Watching
@@ -27,6 +28,7 @@ from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
+from shoal.node.spaces.quotas import Quotas
 from shoal.node.target import Target
 from shoal.node.writes.issuing import Located
 from shoal.outcomes import why
@@ -84,7 +86,15 @@ class LeaseRequests:
     """The request that is a write under leases."""
 
     def __init__(
-        self, context: NodeContext, handouts: Handouts, database: Database, *, replicas: Replicas, write: Write, watch: Watching
+        self,
+        context: NodeContext,
+        handouts: Handouts,
+        database: Database,
+        *,
+        replicas: Replicas,
+        write: Write,
+        watch: Watching,
+        quotas: Quotas,
     ) -> None:
         self.claims = Claims(
             context,
@@ -93,8 +103,10 @@ class LeaseRequests:
             replicas=replicas,
             watch=watch,
             begin=lambda request, bookmark: write(request, bookmark, None, "quorum", stale=False, terms=()),
+            quotas=quotas,
         )
         self._leases = handouts.leases
+        self._quotas = quotas
         self._database = database
         self._replicas = replicas
         self._write = write
@@ -111,6 +123,8 @@ class LeaseRequests:
     # ── requests ──────────────────────────────────────────────────────────────
 
     async def _acquire(self, request: AcquireLease, bookmark: Bookmark) -> LeaseGranted:
+        token = check_token(request.token) if request.token else b""
+        self._quotas.admit(request.space, "leases", lambda: (self._leases.count(request.space, but=token), 1))
         granted = await self._leases.acquire(request)
         if not (granted.granted and request.thread):
             return granted

@@ -238,10 +238,11 @@ class Shard:
                 outcome = each.decide(table, turn)
             except Exception as error:
                 outcome = error
-            if _grew(before, table.grants) and len(table.pack()) > self._config.quorum_register_value_bytes_max:
+            bytes_max = self._config.quorum_register_value_bytes_max
+            if any(table.left_bytes(space, bytes_max) < 0 for space in _grown(before, table.grants)):
                 table.last, table.grants = last, before
                 outcome = Overloaded(
-                    f"there is no room for another lease in {self.key} (quorum_register_value_bytes_max). "
+                    f"there is no room for another lease of this space in {self.key} (quorum_register_value_bytes_max). "
                     "Nothing was written. Try again when other leases have ended.",
                     retry_after_s=self._config.lease_poll_s,
                 )
@@ -269,10 +270,13 @@ class Shard:
                 each.told.set_result(Decided(outcome, sent_s))
 
 
-def _grew(before: dict[LeaseName, Grant], after: dict[LeaseName, Grant]) -> bool:
-    return len(after) > len(before) or any(
-        len(grant.waiting) > len(before[name].waiting) for name, grant in after.items() if name in before
-    )
+def _grown(before: dict[LeaseName, Grant], after: dict[LeaseName, Grant]) -> set[str]:
+    """The spaces that have more leases, or more that wait, than before."""
+    return {
+        name.space
+        for name, grant in after.items()
+        if (known := before.get(name)) is not grant and (known is None or len(grant.waiting) > len(known.waiting))
+    }
 
 
 TOKEN_BYTES = 16

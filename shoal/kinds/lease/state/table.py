@@ -12,6 +12,8 @@ Laws:
 - Those that wait are served in the order in which they came. A holder that gives the lease up may name one of them.
 - After a rebuild no term of before goes on: each is `OVER`, since a lost member may have granted its lease to another claim.
   And no lease is granted to a new claim before those that only lost members knew of are dead.
+- What a space has in a table grows only while it is at most `SHARE` times what is free (Choudhury and Hahne, "Dynamic Queue
+  Length Thresholds", 1998). So one space alone gets nearly all of it, and however many are greedy, another one finds room.
 - Each renewal has a new random `beat`. So one that was proposed and never stored is not taken for one that was.
 
 When a lease ends, by clocks that nobody has compared.
@@ -39,6 +41,8 @@ from shoal.records import NamedTuple
 
 KEY = "lease/"
 """The beginning of the names of the register's keys that hold tables; the number of the shard follows."""
+
+SHARE = 7  # One space alone gets 7/8 of a table, two 7/15 each.
 
 OFFERED, HELD, OVER = 0, 1, 2
 """The states of a grant. One that is offered is held once its new holder has taken it."""
@@ -224,7 +228,7 @@ class Table:
         waiting = deque(claim for claim in wanted.claims if claim.token not in owned)
         repeated = owned.intersection(claim.token for claim in wanted.claims)
         counts = Counter(grant.claim.group for grant in self.grants.values())
-        left_bytes = turn.bytes_max - len(self.pack()) - _SPARE_BYTES if waiting else 0
+        left_bytes = self.left_bytes(wanted.space, turn.bytes_max - _SPARE_BYTES) if waiting else 0
         is_full = False
         for item in wanted.items:
             if not (waiting or repeated):
@@ -251,6 +255,11 @@ class Table:
             counts[hashed] += 1
             found[waiting.popleft().token] = Handed(item, granted)
         return HandedOut([found.get(claim.token) for claim in wanted.claims], is_full)
+
+    def left_bytes(self, space: str, bytes_max: int) -> int:
+        """How many bytes a space may add, of a table that may have so many; below 0 if it has more than its share already."""
+        own = sum(len(_encoder.encode((*name, grant))) for name, grant in self.grants.items() if name.space == space)
+        return (SHARE * (bytes_max - len(self.pack())) - own) // (1 + SHARE)
 
     def take_back(self, space: str, mark: str, token: bytes, turn: Decider) -> dict[LeaseName, int]:
         """Release the items of a worklist that this claim has. Returns them, with their fencing numbers."""

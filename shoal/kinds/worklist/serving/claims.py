@@ -39,6 +39,7 @@ from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
+from shoal.node.spaces.quotas import Quotas
 from shoal.node.target import Target
 from shoal.node.turns import Background
 from shoal.node.writes.issuing import Located
@@ -138,9 +139,18 @@ class Claims:
     """`answers` serves the requests; the rest serves writes. `begin` notes an attempt under its claim, for a quorum."""
 
     def __init__(
-        self, context: NodeContext, handouts: Handouts, database: Database, *, replicas: Replicas, watch: Watching, begin: Write
+        self,
+        context: NodeContext,
+        handouts: Handouts,
+        database: Database,
+        *,
+        replicas: Replicas,
+        watch: Watching,
+        begin: Write,
+        quotas: Quotas,
     ) -> None:
         self._leases = handouts.leases
+        self._quotas = quotas
         self._handouts = handouts
         self._database = database
         self._replicas = replicas
@@ -171,6 +181,7 @@ class Claims:
                     if asked and self._handouts.waits_s(worklist) != 0:
                         break  # Later hints say what has changed since the register was asked.
                     asked = True
+                    self._quotas.admit(request.space, "leases", lambda: (self._leases.count(request.space, but=token), 1))
                     found = await self._handouts.hand_out(worklist, claim)
                     if found is None:
                         break
