@@ -3118,8 +3118,12 @@ export interface components {
             bytes: number;
             /** @description Open documents at each node: mirrors, and one for all Yjs clients of a document. */
             documents: number;
+            /** @description Leases and claims of work that are held or waited for, in the cluster. */
+            leases: number;
             /** @description Threads, documents, counters, registers, sets, maps, budgets, schemas, and first labels of items. */
             objects: number;
+            /** @description Clients that are present in it and in its documents. */
+            presences: number;
             /** @description Watches, and followers of presence, at each node. */
             watchers: number;
             /** @description At each node; a batch counts each of its writes. */
@@ -4398,8 +4402,12 @@ export interface components {
             bytes?: number | null;
             /** @description Open at each node. */
             documents?: number | null;
+            /** @description Held or waited for, claims of work included. */
+            leases?: number | null;
             /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
             objects?: number | null;
+            /** @description Clients that are present. */
+            presences?: number | null;
             /** @description At each node. */
             watchers?: number | null;
             /** @description At each node. */

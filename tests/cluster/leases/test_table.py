@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from shoal.kinds.lease.state import table as timing
 from shoal.kinds.lease.state.table import (
     HELD,
+    ITEM_BYTES,
     OFFERED,
     OVER,
     REBUILT,
@@ -429,3 +430,34 @@ def test_no_more_claims_are_handed_out_than_there_is_room_for() -> None:
     assert outcome.is_full
     assert 20 < sum(found is not None for found in outcome.found) == len(table.grants)
     assert 3500 < len(table.pack()) <= 4096
+
+
+def filled(table: Table, space: str, at: Decider) -> int:
+    """Take leases of a space for as long as it has room, and return how many there were."""
+    for number in range(10_000):
+        name = LeaseName(space, f"{number:04}")
+        table.acquire(name, claim(1), at, waits=False)
+        if table.left_bytes(space, at.bytes_max) < 0:
+            del table.grants[name]
+            return number
+    raise AssertionError("a table has a bound")
+
+
+def test_no_space_fills_a_table() -> None:
+    table, at = Table(), turn(1)
+    alone = filled(Table(), "a", at)
+    assert alone > 100
+    taken = [filled(table, space, at) for space in "abc"]
+    assert taken[0] == alone
+    assert taken[1] > 10
+    assert taken[2] > 0
+
+
+def test_claims_of_work_leave_room_to_other_spaces() -> None:
+    items = [bytes([number]) * ITEM_BYTES for number in range(250)]
+    table, at = Table(), turn(1)
+    claims = [claim(number) for number in range(250)]
+    outcome = table.hand_out(HandOut("s", MARK, items, claims), no_group, at)
+    assert outcome.is_full
+    assert table.left_bytes("s", at.bytes_max) >= 0
+    assert filled(table, "other", at) > 10

@@ -63,7 +63,7 @@ def test_nothing_is_left_of_who_left_once_the_time_is_over() -> None:
     one.leave("s1", 0)
     one.expire(TIMEOUT_S)
     assert len(one) == 0
-    assert one.has_room(HERE, 1, 10_000)
+    assert one.has_room(HERE, 1, 8_750)
 
 
 def test_anothers_presence_counts_unless_it_is_ours() -> None:
@@ -121,4 +121,17 @@ def test_once_nobody_renews_everything_is_forgotten_and_every_byte_is_free(
     one.expire(len(said) + TIMEOUT_S)
     assert one.entries(HERE) == []
     one.expire(len(said) + 2 * TIMEOUT_S)
-    assert (len(one), one.has_room(HERE, 1, 10_000)) == (0, True)
+    assert (len(one), one.has_room(HERE, 1, 8_750)) == (0, True)
+
+
+def test_no_space_fills_the_room() -> None:
+    one, other = table(), Topic("other", "")
+    number = 0
+    for document in "abcd":
+        while one.has_room(topic := Topic("crew", document), number, 100) and number % 100 < 99:
+            one.announce("s1", topic, ClientState(number, 1, bytes(100)), 0)
+            number += 1
+    assert 80 < number < 90
+    assert one.has_room(other, 1, 1000)
+    assert one.count("crew") == number
+    assert one.count("other") == 0

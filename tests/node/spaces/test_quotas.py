@@ -19,10 +19,13 @@ from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import (
     QUOTAS,
     Ack,
+    AcquireLease,
     Add,
+    Announce,
     Dequeue,
     Follow,
     ObjectWrite,
+    Present,
     PutEntry,
     Quota,
     QuotaView,
@@ -404,3 +407,46 @@ def test_a_write_is_not_looked_at_as_long_as_nobody_asked() -> None:
             raise AssertionError("nobody asked for a space")
 
     assert usage.Usage(MemoryStorage(), turn, wait_s=1.0).noting(Unread({row(1): b"x"}), []) == []
+
+
+async def test_leases_are_reached_and_left(bench: Bench) -> None:
+    await bench.space.set_quota(leases=2)
+    first = await bench.node.session().call(AcquireLease("crew", "a", 30_000))
+    async with bench.space.lease("b"):
+        with pytest.raises(Overloaded, match="leases and claims of 2") as caught:
+            async with bench.space.lease("c"):
+                pass
+        assert (caught.value.detail["quota"], caught.value.detail["used"]) == ("leases", 2)
+        repeated = AcquireLease("crew", "a", 30_000, token=first.token)
+        assert (await bench.node.session().call(repeated)).granted, "a caller that got no answer asks again"
+        assert (await bench.space.quota()).used.leases == 2
+        async with bench.store.space("other").lease("c"):
+            pass
+    async with bench.space.lease("c"):
+        pass  # Now that the second one has ended.
+
+
+async def test_claims_of_work_count_as_leases(bench: Bench) -> None:
+    await bench.space.set_quota(leases=1)
+    pages = bench.space.worklist("pages")
+    await pages.add(["first", "second"])
+    job = await pages.claim(ttl=60)
+    assert job is not None
+    with pytest.raises(Overloaded, match="leases and claims of 1"):
+        await pages.claim(ttl=60)
+    await job.complete(None)
+    assert await pages.claim(ttl=60) is not None
+
+
+async def test_clients_that_are_present_are_reached_and_left(bench: Bench) -> None:
+    await bench.space.set_quota(presences=2)
+    session, other = bench.node.session(), bench.node.session()
+    for client in (1, 2):
+        await session.call(Announce("crew", "", [Present(client, 1, b"1")]))
+    with pytest.raises(Overloaded, match="clients that are present of 2"):
+        await other.call(Announce("crew", "plan", [Present(3, 1, b"1")]))
+    await session.call(Announce("crew", "", [Present(1, 2, b"2"), Present(2, 2, b"null")]))
+    await other.call(Announce("crew", "plan", [Present(3, 1, b"1")]))
+    assert (await bench.space.quota()).used.presences == 2
+    await session.close()
+    await other.call(Announce("crew", "plan", [Present(4, 1, b"1")]))

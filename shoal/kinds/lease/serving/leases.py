@@ -208,7 +208,7 @@ class Leases:
         return sorted((state for state in found if state.held), key=lambda state: (state.lease, state.thread))
 
     def count(self, space: str, *, but: bytes = b"") -> int:
-        """How many leases and claims of a space are held or waited for, as this node was told last, but for those of one token."""
+        """How many leases and claims of a space are held or waited for, as this node was told last, but for one token's."""
         found = 0
         for shard in self._shards:
             known = shard.glimpse()
