@@ -65,7 +65,6 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import (
-    Announce,
     AnyReply,
     AnyRequest,
     AnyWrite,
@@ -389,7 +388,7 @@ class Service:
                 repair = repair or self._replicas.read_repair(located.targets[0])
                 await repair.repair(error)
 
-    def _announced(self, owner: object, request: Announce) -> AnyReply:
+    def _announced(self, owner: object, request: Any) -> AnyReply:
         """Announce what a session owns, if the quota of its space has room for it."""
         self._quotas.admit(request.space, "presences", lambda: self.presences.joining(request))
         return self.presences.of_sessions[type(request)](owner, request)
