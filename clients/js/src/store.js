@@ -152,6 +152,16 @@ export class Space {
     return (await this._transport.read(`/v1/spaces${path(this.name)}/leases`, {}, options)).items
   }
 
+  /**
+   * End a lease that somebody else holds, as an operator. Resolves to false if it has another fencing number by now: then it is kept.
+   * @param {string} lease @param {{ fence: number, thread?: boolean, to?: string, by?: string, reason?: string } & import('./transport.js').WriteOptions} options
+   *   `fence`: as `leases` shows it; `thread`: it is the lease of the thread of this name; `to`: the holder that gets it, which waits.
+   * @returns {Promise<boolean>}
+   */
+  async endLease (lease, { fence, thread = false, to = '', by = '', reason = '', ...write }) {
+    return (await this._transport.write('POST', `/v1/spaces${path(this.name)}/leases${path(lease)}/end`, { fence, thread, to, by, reason }, write)).released
+  }
+
   /** The clients that are present, with what they say of themselves. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['PresentView'][]>} */
   async presence (options) {
     return (await this._transport.read(`/v1/spaces${path(this.name)}/presence`, {}, options)).members

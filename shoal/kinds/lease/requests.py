@@ -9,10 +9,11 @@ from msgspec import Struct, field
 
 from shoal.errors import LeaseHeld, LeaseLost, NotFound, Overloaded
 from shoal.protocol.base import ObjectWrite, Read, Reply
-from shoal.protocol.declared import Cli, Elements, Http, Moment, Natural, Seconds, operation
+from shoal.protocol.declared import Cli, Elements, Http, Moment, Natural, Positive, Seconds, operation
 
 __all__ = [
     "AcquireLease",
+    "EndLease",
     "LeaseGranted",
     "LeaseList",
     "LeaseReleased",
@@ -129,6 +130,39 @@ class LeaseReleased(Reply, array_like=True, frozen=True, tag="lease-released"):
     """A lease was released, or a claim withdrawn."""
 
     released: bool  # False if it was not the caller's any more.
+
+
+@operation(
+    action="admin",
+    http=Http(
+        "POST",
+        "/leases/{lease}/end",
+        "End a lease that somebody else holds, as an operator",
+        errors=(NotFound,),
+        example={"fence": 7, "thread": True, "by": "ana", "reason": "its machine hangs"},
+    ),
+    cli=Cli(
+        "lease end",
+        "shoal lease end deploy 7 --by ana --reason 'its machine hangs' --url http://127.0.0.1:7400 --space crew",
+        shows="released",
+        help="End a lease that somebody else holds, by the fencing number that `lease list` shows. Prints whether it was held.",
+    ),
+)
+class EndLease(Read["LeaseReleased"], array_like=True, frozen=True, tag="end-lease"):
+    """End a lease that somebody else holds, as an operator. The first claim that waits gets it, or that of the holder `to`.
+
+    The holder's term is over at once: it can neither renew nor write under it. The next holder gets the lease once no node can
+    accept a write of the former term any more. An event `lease-ended` says who did it and why: in the journal of the thread,
+    and for other leases in that of the thread `leases` of the space `.shoal`.
+    """
+
+    space: str
+    lease: str
+    fence: Positive  # The fencing number that the lease is seen to have. If it has another one by now, it is kept.
+    thread: bool = False  # Whether it is the lease of the thread of this name.
+    to: str = ""  # Hand it over to this holder, which waits. Empty: to the first that waits.
+    by: str = ""
+    reason: str = ""
 
 
 @operation(http=Http("GET", "/leases/{lease}", "Read who holds a lease"))

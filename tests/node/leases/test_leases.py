@@ -8,13 +8,24 @@ from typing import Any
 
 import pytest
 
+from shoal import values
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Overloaded
 from shoal.kinds.lease.state.table import LeaseName
 from shoal.kinds.thread.state import ownership
 from shoal.node.node import Node
 from shoal.node.target import Target
 from shoal.protocol import requests
-from shoal.protocol.requests import AcquireLease, Fenced, LeaseGranted, ReadLease, ReleaseLease, RenewLease, RenewLeases, Term
+from shoal.protocol.requests import (
+    AcquireLease,
+    EndLease,
+    Fenced,
+    LeaseGranted,
+    ReadLease,
+    ReleaseLease,
+    RenewLease,
+    RenewLeases,
+    Term,
+)
 from shoal.protocol.session import Session
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
@@ -545,3 +556,62 @@ def test_a_term_counts_from_before_its_grant_was_sent() -> None:
         assert known.until_s <= sent_s + TTL_MS / 1000
 
     in_fleet(work, lease_shards=1)
+
+
+async def ended(session: Session, fence: int, to: str = "") -> bool:
+    return (await session.call(EndLease("s", "t", fence, True, to, "ana", "it hangs"))).released
+
+
+def test_an_operator_ends_a_lease_that_hangs() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await acquired(at(nodes, "a"), "one")
+        assert await ended(at(nodes, "b"), granted.fence)
+        with pytest.raises(LeaseLost):
+            await at(nodes, "a").call(RenewLease("s", "t", granted.fence, granted.token, thread=True))
+        next_one = await acquired(at(nodes, "c"), "two", wait=2 * TTL_MS)
+        assert (next_one.granted, next_one.fence > granted.fence) == (True, True)
+        with pytest.raises(LeaseLost):
+            await at(nodes, "a").call(Fenced([term(granted)], save(1)))
+        await at(nodes, "c").call(Fenced([term(next_one)], save(2)))
+
+    in_fleet(work)
+
+
+def test_an_ended_lease_is_granted_once_its_term_is_over() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await acquired(at(nodes, "a"), "one")
+        assert await ended(at(nodes, "b"), granted.fence)
+        with pytest.raises(LeaseHeld):
+            await acquired(at(nodes, "b"), "two")
+
+    in_fleet(work)
+
+
+def test_an_ended_lease_goes_to_a_named_holder() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await acquired(at(nodes, "a"), "one")
+        waits = [asyncio.ensure_future(acquired(at(nodes, "a"), name, wait=4 * TTL_MS)) for name in ("two", "three")]
+        await asyncio.sleep(1)
+        with pytest.raises(NotFound, match="'four' waits"):
+            await ended(at(nodes, "b"), granted.fence, "four")
+        assert await ended(at(nodes, "b"), granted.fence, "three")
+        done, left = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        assert [each is waits[1] for each in done] == [True]
+        for each in left:
+            each.cancel()
+
+    in_fleet(work)
+
+
+def test_the_end_of_a_lease_is_in_the_journal() -> None:
+    async def work(nodes: Fleet) -> None:
+        granted = await acquired(at(nodes, "a"), "one")
+        assert not await ended(at(nodes, "b"), granted.fence + 1)
+        assert await ended(at(nodes, "b"), granted.fence)
+        assert not await ended(at(nodes, "b"), granted.fence)
+        told = await at(nodes, "b").call(requests.ReadJournal("s", "t"))
+        assert [values.decode(each.event) for each in told.events] == [
+            {"kind": "lease-ended", "holder": "one", "fence": granted.fence, "to": "", "by": "ana", "reason": "it hangs"}
+        ]
+
+    in_fleet(work)

@@ -20,7 +20,7 @@ from shoal.client.connection import StoreConnection, delays, paused, waiting
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, ShoalError
 from shoal.kinds.lease.handle.tenure import Held, Tenure, keeper_of
 from shoal.names import check_name
-from shoal.protocol.requests import AcquireLease, LeaseGranted, LeaseState, ReadLease, ReleaseLease, Term
+from shoal.protocol.requests import AcquireLease, EndLease, LeaseGranted, LeaseState, ReadLease, ReleaseLease, Term
 
 _TOKEN_BYTES = 16
 
@@ -153,6 +153,18 @@ class Leasing:
     async def state(self) -> LeaseState:
         """The holder now, the end of its term, and those who wait."""
         return await self._connection.session.call(ReadLease(self._space, self._name, self._is_thread))
+
+    async def end(self, fence: int, *, to: str = "", by: str = "", reason: str = "") -> bool:
+        """End the lease that somebody else holds, as an operator, by the fencing number that `state` shows.
+
+        The holder can neither renew it nor write under it any more; the first that waits gets it, or the holder called `to`.
+        Returns False if the lease has another number by now: then it is kept. An event of the journal says who did it and why.
+
+        Raises:
+            NotFound: no holder called `to` waits.
+        """
+        request = EndLease(self._space, self._name, fence, self._is_thread, to, by, reason)
+        return (await self._connection.read(request)).released
 
     async def watch(self) -> AsyncGenerator[LeaseState, None]:
         """Yield who holds it now, and then each change of the holder or of those that wait. It does not end by itself.

@@ -25,6 +25,7 @@ from shoal.kinds.lease.serving.shards import (
     described,
     item_of,
     lost,
+    nobody_waits,
 )
 from shoal.kinds.lease.state import table
 from shoal.kinds.lease.state.table import Claim, Grant, LeaseName, holds_s
@@ -33,6 +34,7 @@ from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.protocol.requests import (
     AcquireLease,
+    EndLease,
     LeaseGranted,
     LeasesRenewed,
     LeaseState,
@@ -172,6 +174,26 @@ class Leases:
             raise NotFound(
                 f"no holder {request.to!r} waits for {described(name)}: {others}. Nothing was written, and you still hold it."
             ) from None
+
+    async def ended(self, request: EndLease) -> int:
+        """End a lease that somebody else holds; its term is over as by a release. Returns as `release`.
+
+        Raises:
+            NotFound: no holder of the name `to` waits; the lease is kept.
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        name = self._named(request.space, request.lease, is_thread=request.thread)
+
+        def decide(leases: table.Table, turn: table.Decider) -> int:
+            fence = leases.release(name, request.fence, None, turn, to=request.to)
+            if fence:
+                self.end(name, fence)
+            return fence
+
+        try:
+            return (await self.shard_of(name).decide(decide)).outcome
+        except table.NobodyWaits:
+            raise nobody_waits(request.to, name) from None
 
     async def read(self, request: ReadLease) -> LeaseState:
         """The holder of a lease; with a `wait`, once that is not what the caller knows any more."""

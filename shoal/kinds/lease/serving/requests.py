@@ -16,14 +16,17 @@ from typing import Protocol
 
 import msgspec
 
+from shoal import values
 from shoal.cluster.operation import partition_of
 from shoal.errors import LeaseHeld, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
 from shoal.kinds.lease.serving.shards import check_token
+from shoal.kinds.lease.serving.shards import nobody_waits
 from shoal.kinds.lease.state.table import LeaseName, item_name, worklist_mark
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import Claims, Watching
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.kinds.worklist.serving.queues import described
+from shoal.names import RESERVED
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers
@@ -37,7 +40,9 @@ from shoal.protocol.requests import (
     AcquireLease,
     AnyReply,
     AnyWrite,
+    Append,
     Durability,
+    EndLease,
     Fenced,
     FencedReply,
     LeaseGranted,
@@ -59,6 +64,10 @@ _DRIVEN = (
     "Only the holder changes the thread meanwhile. Pause it, or ask for approval, so that an agent of a crew gives the lease "
     "back, and try again; or wait for the lease (`thread.lease(wait=…)`, `shoal crew status` tells what an agent does)."
 )
+
+
+ENDED = "leases"
+"""The thread of the space `RESERVED` whose journal says which leases, but those of threads, operators ended."""
 
 
 class Write(Protocol):
@@ -115,6 +124,7 @@ class LeaseRequests:
             RenewLease: self._renew,
             RenewLeases: self._renew_all,
             ReleaseLease: self._release,
+            EndLease: self._end,
             ReadLease: self._read,
             ListLeases: self._list,
             **self.claims.answers,
@@ -156,6 +166,26 @@ class LeaseRequests:
 
     async def _release(self, request: ReleaseLease, _bookmark: Bookmark) -> LeaseReleased:
         fence = await self._leases.release(request)
+        if fence and request.thread:
+            self._mark_over(request.space, request.lease, fence)
+        return LeaseReleased(fence > 0)
+
+    async def _end(self, request: EndLease, bookmark: Bookmark) -> LeaseReleased:
+        held = await self._leases.read(ReadLease(request.space, request.lease, request.thread))
+        if held.fence != request.fence:
+            return LeaseReleased(False)
+        if request.to and request.to not in held.waiting:
+            name = LeaseName(request.space, request.lease, request.thread)
+            raise nobody_waits(request.to, name)
+        # The event comes first: no lease ends in this way without one.
+        told = {"kind": "lease-ended", "holder": held.holder, "fence": held.fence, "to": request.to}
+        told |= {"by": request.by, "reason": request.reason}
+        space, thread = (request.space, request.lease) if request.thread else (RESERVED, ENDED)
+        if not request.thread:
+            told |= {"space": request.space, "lease": request.lease}
+        event = Append(space, thread, values.encode(told), key=f"lease-ended/{request.space}/{request.lease}/{held.fence}")
+        await self._write(event, bookmark, None, "local", stale=False, terms=())
+        fence = await self._leases.ended(request)
         if fence and request.thread:
             self._mark_over(request.space, request.lease, fence)
         return LeaseReleased(fence > 0)

@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any, Generic, TypeVar
 
 from shoal.cluster.consensus.ballots import ID_BYTES
-from shoal.errors import InvalidInput, InvalidValue, LeaseLost, OutcomeUnknown, Overloaded, ShoalError
+from shoal.errors import InvalidInput, InvalidValue, LeaseLost, NotFound, OutcomeUnknown, Overloaded, ShoalError
 from shoal.kinds.lease.state import table
 from shoal.kinds.lease.state.table import Decider, Grant, LeaseName, Sightings, Table
 from shoal.names import NAME_BYTES_MAX, check_name
@@ -350,3 +350,8 @@ def check_holder(holder: str) -> None:
 def check_token(text: str) -> bytes:
     """A token in bytes."""
     return of_hex(text, TOKEN_BYTES, "a token has")
+
+
+def nobody_waits(to: str, name: LeaseName) -> NotFound:
+    """The error for a lease that cannot be handed to a holder, because that does not wait for it."""
+    return NotFound(f"no holder {to!r} waits for {described(name)}. Nothing was written, and its holder keeps it.")

@@ -282,17 +282,20 @@ class Table:
             grant = msgspec.structs.replace(grant, claim=msgspec.structs.replace(grant.claim, ttl_ms=ttl_ms))
         return self._renewed(name, grant, turn)
 
-    def release(self, name: LeaseName, fence: int, token: bytes, turn: Decider, *, to: str = "") -> int:
+    def release(self, name: LeaseName, fence: int, token: bytes | None, turn: Decider, *, to: str = "") -> int:
         """Give a lease up, to the first that waits or to the holder called `to`.
 
-        With a `fence` of 0, whatever this claim was granted. Returns the fencing number of what was given up; 0 if the lease
+        Without a `token`, an operator ends whatever claim has it under this fencing number. With a `fence` of 0, whatever this
+        claim was granted. Returns the fencing number of what was given up; 0 if the lease
         was not this claim's.
 
         Raises:
             NobodyWaits: no holder of this name waits.
         """
         grant = self.grants.get(name)
-        if grant is None or (fence and grant.fence != fence) or not grant.is_of(token):
+        if grant is None or (fence and grant.fence != fence) or grant.state == OVER:
+            return 0
+        if token is not None and not grant.is_of(token):
             return 0
         if to:
             chosen = next((claim for claim in grant.waiting if claim.holder == to), None)
