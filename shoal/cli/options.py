@@ -89,11 +89,13 @@ FIELDS: dict[str, Any] = {
     "text": Annotated[
         str, typer.Option("--text", metavar="TEXT", help="Only with this text in a name, reason, label or step.")
     ],
+    "thread": Annotated[bool, typer.Option("--thread", help="The lease of the thread of this name.")],
     "threads": Annotated[
         str,
         typer.Option("--threads", metavar="NAME|PREFIX*", help="The threads whose saves must satisfy it, under any schema."),
     ],
     "ticket": Annotated[str, typer.Option("--ticket", metavar="TICKET", help="The claim's ticket, as claim printed it.")],
+    "to": Annotated[str, typer.Option("--next", metavar="HOLDER", help="Hand it over to this holder, which waits.")],
     "ttl_ms": Annotated[str | None, typer.Option("--ttl", metavar="AGE", help="Expire after this time: 30d, 12h, 90m or 45s.")],
     "value": Result,
     "vectors": Annotated[

@@ -67,6 +67,7 @@ _ALLOWED = {
     ("shoal demo", "--watch"),  # A person does, in a browser.
     ("shoal lease run", "--thread"),  # No name: the lease is that of the thread.
     ("shoal lease show", "--thread"),
+    ("shoal lease end", "--thread"),
 }
 
 

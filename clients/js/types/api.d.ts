@@ -1262,6 +1262,26 @@ export interface components {
             values: unknown[];
         };
         /**
+         * EndLeaseBody
+         * @description End a lease that somebody else holds, as an operator. The first claim that waits gets it, or that of the holder `to`.
+         *
+         *     The holder's term is over at once: it can neither renew nor write under it. The next holder gets the lease once no node can
+         *     accept a write of the former term any more. An event `lease-ended` says who did it and why: in the journal of the thread,
+         *     and for other leases in that of the thread `leases` of the space `.shoal`.
+         */
+        EndLeaseBody: {
+            /** @description The name of the person or program that does it. */
+            by?: string;
+            /** @description The fencing number that the lease is seen to have. If it has another one by now, it is kept. */
+            fence: number;
+            /** @description The reason, in words. */
+            reason?: string;
+            /** @description Whether it is the lease of the thread of this name. Default: `false`. */
+            thread?: boolean;
+            /** @description Hand it over to this holder, which waits. Empty: to the first that waits. */
+            to?: string;
+        };
+        /**
          * EndStepBody
          * @description Write the outcome of an attempt.
          *

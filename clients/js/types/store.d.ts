@@ -76,6 +76,19 @@ export class Space {
     budget(name: string): Budget;
     /** The leases that are held, also those of threads. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['LeaseStateView'][]>} */
     leases(options?: import("./transport.js").ReadOptions): Promise<Schemas["LeaseStateView"][]>;
+    /**
+     * End a lease that somebody else holds, as an operator. Resolves to false if it has another fencing number by now: then it is kept.
+     * @param {string} lease @param {{ fence: number, thread?: boolean, to?: string, by?: string, reason?: string } & import('./transport.js').WriteOptions} options
+     *   `fence`: as `leases` shows it; `thread`: it is the lease of the thread of this name; `to`: the holder that gets it, which waits.
+     * @returns {Promise<boolean>}
+     */
+    endLease(lease: string, { fence, thread, to, by, reason, ...write }: {
+        fence: number;
+        thread?: boolean;
+        to?: string;
+        by?: string;
+        reason?: string;
+    } & import("./transport.js").WriteOptions): Promise<boolean>;
     /** The clients that are present, with what they say of themselves. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['PresentView'][]>} */
     presence(options?: import("./transport.js").ReadOptions): Promise<Schemas["PresentView"][]>;
     /** The limits of the space, and what it uses of them at the node that answers. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['QuotaView']>} */
