@@ -19,8 +19,7 @@ import msgspec
 from shoal import values
 from shoal.cluster.operation import partition_of
 from shoal.errors import LeaseHeld, LeaseLost, NoQuorum, OutcomeUnknown, ShoalError, Unavailable, Written
-from shoal.kinds.lease.serving.shards import check_token
-from shoal.kinds.lease.serving.shards import nobody_waits
+from shoal.kinds.lease.serving.shards import check_token, nobody_waits
 from shoal.kinds.lease.state.table import LeaseName, item_name, worklist_mark
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import Claims, Watching
