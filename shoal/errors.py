@@ -14,7 +14,7 @@ status. docs/ERRORS.md is made from this module.
     │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, LeaseHeld, LeaseLost, Taken, UndoConflict,
     │       RootConflict, GenerationEnded, DeletedMeanwhile, StepFailed, StepAbandoned, StepSettled, ThreadHeld, SchemaTaken,
     │       SchemaMismatch, SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay, CrewConflict,
-    │       EditsRefused
+    │       EditsRefused, FileIncomplete
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
@@ -155,6 +155,12 @@ class Conflict(ShoalError):
 
     code = "conflict"
     status = 409
+
+
+class FileIncomplete(Conflict):
+    """Chunks of a file that is being put are not in its thread, or not any more. Send those that are missing, and it again."""
+
+    code = "file-incomplete"
 
 
 class HeadMoved(Conflict):

@@ -34,6 +34,7 @@ from shoal.protocol.requests import (
 )
 from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
+from shoal.values.references import FileRef
 from shoal.workflows.spaces import names
 
 DOCUMENT_CLIENT_IDS_MAX = 1024  # Yjs client ids of closed documents that a store keeps for later ones.
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from shoal.kinds.budget.handle import Budget
     from shoal.kinds.counter.handle import Counter
     from shoal.kinds.document.handle.document import Document
+    from shoal.kinds.file.handle import FileListing, FileStream, Source, ThreadFiles
     from shoal.kinds.items.handle.items import Items
     from shoal.kinds.lease.handle.leases import Leasing
     from shoal.kinds.list.handle import SharedList
@@ -295,6 +297,35 @@ class Space:
             dependencies=dependencies,
             schema=schema,
         )
+
+    async def put_file(
+        self, name: str, source: Source, *, type: str | None = None, durability: Durability | None = None
+    ) -> FileRef:
+        """Store a file of the space: see `Thread.put_file`. It is a file of the thread `.files`, which holds those of the space."""
+        return await self._files.put_file(name, source, type=type, durability=durability)
+
+    def open_file(self, file: str | FileRef, *, stale: bool = False) -> FileStream:
+        """Read a file of the space: see `Thread.open_file`."""
+        return self._files.open_file(file, stale=stale)
+
+    async def file(self, name: str, *, stale: bool = False) -> FileRef:
+        """A reference to a file of the space: see `Thread.file`."""
+        return await self._files.file(name, stale=stale)
+
+    def files(self, *, stale: bool = False) -> FileListing:
+        """The files of the space, by name: see `Thread.files`."""
+        return self._files.files(stale=stale)
+
+    async def delete_file(self, name: str, *, durability: Durability | None = None) -> bool:
+        """Delete a file of the space: see `Thread.delete_file`."""
+        return await self._files.delete_file(name, durability=durability)
+
+    @property
+    def _files(self) -> ThreadFiles:
+        from shoal.kinds.file.flows import SPACE_FILES
+        from shoal.kinds.file.handle import ThreadFiles
+
+        return ThreadFiles(self._connection, self.name, SPACE_FILES)
 
     def worklist(self, name: str) -> Worklist:
         """The worklist of this name of the thread of the same name: `thread(name).worklist(name)`."""

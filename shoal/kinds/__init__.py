@@ -49,7 +49,7 @@ ObjectKind = Literal["thread", "document", "counter", "register", "items", "sche
 LABELS: Mapping[Kind, ObjectKind] = {kind: cast("ObjectKind", kind.name.lower()) for kind in Kind}
 KINDS: Mapping[str, Kind] = {label: kind for kind, label in LABELS.items()}
 
-_PARTS = ("journal", "label", "step", "worklist")  # Of a thread: their rows are among its rows.
+_PARTS = ("file", "journal", "label", "step", "worklist")  # Of a thread: their rows are among its rows.
 _ROWLESS = ("lease", "presence")  # Kept by the quorum, or in memory.
 
 

@@ -20,6 +20,8 @@ from shoal.errors import ShoalError, Unsupported
 from shoal.kinds import declared
 from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.document.serving.late import LateDocuments
+from shoal.kinds.file.serving.keeping import FileKeeper
+from shoal.kinds.file.serving.files import Files
 from shoal.kinds.items.serving.indexes import Declaring, Indexer, Indexes
 from shoal.kinds.items.serving.items import Items
 from shoal.kinds.items.serving.ranking import Rankings
@@ -150,12 +152,13 @@ class _Kinds:
             prunes := Prunes(config, now_ms),
             self.late_documents,
             steps := Steps(config),
+            files := Files(config),
             StatusHandler(),
             Schemas(catalog, rules),
         ]
         self.readers: Readers = {kind: reader for handler in self.handlers for kind, reader in handler.readers.items()}
         self.scans: Scans = {**self.rankings.scans, **verifying.scans, **searches.scans, **checkpoints.scans}
-        self.maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self.items.maintenance}
+        self.maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self.items.maintenance, **files.maintenance}
         self.contests: Contests = steps.contests
 
 
@@ -192,6 +195,13 @@ class Database:
         self.budgets, self.late_documents = kinds.budgets, kinds.late_documents
         self.prepared = frozenset(self.late_documents.preparations)
         """The requests that may need preparations: most writes are none of these, and need not ask."""
+        self.files = FileKeeper(
+            context,
+            rows=lambda target: self.document(target).rows,
+            maintained=self.maintained,
+            issue=lambda request: self.issue(request, None).reply,
+            is_swept=self.garbage.is_sweeping_files,
+        )
         self.eraser = Eraser(
             context,
             generations=self.generations,
@@ -200,6 +210,7 @@ class Database:
             catalog=self.catalog,
             shapes=kinds.shapes,
             ended=kinds.memories.ended,
+            files=self.files,
         )
         self.changelog = Changelog(context.storage, self.partitions, self.generations, self.catalog)
         self.issuer = Issuer(
@@ -332,6 +343,7 @@ class Database:
         for target, generation in before.drawn.items():
             self.budgets.switched(target, ended=self._generation_of(target) != generation)
         self.garbage.replaced(number)
+        self.files.replaced(number)
         self.claims.keyed(number)
         self._context.feed.replaced(number, spaces, partition.vector)
 

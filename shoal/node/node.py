@@ -128,6 +128,7 @@ class Node:
         self._database.garbage.start(cluster.quorum)
         self._database.claims.start(cluster.quorum)
         self._database.truncator.start(cluster.quorum)
+        self._database.files.start()
         self._database.statuses.start()
         if self.keys is not None:
             self.keys.start()
@@ -196,6 +197,7 @@ class Node:
             await self._database.claims.stop()
             await self._database.truncator.stop()
             await self._database.indexer.stop()
+            await self._database.files.stop()
             await self._database.statuses.stop()
             await self._database.late_documents.stop()
             await self._handouts.close()

@@ -37,6 +37,7 @@ class What(IntEnum):
     UPDATES = 4  # Updates that a compaction covers.
     VALUES = 5  # Values of events that were erased.
     NOTES = 6  # Notes that were cut.
+    FILES = 7  # Contents of files to which nothing refers, and chunks.
 
 
 def _whole(_stamp: Stamp, _change: Any) -> bytes:
@@ -61,6 +62,8 @@ class Erased:
     updates: list[Coverage] = field(default_factory=list)  # What each compaction covers.
     values: set[bytes] = field(default_factory=set)  # Events whose values were erased: their positions, and marks.
     notes: dict[str, VersionVector] = field(default_factory=dict)  # The operations whose notes were cut, by label.
+    contents: set[bytes] = field(default_factory=set)  # Those of files that were dropped,
+    chunks: set[bytes] = field(default_factory=set)  # and digests of their chunks.
 
 
 class Effects(NamedTuple):
@@ -73,6 +76,7 @@ class Effects(NamedTuple):
     frees: Callable[[Any], bool] | None = None  # Whether it removes rows at once, whose bytes stay in the files for a while.
     marks_lease: bool = False  # It says whether its thread is under a lease.
     sets_status: bool = False  # It says under which status its thread is listed.
+    files: bool = False  # It may leave contents or chunks of files that are to be dropped some time.
     erases: Callable[[Any, Erased], None] | None = None  # Adds to what the log erased of its object; if damaged, nothing.
     erased_by: Callable[[Rows, Stamp, Any, Erased], bool] | None = None  # Whether that accounts for its missing blobs.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -25,6 +25,8 @@ from shoal.crdt.dot import Dot
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.kinds.document.state import compaction, document, repeats
+from shoal.kinds.file import state as files
+from shoal.kinds.file.serving.files import referred
 from shoal.kinds.items.serving import indexes
 from shoal.kinds.journal.state import trimming
 from shoal.kinds.journal.state.events import PLACE_BYTES
@@ -34,14 +36,14 @@ from shoal.kinds.thread.serving.pruning import SLICE, Marking
 from shoal.kinds.thread.state import dag, pruning
 from shoal.node.appliers.applier import What
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.collection.entries import Garbage, GarbageEntry, Made, left_by, pack
+from shoal.node.collection.entries import Garbage, GarbageEntry, Made, left_by, pack, unpack
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.generations import dead_range, rows_of
 from shoal.node.context import NodeContext
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.node.turns import document_pace
+from shoal.node.turns import Steps, at_once, document_pace
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.keys import Kind
@@ -54,6 +56,8 @@ LOOKED_AT_MAX = 64  # Entries in one look.
 _MARKS_AT_ONCE = 512  # Marks of pruned checkpoints that are read before others get a turn.
 _NOTES_AT_ONCE = 256  # Rows of notes that are removed in one write.
 _EVENTS_AT_ONCE = 256  # Payloads of trimmed or erased events that are removed in one write.
+_CHUNKS_AT_ONCE = 64  # Chunks of files that are removed in one write.
+_LOOKS_MAX = 4  # For values that refer to dropped files, while the thread is written. Then it looks in one step.
 _BOUNDS_MAX = 4096  # Entries whose bound is remembered; for any other it is computed again.
 
 
@@ -91,6 +95,7 @@ class Collector:
             What.UPDATES: self._updates,
             What.VALUES: self._values,
             What.NOTES: self._notes,
+            What.FILES: self._files,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
         self._made = Made(context.storage, context.commit)
@@ -356,6 +361,41 @@ class Collector:
             pieces[snapshot_key] = None  # The merged update replaces it.
         yield Piece(pieces, [])
 
+    def _files(self, entries: list[GarbageEntry]) -> Iterator[Piece]:
+        """The dropped contents to which nothing refers, and the chunks that are in no other content."""
+        garbage = entries[0].garbage
+        contents, digests = files.unpack_dropped(garbage.ends)
+        partition = self._partitions.load(entries[0].partition)
+
+        def rows() -> ObjectRows:
+            return rows_of(Transaction(self._storage), garbage.target, garbage.generation)
+
+        over = [content for content in contents if files.is_over(rows(), content)]
+        hashes = {content[: files.DIGEST_BYTES] for content in over}
+        for _ in range(_LOOKS_MAX):
+            vector = partition.vector
+            kept: set[bytes] = set()
+            if hashes:
+                kept = yield from _stepped(referred(rows, hashes))
+            if partition.vector is vector:
+                break
+        else:  # Values may have moved meanwhile, from where it had not looked to where it had.
+            kept = at_once(referred(rows, hashes))
+        gone = [content for content in over if content[: files.DIGEST_BYTES] not in kept and files.is_over(rows(), content)]
+        here = rows()
+        for content in gone:
+            yield Piece({here.key(row): None for row in files.rows_of(here, content)}, [])
+        for start in range(0, len(digests), _CHUNKS_AT_ONCE):
+            here = rows()
+            unused = [digest for digest in digests[start : start + _CHUNKS_AT_ONCE] if files.is_unused(here, digest)]
+            yield Piece({here.key(row): None for digest in unused for row in files.chunk_rows(digest)}, [])
+
+    def is_sweeping_files(self, target: Target) -> bool:
+        """Whether a drop of the thread's files waits to be swept."""
+        prefix = keys.GARBAGE + target.partition.to_bytes(2, "big")
+        found = (unpack(packed) for _, packed in self._storage.scan(prefix, successor(prefix)))
+        return any(garbage.what is What.FILES and garbage.target == target for garbage in found)
+
     def _settled(self, entry: GarbageEntry, positions: list[bytes]) -> list[bytes]:
         """Those of the erasers at these positions, in the partition of this entry, that are no longer in the queue."""
 
@@ -385,6 +425,16 @@ class Collector:
             self._storage.reclaim()
             self._unreclaimed = False
             self._reclaim_at = self._now() + RECLAIM_INTERVAL_S
+
+
+def _stepped(steps: Steps[set[bytes]]) -> Generator[Piece, None, set[bytes]]:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            found: set[bytes] = done.value
+            return found
+        yield _NOTHING
 
 
 def _generation(entries: list[GarbageEntry]) -> Iterator[Piece]:

@@ -16,6 +16,8 @@ from typing import cast
 from shoal.crdt import deletion
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
+from shoal.kinds import Kind
+from shoal.kinds.file.serving.keeping import FileKeeper
 from shoal.kinds.step import state as status
 from shoal.kinds.thread.serving.ownership import UnderLease
 from shoal.kinds.thread.serving.shapes import ShapeCache, Spot
@@ -85,7 +87,9 @@ class Eraser:
         catalog: Catalog,
         shapes: ShapeCache,
         ended: Callable[[Transaction, Target], None],
+        files: FileKeeper,
     ) -> None:
+        self.files = files
         self._erasure = erasure
         self._partitions = context.partitions
         self._generations = generations
@@ -141,6 +145,10 @@ class Eraser:
             _at_once_and_later(transaction, lambda: self._unmarked.drop(target))
         if effects.sets_status:
             self.list_status(transaction, target)
+        if effects.files:
+            self.files.changed(transaction, target)
+        elif target.kind is Kind.THREAD and (effects.hides is not None or effects.sweeps is not None):
+            self.files.freed(transaction, target)
         if effects.frees is not None and effects.frees(made):
             self._erasure.note(transaction)
 

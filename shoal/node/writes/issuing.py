@@ -28,6 +28,7 @@ from shoal.crdt.clock import END_MS
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, SpansPartitions, TooLarge, Unavailable, Unsupported
+from shoal.kinds.file.serving.files import check_references
 from shoal.kinds.thread.serving.ownership import DRIVING
 from shoal.names import check_name
 from shoal.node import blobs
@@ -53,6 +54,7 @@ from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import ObjectWrite, Reply
 from shoal.records import NamedTuple
 from shoal.storage import keys
+from shoal.storage.keys import Kind
 
 HEAVY_BYTES = 1024 * 1024  # A write that weighs more is decided in steps (`Declaration.weighs`).
 HEAVY_STEP_BYTES = 512 * 1024  # Of the writes of a batch that are decided in one step; the first may exceed it.
@@ -391,6 +393,8 @@ class Issuer:
         fence = located.fences.get(target, 0) if located.fences else 0
         if not fence and type(write) in DRIVING:
             self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
+        if target.kind is Kind.THREAD:
+            check_references(generation.rows, write)
         decision.replies.append(self._writers[type(write)](context, write))
         for made in context.made:
             at = Mutation(target.kind, target.space, target.name, made.change, generation.number)

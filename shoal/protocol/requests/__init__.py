@@ -16,6 +16,7 @@ from shoal.kinds import modules
 from shoal.kinds.budget.requests import *
 from shoal.kinds.counter.requests import *
 from shoal.kinds.document.requests import *
+from shoal.kinds.file.requests import *
 from shoal.kinds.items.requests import *
 from shoal.kinds.journal.requests import *
 from shoal.kinds.label.requests import *

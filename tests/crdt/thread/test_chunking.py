@@ -35,7 +35,7 @@ def test_chunks_keep_their_bounds_and_leave_less_than_one(data: bytes) -> None:
 
 def test_hashes_are_the_same_at_the_end_of_a_block() -> None:
     data, end = DATA["random"], chunking._BLOCK
-    rolling = chunking._rolling(data)
+    rolling = chunking.rolling(data)
     for at in range(end - 10, end + 10):
         assert chunking._hashes(data[at : at + chunking._WINDOW])[0] == rolling[at]
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, overload
 
 from shoal.client.arguments import named_method, of_part
 from shoal.client.connection import StoreConnection
+from shoal.kinds.file.handle import ThreadFiles
 from shoal.kinds.journal.handle import Journal, Loop
 from shoal.kinds.lease.handle.leases import Leasing
 from shoal.kinds.step.handle.resume import ThreadControl, ThreadResume
@@ -51,6 +52,7 @@ class Thread:
         self._saves = ThreadSaves(self._checkout)
         self._branches = ThreadBranches(self._checkout)
         self._history = ThreadHistory(self._checkout)
+        self._files = ThreadFiles(connection, space, name)
         self._inspection = ThreadInspection(connection, space, name)
         self._schema = ThreadSchema(self._checkout)
         self._control = ThreadControl(connection, space, name)
@@ -97,6 +99,14 @@ class Thread:
     delete = of_part("_history", ThreadHistory.delete)
     verify = of_part("_inspection", ThreadInspection.verify)
     why = of_part("_inspection", ThreadInspection.why)
+
+    # ── files ─────────────────────────────────────────────────────────────────
+
+    put_file = of_part("_files", ThreadFiles.put_file)
+    open_file = of_part("_files", ThreadFiles.open_file)
+    file = of_part("_files", ThreadFiles.file)
+    files = of_part("_files", ThreadFiles.files)
+    delete_file = of_part("_files", ThreadFiles.delete_file)
 
     # ── schemas ───────────────────────────────────────────────────────────────
 

@@ -12,12 +12,15 @@ Laws:
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import HeadMoved, InvalidInput, TooLarge
+from shoal.kinds.file.serving import files as references
+from shoal.kinds.file import state as files
 from shoal.kinds.label import state as labels
 from shoal.kinds.schema.handler import Rules, SchemaUse, State, stored_state
 from shoal.kinds.thread.serving import shapes
@@ -103,6 +106,8 @@ class Saves:
             readable_from=request.readable_from,
             secret=secret,
         )
+        if files.has_files(rows):
+            record = dag.with_files(record, _files(rows, request, parent, drafted.recipes))
         id = dag.identify(record)
         packed_record = dag.encode_record(record)
         parents = record.parents
@@ -201,6 +206,13 @@ def _elsewhere(seen: bytes, partition: int) -> bytes:
         if number != partition:
             elsewhere.note(number, vector)
     return elsewhere.pack() if len(elsewhere) else b""
+
+
+def _files(rows: Rows, request: Save, parent: bytes | None, names: Iterable[str]) -> dict[str, bytes]:
+    """The references to files of each channel: what a save takes over of its parent, it refers to as that does."""
+    found = dag.packed_record(rows, parent) if parent is not None and request.delta else None
+    before = {} if found is None else dag.decode_record(found).files
+    return references.channels_with_files(before, request, names)
 
 
 def _moved(request: Save, heads: list[dag.Head], wanted: str) -> HeadMoved:

@@ -41,8 +41,8 @@ CHUNK_BYTES_MAX = 16384
 # Small enough that the tail after the last cut is cheap to write again in full,
 # large enough that the hashes stay below one per cent of the state.
 _PATTERN = re.compile(rb"\x00[\x00-\x1f]", re.DOTALL)  # One place in 2,048.
-_HASHED = 8
-_WINDOW = _HASHED + 1  # Bytes that a match has read: two neighbouring hashes.
+HASHED_BYTES = 8
+_WINDOW = HASHED_BYTES + 1  # Bytes that a match has read: two neighbouring hashes.
 _BLOCK = 65536  # How many positions are computed at once.
 
 
@@ -75,7 +75,8 @@ def _hashes(data: bytes) -> bytes:
     return mixed.to_bytes(len(data), "little").translate(_AFTER)
 
 
-def _rolling(data: bytes) -> bytes:
+def rolling(data: bytes) -> bytes:
+    """Byte i hashes data[i : i + 8]; the last 7 bytes of the result mean nothing."""
     if len(data) <= _BLOCK:
         return _hashes(data)
     starts = range(0, len(data), _BLOCK)
@@ -90,7 +91,7 @@ def cuts(data: bytes, start: int = 0, *, settled: int = 0) -> list[int]:
     size = len(data)
     low = max(start + CHUNK_BYTES_MIN, settled + 1)
     base = low - _WINDOW
-    hashes = _rolling(data[base:]) if size >= low else b""
+    hashes = rolling(data[base:]) if size >= low else b""
     ends = []
     while size >= low:
         high = min(start + CHUNK_BYTES_MAX, size)

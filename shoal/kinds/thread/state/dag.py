@@ -93,6 +93,12 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     secret: list[str] = []  # JSON pointers to parts that must not be shown.
 
 
+class RecordWithFiles(Record, array_like=True, frozen=True):
+    """A checkpoint whose values refer to files."""
+
+    files: dict[str, bytes] = {}  # By channel: what `shoal.values.references.packed_marks` makes of their hashes.
+
+
 class Head(msgspec.Struct, frozen=True, order=True):
     """A head of a branch. `token` is the save or move that made it, `id` the checkpoint."""
 
@@ -112,10 +118,10 @@ class Checkpoint(NamedTuple):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(Record)
+_decoder = msgspec.msgpack.Decoder(RecordWithFiles)
 
 
-def decode_record(packed: bytes) -> Record:
+def decode_record(packed: bytes) -> RecordWithFiles:
     """The record in these bytes.
 
     Raises:
@@ -125,6 +131,11 @@ def decode_record(packed: bytes) -> Record:
         return _decoder.decode(packed)
     except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
         raise StoreCorrupt(f"a checkpoint cannot be decoded ({error}). Run `shoal verify`.") from None
+
+
+def with_files(record: Record, files: dict[str, bytes]) -> Record:
+    """The record with the references of its channels. If there are none, it is the record of a thread without files."""
+    return RecordWithFiles(*msgspec.structs.astuple(record), files) if files else record  # type: ignore[misc]
 
 
 def encode_record(record: Record) -> bytes:

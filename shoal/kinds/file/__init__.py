@@ -1,0 +1,1 @@
+"""Files: bytes of any size beside a thread's checkpoints, in chunks that each thread has once."""

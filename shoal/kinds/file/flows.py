@@ -1,0 +1,243 @@
+"""Files as streams: cut into chunks and sent on their way in, put together and proved on their way out.
+
+Laws:
+- Neither way is a file ever whole in memory: at most `SENDING_MAX` batches of chunks on the way in, and one on the way out.
+- Chunks that the thread has are not sent. So a file that was cut off is put again, and goes on where it was.
+- A stream is proved as it is read: each chunk by its digest, and all of it by the file's own hash if it was read in order.
+
+Cut a stream of bytes into chunks whose ends its content decides, so that versions of a file share most of theirs.
+
+Laws:
+- A cut depends only on the bytes between it and the cut before: what is inserted, removed or changed moves the cuts near it alone.
+- Each chunk has `CHUNK_BYTES_MIN` to `CHUNK_BYTES_MAX` bytes, but for the last one, which may have fewer.
+- However a stream is handed over, in whatever pieces, its chunks are the same.
+
+The cuts are those of FastCDC (Xia and others, 2016), by the package fastcdc if its compiled form is installed. Else one follows a
+place where the rolling hash of states (`shoal.kinds.thread.state.chunking`) matches a pattern over three neighbouring hashes.
+Both pass over the bytes below the least size. Whoever cuts otherwise stores the same file, and shares fewer chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_right
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from hashlib import sha256
+from itertools import accumulate
+
+from shoal.errors import InvalidInput, StoreCorrupt
+from shoal.kinds.file.state import CHUNK_BYTES_MAX, CHUNKS_MAX, Chunk, pack_manifest, unpack_manifest
+from shoal.kinds.thread.state.chunking import HASHED_BYTES, rolling
+from shoal.protocol import requests
+from shoal.protocol.requests import Durability, FileInfo, FileShown
+from shoal.workflows.connection import Connection
+
+try:
+    from fastcdc.fastcdc_cy import fastcdc_cy  # type: ignore[import-untyped]  # Its form in plain Python takes a hundred times as long.
+except ImportError:
+    fastcdc_cy = None
+
+SPACE_FILES = ".files"
+"""The thread that holds the files of a space."""
+CHUNK_BYTES_MIN = 512 * 1024
+CHUNK_BYTES_USUAL = 1024 * 1024
+BATCH_BYTES = 4 * 1024 * 1024  # Of the chunks that are sent at once: more only if one has more.
+SENDING_MAX = 2  # Batches that are on their way.
+PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
+_PATTERN = re.compile(rb"\x00\x00[\x00-\x1f]", re.DOTALL)  # One place in 2¹⁹. These bytes decide where cuts fall.
+_WINDOW = HASHED_BYTES + 2  # Bytes that a match has read: three neighbouring hashes.
+_BLOCK = 64 * 1024  # Positions that are hashed at once.
+
+
+class Chunker:
+    """Takes the pieces of one stream, and gives its chunks."""
+
+    def __init__(self, *, compiled: bool = fastcdc_cy is not None) -> None:
+        self._held = bytearray()
+        self._find = _compiled_cut if compiled else _plain_cut
+
+    def feed(self, piece: bytes) -> Iterator[bytes]:
+        """Take the next bytes; the chunks that they complete."""
+        self._held += piece
+        while len(self._held) >= CHUNK_BYTES_MAX:  # Only then the end of what is held cannot be taken for that of the stream.
+            yield self._take()
+
+    def finish(self) -> Iterator[bytes]:
+        """The stream has ended: the rest of its chunks."""
+        while self._held:
+            yield self._take()
+
+    def _take(self) -> bytes:
+        cut = self._find(self._held)
+        chunk = bytes(memoryview(self._held)[:cut])
+        del self._held[:cut]
+        return chunk
+
+
+def _compiled_cut(held: bytearray) -> int:
+    window = bytes(memoryview(held)[:CHUNK_BYTES_MAX])
+    found = next(fastcdc_cy(window, CHUNK_BYTES_MIN, CHUNK_BYTES_USUAL, CHUNK_BYTES_MAX))
+    return int(found.length)
+
+
+def _plain_cut(held: bytearray) -> int:
+    size = min(len(held), CHUNK_BYTES_MAX)
+    for looked in range(CHUNK_BYTES_MIN, size, _BLOCK):
+        # A match that ends at `looked` began one window before.
+        begins, ends = looked - _WINDOW, min(looked + _BLOCK, size)
+        hashes = rolling(bytes(memoryview(held)[begins:ends]))
+        match = _PATTERN.search(hashes, 0, max(0, ends - begins - HASHED_BYTES + 1))
+        if match is not None:
+            return begins + match.start() + _WINDOW
+    return size
+
+
+class Upload:
+    """One file on its way into a thread."""
+
+    def __init__(self, connection: Connection, space: str, thread: str, *, durability: Durability | None = None) -> None:
+        self._connection = connection
+        self._space, self._thread = space, thread
+        self._durability = durability
+        self._chunker, self._hash = Chunker(), sha256()
+        self._entries: list[Chunk] = []
+        self._batch: dict[bytes, bytes] = {}
+        self._batch_bytes = 0
+        self._sending: deque[asyncio.Task[None]] = deque()
+
+    async def feed(self, piece: bytes) -> None:
+        """Take the next bytes of the file; waits while enough of it is on its way.
+
+        Raises:
+            TooLarge, InvalidInput: the file has too many chunks.
+        """
+        for start in range(0, len(piece), PIECE_BYTES):
+            part = piece[start : start + PIECE_BYTES]
+            self._hash.update(part)
+            for chunk in self._chunker.feed(part):
+                await self._take(chunk)
+
+    async def finish(self, name: str, type: str, *, expected: str = "") -> FileInfo:
+        """The file has ended: give it its name. `expected`: the SHA-256 that it must have, in hex.
+
+        Raises:
+            InvalidInput: it has another hash. Nothing of it is shown.
+            FileIncomplete: chunks that were there before went meanwhile. Put the file again.
+        """
+        for chunk in self._chunker.finish():
+            await self._take(chunk)
+        found = self._hash.hexdigest()
+        if expected not in ("", found):
+            raise InvalidInput(
+                f"file {name!r} has SHA-256 {found}, and {expected[:80]} was expected. It was not stored. Send it again."
+            )
+        while self._sending:
+            await self._sending.popleft()
+        size = sum(entry.size for entry in self._entries)
+        manifest = pack_manifest(self._entries)
+        last = list(self._batch.values())
+        request = requests.PutFile(self._space, self._thread, name, found, size, type, manifest, last)
+        stored = await self._connection.write(request, key=None, durability=self._durability)
+        return stored.file
+
+    async def abandon(self) -> None:
+        """Stop sending. The chunks that are there wait for a day, for the file to be put again."""
+        for task in self._sending:
+            task.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        self._sending.clear()
+
+    async def _take(self, chunk: bytes) -> None:
+        digest = sha256(chunk).digest()
+        if len(self._entries) == CHUNKS_MAX:
+            raise InvalidInput(f"a file has at most {CHUNKS_MAX} chunks. It was not stored. Store it as several files.")
+        if self._batch and self._batch_bytes + len(chunk) > BATCH_BYTES:
+            await self._send()
+        self._entries.append(Chunk(digest, len(chunk)))
+        if digest not in self._batch:
+            self._batch[digest] = chunk
+            self._batch_bytes += len(chunk)
+
+    async def _send(self) -> None:
+        batch, self._batch, self._batch_bytes = self._batch, {}, 0
+        self._sending.append(asyncio.get_running_loop().create_task(self._sent(batch)))
+        while len(self._sending) >= SENDING_MAX:
+            await self._sending.popleft()
+
+    async def _sent(self, batch: dict[bytes, bytes]) -> None:
+        digests = list(batch)
+        found = await self._connection.read(requests.FindChunks(self._space, self._thread, digests))
+        missing = [batch[digests[at]] for at in found.missing]
+        if missing:
+            request = requests.KeepChunks(self._space, self._thread, missing)
+            await self._connection.write(request, key=None, durability=self._durability)
+
+
+class Download:
+    """One file of a thread, read in ranges. It stays readable as it was found, whatever its name holds by then."""
+
+    def __init__(self, connection: Connection, space: str, thread: str, shown: FileShown) -> None:
+        self._connection = connection
+        self._space, self._thread = space, thread
+        self.file = shown.file
+        self._chunks = unpack_manifest(shown.manifest)
+        self._starts = list(accumulate((chunk.size for chunk in self._chunks), initial=0))
+
+    async def read(self, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+        """The bytes from `start` up to `stop`, piece by piece.
+
+        Raises:
+            NotFound: the file was deleted meanwhile, and swept.
+            StoreCorrupt: its bytes are not those of its hash.
+        """
+        stop = self.file.size if stop is None else min(stop, self.file.size)
+        whole = sha256() if start == 0 and stop == self.file.size else None
+        at = bisect_right(self._starts, start) - 1
+        while start < stop:
+            for chunk in await self._batch(at, stop):
+                begins = self._starts[at]
+                at += 1
+                if whole is not None:
+                    whole.update(chunk)
+                    if at == len(self._chunks) and whole.hexdigest() != self.file.sha256:
+                        raise self._corrupt()
+                yield chunk if start == begins and begins + len(chunk) <= stop else chunk[start - begins : stop - begins]
+                start = min(stop, begins + len(chunk))
+
+    async def _batch(self, at: int, stop: int) -> list[bytes]:
+        wanted: list[Chunk] = []
+        size = 0
+        for place in range(at, len(self._chunks)):
+            if wanted and (size + self._chunks[place].size > BATCH_BYTES or self._starts[place] >= stop):
+                break
+            wanted.append(self._chunks[place])
+            size += self._chunks[place].size
+        request = requests.ReadChunks(self._space, self._thread, [chunk.digest for chunk in wanted])
+        found = (await self._connection.read(request)).chunks
+        for chunk, entry in zip(found, wanted, strict=False):
+            if sha256(chunk).digest() != entry.digest:
+                raise self._corrupt()
+        if not 0 < len(found) <= len(wanted):
+            raise self._corrupt()
+        return found
+
+    def _corrupt(self) -> StoreCorrupt:
+        return StoreCorrupt(
+            f"the bytes of file {self.file.name!r} of thread {self._thread!r} do not have its hash. Run `shoal verify`."
+        )
+
+
+async def found_file(
+    connection: Connection, space: str, thread: str, *, name: str = "", sha256: str = "", stale: bool = False
+) -> Download:
+    """A file by its name, or by the hash of its content.
+
+    Raises:
+        NotFound: the thread has no such file.
+    """
+    shown = await connection.read(requests.ReadFile(space, thread, name, sha256), stale=stale)
+    return Download(connection, space, thread, shown)
+
+

@@ -1,0 +1,199 @@
+"""Files of a thread: their names, contents and chunks. `shoal.kinds.file.handle` makes files of these."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
+from shoal.protocol.declared import Cli, Elements, Http, Natural, Positive, Time, always, operation
+
+__all__ = [
+    "ChunksFound",
+    "ChunksKept",
+    "ChunksRead",
+    "DeleteFile",
+    "DropFiles",
+    "FileDeleted",
+    "FileInfo",
+    "FileList",
+    "FileShown",
+    "FileStored",
+    "FilesDropped",
+    "FindChunks",
+    "KeepChunks",
+    "ListFiles",
+    "NameFile",
+    "PutFile",
+    "ReadChunks",
+    "ReadFile",
+    "RemoveFile",
+    "SweepFiles",
+]
+
+
+class FileInfo(Struct, array_like=True, frozen=True):
+    """A file."""
+
+    name: str
+    sha256: str  # Of its content: 64 hex digits.
+    size: int  # In bytes.
+    media_type: str
+    stored: Time  # When it was put.
+
+
+@operation()
+class FindChunks(ObjectRead["ChunksFound"], array_like=True, frozen=True, tag="find-chunks"):
+    """Find which chunks a thread has, so that only the others are sent."""
+
+    thread: str
+    digests: Elements[bytes]  # SHA-256 of each.
+
+
+class ChunksFound(Reply, array_like=True, frozen=True, tag="chunks-found"):
+    """The chunks that are not there."""
+
+    missing: list[int]  # Their places in the request.
+
+
+@operation()
+class KeepChunks(ObjectWrite["ChunksKept"], array_like=True, frozen=True, tag="keep-chunks"):
+    """Store chunks of a file that is being put. They are kept for a day, or as long as a file has them."""
+
+    thread: str
+    chunks: Elements[bytes]
+
+
+class ChunksKept(Reply, array_like=True, frozen=True, tag="chunks-kept"):
+    """The chunks are stored."""
+
+    bytes: int
+
+
+@operation(action="write")
+class PutFile(Maintenance["FileStored"], array_like=True, frozen=True, tag="put-file"):
+    """Give a name a content whose chunks are there. The node reads them, and refuses a content of another hash."""
+
+    thread: str
+    file: str
+    sha256: str  # Of the whole content: 64 hex digits.
+    size: Natural
+    media_type: str
+    manifest: bytes  # SHA-256₃₂ and size₄ of each chunk, in order.
+    chunks: Elements[bytes] = []  # Those that were not sent before.
+
+
+@operation()
+class NameFile(ObjectWrite["FileStored"], array_like=True, frozen=True, tag="name-file"):
+    """Give a name a content that this node has proved. `PutFile` makes it."""
+
+    thread: str
+    file: str
+    sha256: str
+    size: Natural
+    media_type: str
+    manifest: bytes
+    chunks: Elements[bytes] = []
+
+
+class FileStored(Reply, array_like=True, frozen=True, tag="file-stored"):
+    """The file, as it is stored."""
+
+    file: FileInfo
+    replaced: bool  # Whether the name had a file.
+
+
+@operation(action="write", http=Http("DELETE", "/threads/{thread}/files/{file}", "Delete a file of a thread"))
+class DeleteFile(Maintenance["FileDeleted"], array_like=True, frozen=True, tag="delete-file"):
+    """Delete a file by its name. Its bytes go as soon as no checkpoint, event or step of the thread refers to it."""
+
+    thread: str
+    file: str
+
+
+@operation(frees=True, removes=always)
+class RemoveFile(ObjectWrite["FileDeleted"], array_like=True, frozen=True, tag="remove-file"):
+    """Remove a name of a file. `DeleteFile` makes it."""
+
+    thread: str
+    file: str
+
+
+class FileDeleted(Reply, array_like=True, frozen=True, tag="file-deleted"):
+    """Whether there was such a file."""
+
+    existed: bool
+
+
+@operation()
+class ReadFile(ObjectRead["FileShown"], array_like=True, frozen=True, tag="read-file"):
+    """Read what a file is made of: by its name, or by the hash of its content, which a reference has."""
+
+    thread: str
+    file: str = ""
+    sha256: str = ""
+
+
+class FileShown(Reply, array_like=True, frozen=True, tag="file-shown"):
+    """A file, and its chunks."""
+
+    file: FileInfo
+    manifest: bytes  # SHA-256₃₂ and size₄ of each chunk, in order.
+
+
+@operation(discloses=True)
+class ReadChunks(ObjectRead["ChunksRead"], array_like=True, frozen=True, tag="read-chunks"):
+    """Read chunks by their digests, from the first one on, as many as fit an answer."""
+
+    thread: str
+    digests: Elements[bytes]
+
+
+class ChunksRead(Reply, array_like=True, frozen=True, tag="chunks-read"):
+    """Chunks, in the order of the request; fewer than asked for, but at least one."""
+
+    chunks: list[bytes]
+
+
+@operation(
+    multi_read=True,
+    http=Http("GET", "/threads/{thread}/files", "A page of a thread's files, by name", ops=("files",)),
+    cli=Cli("file list", "shoal file list researcher-1 --data ./state", rows="files", place="name", help="List a thread's files."),
+)
+class ListFiles(ObjectRead["FileList"], array_like=True, frozen=True, tag="list-files"):
+    """List the files of a thread by name, in byte order."""
+
+    thread: str
+    after: str = ""  # A file's name.
+    limit: Positive = 1000
+
+
+class FileList(Reply, array_like=True, frozen=True, tag="file-list"):
+    """A page of files."""
+
+    files: list[FileInfo]
+    more: bool  # Ask again with `after`.
+
+
+@operation(action="write")
+class SweepFiles(Maintenance["FilesDropped"], array_like=True, frozen=True, tag="sweep-files"):
+    """Drop those of these contents to which nothing refers, and uploads that were made before a time."""
+
+    thread: str
+    contents: Elements[bytes] = []  # SHA-256₃₂ of the content and of its manifest.
+    uploads_before: Time = 0
+
+
+@operation(frees=True)
+class DropFiles(ObjectWrite["FilesDropped"], array_like=True, frozen=True, tag="drop-files"):
+    """Drop these contents and uploads. `SweepFiles` makes it. What somebody refers to stays."""
+
+    thread: str
+    contents: Elements[bytes] = []
+    uploads: Elements[bytes] = []  # Origin₁₆ and sequence₈ of each.
+
+
+class FilesDropped(Reply, array_like=True, frozen=True, tag="files-dropped"):
+    """What was dropped."""
+
+    contents: int
+    uploads: int

@@ -1,0 +1,1 @@
+"""A node keeps, proves and names the contents of files, and finds what is needed no more."""

@@ -1,0 +1,370 @@
+"""Files over storage: chunks are kept, contents proved and named, and what nothing refers to is dropped.
+
+Laws:
+- A name gets a content only after this node has read its chunks and found their hash and sizes to be those that were claimed.
+- A chunk counts as there only if a content may be built on it (`shoal.kinds.file.state`): what is about to be swept is sent again.
+- A value may refer to a file only if the thread has it: a write that refers to one that it lost, or never had, is rejected.
+- A reference is looked for in each row of the thread that holds values. Pruned checkpoints and trimmed events do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any
+
+from msgspec import Struct, structs
+
+from shoal.config import Config
+from shoal.crdt.rows import Rows
+from shoal.errors import FileIncomplete, InvalidInput, NotFound, StoreCorrupt, TooLarge, Unsupported
+from shoal.kinds.file import state as files
+from shoal.kinds.thread.state import dag
+from shoal.names import check_name
+from shoal.node.blobs import Blobs
+from shoal.node.catalog import Recent
+from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
+from shoal.node.naming import check_size, of_hex
+from shoal.node.turns import Steps, Stride, at_once
+from shoal.protocol.requests import (
+    ChunksFound,
+    ChunksKept,
+    ChunksRead,
+    DeleteFile,
+    DropFiles,
+    FileDeleted,
+    FileInfo,
+    FileList,
+    FilesDropped,
+    FileShown,
+    FileStored,
+    FindChunks,
+    KeepChunks,
+    ListFiles,
+    NameFile,
+    PutFile,
+    ReadChunks,
+    ReadFile,
+    RemoveFile,
+    SweepFiles,
+)
+from shoal.values.references import mentioned, packed_marks
+
+BATCH_BYTES_MAX = 4 * 1024 * 1024  # Of the chunks of one answer; the first may exceed it.
+TYPE_CHARACTERS_MAX = 255
+DROPPED_MAX = 64  # Contents, or uploads, in one operation that drops them.
+_PROVED_MAX = 1024
+# The tables of a thread whose rows hold values: checkpoints, events, entries, consumers, notes, steps, moves of its status.
+_HOLDING = (b"C", b"E", b"I", b"K", b"P", b"S", b"U", b"W", b"X")
+
+
+class Files:
+    """The handler of files."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._proved: Recent[tuple[str, str, bytes]] = Recent(_PROVED_MAX)  # Contents whose bytes were read, and are right.
+        self.checks: Checks = {
+            KeepChunks: self._check_chunks,
+            PutFile: self._check_put,
+            NameFile: self._check_put,
+            DeleteFile: _check_name,
+            RemoveFile: _check_name,
+            SweepFiles: _check_drop,
+            DropFiles: _check_drop,
+        }
+        self.writers: Writers = {KeepChunks: _keep, NameFile: self._name, RemoveFile: _remove, DropFiles: _drop}
+        self.readers: Readers = {FindChunks: _find, ReadFile: _read, ReadChunks: self._read_chunks, ListFiles: self._list}
+        self.maintenance: Maintainers = {PutFile: self._put, DeleteFile: _delete, SweepFiles: _sweep}
+
+    # ── checks ────────────────────────────────────────────────────────────────
+
+    def _check_chunks(self, request: KeepChunks | PutFile | NameFile) -> None:
+        check_name("thread", request.thread)
+        check_size(self._config, sum(map(len, request.chunks)), "the chunks of a request")
+        for chunk in request.chunks:
+            if not 0 < len(chunk) <= files.CHUNK_BYTES_MAX:
+                raise TooLarge(
+                    f"a chunk of a file has 1 to {files.CHUNK_BYTES_MAX} bytes; this one has {len(chunk)}. Nothing was written."
+                )
+        if type(request) is KeepChunks and not request.chunks:
+            raise InvalidInput("there are no chunks to keep. Nothing was written.")
+
+    def _check_put(self, request: PutFile | NameFile) -> None:
+        self._check_chunks(request)
+        check_name("file", request.file)
+        of_hex(request.sha256, files.DIGEST_BYTES, "the sha256 of a file is")
+        check_type(request.media_type)
+        if len(request.manifest) > files.CHUNKS_MAX * files.ENTRY_BYTES:
+            raise TooLarge(f"a file has at most {files.CHUNKS_MAX} chunks. Nothing was written. Store it as several files.")
+        if not files.is_manifest(request.manifest, request.size):
+            raise InvalidInput(f"the chunks of file {request.file!r} do not add up to its size. Nothing was written.")
+
+    # ── writes ────────────────────────────────────────────────────────────────
+
+    def _put(self, rows: Callable[[], Rows], request: PutFile) -> Upkeep:
+        """Prove a content, chunk by chunk, and name it.
+
+        Raises:
+            FileIncomplete: chunks of it are not there.
+            InvalidInput: its bytes have another hash.
+        """
+        content = files.content_of(bytes.fromhex(request.sha256), request.manifest)
+        if not files.is_standing(rows(), content):
+            hash, sent = sha256(), _by_digest(request.chunks)
+            for entry in files.unpack_manifest(request.manifest):
+                chunk = sent.get(entry.digest) or files.chunk(rows(), entry.digest)
+                if chunk is None or len(chunk) != entry.size:
+                    raise _incomplete(request)
+                hash.update(chunk)
+                yield None
+            if hash.hexdigest() != request.sha256:
+                raise InvalidInput(
+                    f"the content of file {request.file!r} has SHA-256 {hash.hexdigest()}, and {request.sha256} was claimed. "
+                    "The file was not stored. Read the source again, and put it once more."
+                )
+            self._proved.put((request.space, request.thread, content))
+        return (yield Piece(NameFile(*structs.astuple(request))))
+
+    def _name(self, context: WriteContext, request: NameFile) -> FileStored:
+        rows, sent = context.rows, _by_digest(request.chunks)
+        content = files.content_of(bytes.fromhex(request.sha256), request.manifest)
+        if (request.space, request.thread, content) not in self._proved and not files.is_standing(rows, content):
+            raise Unsupported(f"file {request.file!r} is not proved at this node. Nothing was written. Put it with PutFile.")
+        digests = {entry.digest: entry.size for entry in files.unpack_manifest(request.manifest)}
+        for digest, size in digests.items():
+            if digest not in sent and (not files.has_chunk(rows, digest) or files.size_of(rows, digest) != size):
+                raise _incomplete(request)
+        before = files.versions(rows, request.file)
+        held = [files.upload(rows, dot) for dot in files.holders(rows, digests)]
+        over = tuple(each.dot for each in held if each is not None and digests.keys() >= set(each.digests))
+        own = {digest: chunk for digest, chunk in sent.items() if digest in digests}
+        positions = tuple(each.position for each in before)
+        change = files.Put(request.file, content, request.size, request.media_type, positions, over, tuple(own))
+        stamp = context.stamp
+        _check_known(context, change)
+        context.apply(change, Blobs(request.manifest, own))
+        return FileStored(FileInfo(request.file, request.sha256, request.size, request.media_type, stamp.wall_ms), bool(before))
+
+    # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _read_chunks(self, view: View, request: ReadChunks) -> ChunksRead:
+        found: list[bytes] = []
+        size = 0
+        for digest in request.digests:
+            if found and size + (files.size_of(view.rows, digest) or 0) > BATCH_BYTES_MAX:
+                break
+            chunk = files.chunk(view.rows, digest)
+            if chunk is None:
+                raise NotFound(f"thread {request.thread!r} has no chunk {digest.hex()[:80]}: the file was deleted meanwhile.")
+            if sha256(chunk).digest() != digest:
+                raise StoreCorrupt(
+                    f"a chunk of a file of thread {request.thread!r} is damaged. Run `shoal verify`.", lost=(files.CHUNK + digest,)
+                )
+            found.append(chunk)
+            size += len(chunk)
+        return ChunksRead(found)
+
+    def _list(self, view: View, request: ListFiles) -> FileList:
+        limit = min(request.limit, self._config.page_items_max)
+        found = [_info(name, version) for name, version in files.names(view.rows, after=request.after, limit=limit + 1)]
+        return FileList(found[:limit], len(found) > limit)
+
+
+def check_type(type: str) -> None:
+    """Check that a media type can stand in a header.
+
+    Raises:
+        InvalidInput: it cannot. Nothing was written.
+    """
+    if not 0 < len(type) <= TYPE_CHARACTERS_MAX or not type.isascii() or not type.isprintable() or type.count("/") != 1:
+        raise InvalidInput(f"a file's type is a media type such as image/png; got {type[:80]!r}. Nothing was written.")
+
+
+def _check_name(request: DeleteFile | RemoveFile) -> None:
+    check_name("thread", request.thread)
+    check_name("file", request.file)
+
+
+def _check_drop(request: SweepFiles | DropFiles) -> None:
+    check_name("thread", request.thread)
+    uploads = request.uploads if type(request) is DropFiles else []
+    if any(len(content) != files.CONTENT_BYTES for content in request.contents) or any(len(dot) != 24 for dot in uploads):
+        raise InvalidInput("these name no contents or uploads of files. Nothing was written.")
+
+
+def _check_known(context: WriteContext, change: files.Change) -> None:
+    if not context.is_known_to_peers(change):
+        raise Unsupported("a node of an older version is among the peers, which knows no files. Nothing was written. Update it.")
+
+
+def _by_digest(chunks: Iterable[bytes]) -> Mapping[bytes, bytes]:
+    return {sha256(chunk).digest(): chunk for chunk in chunks}
+
+
+def _incomplete(request: PutFile | NameFile) -> FileIncomplete:
+    return FileIncomplete(
+        f"thread {request.thread!r} lacks chunks of file {request.file!r}. The file was not stored. Send the chunks that "
+        "FindChunks names, and then the file again."
+    )
+
+
+def _keep(context: WriteContext, request: KeepChunks) -> ChunksKept:
+    chunks = _by_digest(request.chunks)
+    change = files.Upload(tuple(chunks))
+    _check_known(context, change)
+    context.apply(change, Blobs(b"", chunks))
+    return ChunksKept(sum(map(len, request.chunks)))
+
+
+def _remove(context: WriteContext, request: RemoveFile) -> FileDeleted:
+    before = files.versions(context.rows, request.file)
+    if before:
+        context.apply(files.Delete(request.file, tuple(each.position for each in before)))
+    return FileDeleted(bool(before))
+
+
+def _drop(context: WriteContext, request: DropFiles) -> FilesDropped:
+    rows = context.rows
+    contents = [
+        content
+        for content in request.contents
+        if files.manifest(rows, content) is not None and not files.is_named(rows, content)
+    ]
+    uploads = [found for dot in request.uploads if (found := files.upload(rows, dot)) is not None]
+    digests = [entry.digest for content in contents for entry in files.unpack_manifest(files.manifest(rows, content) or b"")]
+    digests += [digest for upload in uploads for digest in upload.digests]
+    if contents or uploads:
+        known = tuple((content, files.standing(rows, content)) for content in contents)
+        context.apply(files.Drop(known, tuple(dict.fromkeys(digests)), tuple(upload.dot for upload in uploads)))
+    return FilesDropped(len(contents), len(uploads))
+
+
+def _delete(rows: Callable[[], Rows], request: DeleteFile) -> Upkeep:
+    """Remove a name, and drop its contents if nothing else refers to them."""
+    contents = [version.content for version in files.versions(rows(), request.file)]
+    reply = yield Piece(RemoveFile(request.space, request.thread, request.file))
+    yield from _dropped(rows, SweepFiles(request.space, request.thread, contents), "the file's name is removed")
+    return reply
+
+
+def _sweep(rows: Callable[[], Rows], request: SweepFiles) -> Upkeep:
+    return (yield from _dropped(rows, request))
+
+
+def _dropped(rows: Callable[[], Rows], request: SweepFiles, done: str = "") -> Upkeep:
+    here = rows()
+    loose = [each for each in request.contents if not files.is_named(here, each) and files.manifest(here, each) is not None]
+    kept = (yield from referred(rows, {content[: files.DIGEST_BYTES] for content in loose})) if loose else set()
+    gone = [content for content in loose if content[: files.DIGEST_BYTES] not in kept]
+    dots = [each.dot for each in files.uploads(rows()) if each.wall_ms < request.uploads_before]
+    total = FilesDropped(0, 0)
+    while gone or dots:
+        some, gone = gone[:DROPPED_MAX], gone[DROPPED_MAX:]
+        ended, dots = dots[:DROPPED_MAX], dots[DROPPED_MAX:]
+        reply = yield Piece(DropFiles(request.space, request.thread, some, ended), done)
+        total = FilesDropped(total.contents + reply.contents, total.uploads + reply.uploads)
+    return total
+
+
+def _find(view: View, request: FindChunks) -> ChunksFound:
+    missing = [at for at, digest in enumerate(request.digests) if not files.has_chunk(view.rows, digest)]
+    return ChunksFound(missing)
+
+
+def _read(view: View, request: ReadFile) -> FileShown:
+    rows = view.rows
+    if request.file:
+        found = files.versions(rows, check_name("file", request.file))
+        if not found:
+            raise NotFound(f"thread {request.thread!r} of space {request.space!r} has no file {request.file!r}.")
+        version = found[-1]
+        manifest = files.manifest(rows, version.content)
+    else:
+        hash = of_hex(request.sha256, files.DIGEST_BYTES, "the sha256 of a file is")
+        held = [(each, kept) for each in files.contents(rows, hash) if (kept := files.manifest(rows, each)) is not None]
+        if not held:
+            raise NotFound(f"thread {request.thread!r} of space {request.space!r} has no file with SHA-256 {request.sha256}.")
+        content, manifest = held[0]
+        size = sum(entry.size for entry in files.unpack_manifest(manifest))
+        version = files.Version(b"", 0, content, size, "application/octet-stream")
+    if manifest is None:
+        raise StoreCorrupt(
+            f"the content of file {request.file!r} of thread {request.thread!r} is missing. Run `shoal verify`.",
+            lost=(files.MANIFEST + version.content,),
+        )
+    return FileShown(_info(request.file, version), manifest)
+
+
+def _info(name: str, version: files.Version) -> FileInfo:
+    return FileInfo(name, version.sha256.hex(), version.size, version.media_type, version.wall_ms)
+
+
+# ── references ────────────────────────────────────────────────────────────────
+
+
+def referred(rows: Callable[[], Rows], hashes: set[bytes]) -> Steps[set[bytes]]:
+    """Those of these hashes to which a value in the thread refers."""
+    found: set[bytes] = set()
+    stride = Stride.usual()
+    for table in _HOLDING:
+        after: bytes | None = None
+        is_over = False
+        while not is_over and found != hashes:
+            here = rows()
+            is_over = True
+            for key, value in here.scan(table, after=after):
+                after = key
+                if not (table == dag.CHECKPOINT and dag.is_pruned(here, key[1:])):
+                    found |= mentioned(value) & hashes
+                if stride.is_over(len(value)):
+                    is_over = False
+                    break
+            yield
+    return found
+
+
+def check_references(rows: Rows, write: Struct) -> None:
+    """Check that the files to which the values of a write refer are the thread's.
+
+    Raises:
+        NotFound: one is not. Nothing was written.
+    """
+    hashes = {hash for packed in _packed_in(write) for hash in mentioned(packed)}
+    unsure = {hash for hash in hashes if not any(files.is_standing(rows, each) for each in files.contents(rows, hash))}
+    known = {hash for hash in unsure if files.contents(rows, hash)}
+    if known:
+        unsure -= at_once(referred(lambda: rows, known))
+    for hash in sorted(unsure):
+        raise NotFound(
+            f"a value refers to a file with SHA-256 {hash.hex()}, which thread {getattr(write, 'thread', '')!r} does not have. "
+            "Nothing was written. Put the file into this thread with put_file, and store the reference that it returns."
+        )
+
+
+def _packed_in(part: Any) -> Iterator[bytes]:
+    """The bytes in the fields of a request."""
+    if isinstance(part, bytes):
+        yield part
+    elif isinstance(part, Mapping):
+        for each in part.values():
+            yield from _packed_in(each)
+    elif isinstance(part, Struct):
+        for name in part.__struct_fields__:
+            yield from _packed_in(getattr(part, name))
+    elif isinstance(part, Sequence) and not isinstance(part, str):
+        for each in part:
+            yield from _packed_in(each)
+
+
+def channels_with_files(before: Mapping[str, bytes], save: Any, names: Iterable[str]) -> dict[str, bytes]:
+    """The references in each channel of a new checkpoint, as its record keeps them. `before`: those of its parent."""
+    found: dict[str, bytes] = {}
+    for name in names:
+        whole, added = save.channels.get(name), save.appended.get(name)
+        hashes = mentioned(before.get(name, b"")) if whole is None else mentioned(whole)
+        if added is not None:
+            hashes |= mentioned(added)
+        if hashes:
+            found[name] = packed_marks(hashes)
+    return found
