@@ -42,6 +42,7 @@ from shoal.kinds.budget.handle import Budget, Rights
 from shoal.kinds.counter.handle import Counter
 from shoal.kinds.document.handle.changes import Compaction, DocumentChange, DocumentConflict
 from shoal.kinds.document.handle.document import Document
+from shoal.kinds.file.handle import FileListing, FileStream
 from shoal.kinds.items.handle.item import Embedding, Explanation, Item, ItemChange
 from shoal.kinds.items.handle.items import Items
 from shoal.kinds.journal.flows import Event
@@ -73,6 +74,7 @@ from shoal.protocol.requests import (
     ClusterView,
     Damage,
     Durability,
+    FileInfo,
     GivenUp,
     Hit,
     LeaseState,
@@ -99,6 +101,7 @@ from shoal.schemas import Schema
 from shoal.schemas.rule import Flaw
 from shoal.values import register
 from shoal.values.difference import Change as ValueChange
+from shoal.values.references import FileRef
 from shoal.version import __version__
 from shoal.workflows.spaces import SpaceDeleted
 from shoal.workflows.subjects import SubjectErased, SubjectReport, SubjectTag
@@ -149,6 +152,10 @@ __all__ = [
     "Entry",
     "Event",
     "Explanation",
+    "FileInfo",
+    "FileListing",
+    "FileRef",
+    "FileStream",
     "Finish",
     "Flaw",
     "Found",

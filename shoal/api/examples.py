@@ -21,6 +21,7 @@ PARTS: dict[str, str] = {
     "document": "board",
     "stream": "runs/42",
     "file": "client/index.js",
+    "name": "page.png",
     "counter": "tokens",
     "register": "goal",
     "set": "seen",

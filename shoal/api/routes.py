@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import access, batches, health, pages, reading, watching
+from shoal.api import access, batches, files, health, pages, reading, watching
 from shoal.api.derived import OPERATIONS
 from shoal.api.document import documents
 from shoal.api.http.exchange import ReadQuery, WriteQuery
+from shoal.api.http.problems import RangeNotSatisfiable, RequestTimeout, UnsupportedEncoding
 from shoal.api.metrics import Figures
 from shoal.api.route import SPACE, THREAD, Route
 from shoal.api.thread import auditing, differences, mutations, replay, resume, saving, steps
@@ -19,12 +20,15 @@ from shoal.errors import (
     Conflict,
     DocumentChanged,
     DriftRefused,
+    FileIncomplete,
     HeadMoved,
+    InvalidValue,
     ItemChanged,
     JournalTrimmed,
     MergeConflict,
     NoQuorum,
     NotFound,
+    Overloaded,
     Pruned,
     RegisterChanged,
     RootConflict,
@@ -34,6 +38,7 @@ from shoal.errors import (
     StepSettled,
     Taken,
     ThreadHeld,
+    TooLarge,
     Unsupported,
 )
 
@@ -48,6 +53,7 @@ _COOKIE = "it is about the request's own token, and no request of the protocol"
 _OF_PARTS = "it holds several requests"
 _STREAM = "the answer is a stream"
 _CONTENT = "the body or the answer is the document itself"
+_OF_SPACE = "the files of a space are those of one of its threads, which the path does not name"
 _SEVERAL = "it answers several requests as one, in a form of its own"
 _VALUES = "it compares or merges decoded values, and hides secret ones"
 
@@ -123,6 +129,51 @@ BY_HAND: tuple[Route, ...] = (
         content_type=auditing.NDJSON,
         errors=(NotFound,),
         reason=_STREAM,
+    ),
+    *(
+        route
+        for place, what in ((SPACE, "a space"), (THREAD, "a thread"))
+        for route in (
+            Route(
+                "GET",
+                f"{place}/files/{{name}}",
+                files.get,
+                f"A file of {what}, or the part that `Range` asks for",
+                query=ReadQuery,
+                content_type="application/octet-stream",
+                errors=(NotFound, RangeNotSatisfiable),
+                reason=_STREAM,
+            ),
+            Route(
+                "PUT",
+                f"{place}/files/{{name}}",
+                files.put,
+                f"Store the body as a file of {what}",
+                files.StoredView,
+                201,
+                query=WriteQuery,
+                errors=(FileIncomplete, InvalidValue, Overloaded, RequestTimeout, TooLarge, UnsupportedEncoding),
+                reason="the body is a stream",
+            ),
+        )
+    ),
+    Route(
+        "GET",
+        f"{SPACE}/files",
+        files.listing,
+        "A page of a space's files, by name",
+        files.FilesView,
+        query=files.FilesQuery,
+        reason=_OF_SPACE,
+    ),
+    Route(
+        "DELETE",
+        f"{SPACE}/files/{{name}}",
+        files.delete,
+        "Delete a file of a space",
+        files.FileDeletedView,
+        query=WriteQuery,
+        reason=_OF_SPACE,
     ),
     Route(
         "GET",

@@ -34,6 +34,7 @@ MODULES = (
     "mutations",
     "branches",
     "objects",
+    "files",
     "following",
     "crews",
     "erasing",

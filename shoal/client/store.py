@@ -301,7 +301,7 @@ class Space:
     async def put_file(
         self, name: str, source: Source, *, type: str | None = None, durability: Durability | None = None
     ) -> FileRef:
-        """Store a file of the space: see `Thread.put_file`. It is a file of the thread `.files`, which holds those of the space."""
+        """Store a file of the space: see `Thread.put_file`. The thread `.files` holds those of the space."""
         return await self._files.put_file(name, source, type=type, durability=durability)
 
     def open_file(self, file: str | FileRef, *, stale: bool = False) -> FileStream:

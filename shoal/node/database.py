@@ -20,8 +20,8 @@ from shoal.errors import ShoalError, Unsupported
 from shoal.kinds import declared
 from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.document.serving.late import LateDocuments
-from shoal.kinds.file.serving.keeping import FileKeeper
 from shoal.kinds.file.serving.files import Files
+from shoal.kinds.file.serving.keeping import FileKeeper
 from shoal.kinds.items.serving.indexes import Declaring, Indexer, Indexes
 from shoal.kinds.items.serving.items import Items
 from shoal.kinds.items.serving.ranking import Rankings
@@ -158,7 +158,12 @@ class _Kinds:
         ]
         self.readers: Readers = {kind: reader for handler in self.handlers for kind, reader in handler.readers.items()}
         self.scans: Scans = {**self.rankings.scans, **verifying.scans, **searches.scans, **checkpoints.scans}
-        self.maintenance: Maintainers = {**prunes.maintenance, **retentions.maintenance, **self.items.maintenance, **files.maintenance}
+        self.maintenance: Maintainers = {
+            **prunes.maintenance,
+            **retentions.maintenance,
+            **self.items.maintenance,
+            **files.maintenance,
+        }
         self.contests: Contests = steps.contests
 
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import math
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 
 from aiohttp import StreamReader, hdrs, web
@@ -104,6 +104,27 @@ class Receiving:
             )
         raw = await self._received(request)
         return raw if encoding == "identity" else self._decompressed(raw, encoding)
+
+    async def pieces(self, request: web.Request, held_bytes: int) -> AsyncGenerator[bytes, None]:
+        """The body as it arrives, which may have any size: its reader holds at most `held_bytes` of it, which are counted.
+
+        Raises:
+            InvalidValue, RequestTimeout, Overloaded: it is incomplete, stopped, or too many are under way.
+        """
+        self._take(held_bytes)
+        try:
+            while part := await self._part(request.content):
+                yield part
+        except TimeoutError:
+            raise RequestTimeout(
+                f"the body stopped for {self._config.heartbeat_s:g} s. The file was not stored. Send it again: what has "
+                "arrived is not stored twice."
+            ) from None
+        except _LEFT as reason:
+            raise InvalidValue(
+                f"the body is incomplete or malformed ({type(reason).__name__}). The file was not stored. Send it again: what "
+                "has arrived is not stored twice."
+            ) from None
 
     async def _received(self, request: web.Request) -> bytes:
         if (request.content_length or 0) > self._config.request_bytes_max:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import unquote_to_bytes
@@ -186,6 +186,18 @@ class Exchange:
                 "Nothing was written."
             )
         return await self._body.read(self.request)
+
+    def pieces(self, held_bytes: int) -> AsyncGenerator[bytes, None]:
+        """The body as it arrives, of any size. `held_bytes` of it count as those of this request until it is answered.
+
+        Raises:
+            InvalidValue, RequestTimeout, Overloaded: see `shoal.api.http.bodies`.
+        """
+        return self._body.pieces(self.request, held_bytes)
+
+    def has_name(self, part: str, /) -> bool:
+        """Whether the template has such a part."""
+        return f"{{{part}}}" in self._template
 
     async def call(self, request: Request[R], /, *, stale: bool = False, durability: Durability | None = None) -> R:
         """Ask the session; a write has the HTTP request's idempotency key and, unless one is given, durability.

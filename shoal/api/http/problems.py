@@ -65,6 +65,13 @@ class UnsupportedEncoding(Unsupported):
     status = 415
 
 
+class RangeNotSatisfiable(InvalidInput):
+    """The range that was asked for is beyond the end of the file; `detail` has its `size`."""
+
+    code = "range-not-satisfiable"
+    status = 416
+
+
 class CrossOrigin(Unsupported):
     """A browser sent the request for a page of another origin."""
 

@@ -32,7 +32,9 @@ def _check_upload(_rows: Rows, _stamp: Stamp, change: files.Upload, attached: Bl
 
 def _check_put(rows: Rows, _stamp: Stamp, change: files.Put, attached: Blobs) -> Blobs:
     check_name("file", change.name)
-    is_sound = len(change.content) == files.CONTENT_BYTES and change.size >= 0 and len(change.media_type) <= _TYPE_CHARACTERS_MAX
+    is_sound = (
+        len(change.content) == files.CONTENT_BYTES and change.size >= 0 and len(change.media_type) <= _TYPE_CHARACTERS_MAX
+    )
     if not is_sound or not _are(change.over, 34) or not _are(change.uploads, 24) or not _are(change.chunks, files.DIGEST_BYTES):
         raise BadOperation("a put of a file names no content", reason="content")
     _check_chunks(change.chunks, attached)

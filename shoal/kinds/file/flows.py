@@ -8,12 +8,12 @@ Laws:
 Cut a stream of bytes into chunks whose ends its content decides, so that versions of a file share most of theirs.
 
 Laws:
-- A cut depends only on the bytes between it and the cut before: what is inserted, removed or changed moves the cuts near it alone.
+- A cut depends only on the bytes between it and the cut before: what is inserted, removed or changed moves the cuts near it.
 - Each chunk has `CHUNK_BYTES_MIN` to `CHUNK_BYTES_MAX` bytes, but for the last one, which may have fewer.
 - However a stream is handed over, in whatever pieces, its chunks are the same.
 
-The cuts are those of FastCDC (Xia and others, 2016), by the package fastcdc if its compiled form is installed. Else one follows a
-place where the rolling hash of states (`shoal.kinds.thread.state.chunking`) matches a pattern over three neighbouring hashes.
+The cuts are those of FastCDC (Xia and others, 2016), by the package fastcdc if its compiled form is installed. Else one follows
+a place where the rolling hash of states (`shoal.kinds.thread.state.chunking`) matches a pattern over three neighbouring hashes.
 Both pass over the bytes below the least size. Whoever cuts otherwise stores the same file, and shares fewer chunks.
 """
 
@@ -23,9 +23,11 @@ import asyncio
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import suppress
 from hashlib import sha256
 from itertools import accumulate
+from typing import Any
 
 from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.kinds.file.state import CHUNK_BYTES_MAX, CHUNKS_MAX, Chunk, pack_manifest, unpack_manifest
@@ -34,10 +36,9 @@ from shoal.protocol import requests
 from shoal.protocol.requests import Durability, FileInfo, FileShown
 from shoal.workflows.connection import Connection
 
-try:
-    from fastcdc.fastcdc_cy import fastcdc_cy  # type: ignore[import-untyped]  # Its form in plain Python takes a hundred times as long.
-except ImportError:
-    fastcdc_cy = None
+fastcdc_cy: Any = None
+with suppress(ImportError):  # The form in plain Python is not used: it takes a hundred times as long.
+    from fastcdc.fastcdc_cy import fastcdc_cy  # type: ignore[import-not-found,import-untyped,unused-ignore,no-redef]
 
 SPACE_FILES = ".files"
 """The thread that holds the files of a space."""
@@ -185,7 +186,7 @@ class Download:
         self._chunks = unpack_manifest(shown.manifest)
         self._starts = list(accumulate((chunk.size for chunk in self._chunks), initial=0))
 
-    async def read(self, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+    async def read(self, start: int = 0, stop: int | None = None) -> AsyncGenerator[bytes, None]:
         """The bytes from `start` up to `stop`, piece by piece.
 
         Raises:
@@ -239,5 +240,3 @@ async def found_file(
     """
     shown = await connection.read(requests.ReadFile(space, thread, name, sha256), stale=stale)
     return Download(connection, space, thread, shown)
-
-

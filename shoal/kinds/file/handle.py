@@ -110,9 +110,8 @@ class FileStream:
             yield piece
 
     async def _next(self) -> bytes:
-        if self._source is None:
-            self._source = self._open.read(self._at)
-        return await anext(self._source, b"")
+        source = self._source = self._source or self._open.read(self._at)
+        return await anext(source, b"")
 
     async def _leave(self) -> None:
         source, self._source, self._piece = self._source, None, b""
@@ -157,7 +156,7 @@ class ThreadFiles:
         again and goes on where it was. Another file of this name is replaced; references to it go on to hold it.
 
         Args:
-            source: a path, the bytes themselves, a file that is open for reading bytes, or an iterable of bytes, asynchronous or not.
+            source: a path, the bytes themselves, an open binary file, or an iterable of bytes, asynchronous or not.
             type: the media type; by default the one that the name's ending stands for.
 
         Raises:
@@ -199,7 +198,7 @@ class ThreadFiles:
             NotFound: it holds none.
         """
         found = (await found_file(self._connection, self._space, self._thread, name=name, stale=stale)).file
-        return FileRef(found.sha256, found.size, found.name, found.type)
+        return FileRef(found.sha256, found.size, found.name, found.media_type)
 
     def files(self, *, stale: bool = False) -> FileListing:
         """The files by name: `await` it for a list, or use `async for`."""

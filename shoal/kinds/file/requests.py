@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Elements, Http, Natural, Positive, Time, always, operation
+from shoal.protocol.declared import Elements, Http, Natural, Positive, Time, always, operation
 
 __all__ = [
     "ChunksFound",
@@ -74,12 +74,12 @@ class PutFile(Maintenance["FileStored"], array_like=True, frozen=True, tag="put-
     """Give a name a content whose chunks are there. The node reads them, and refuses a content of another hash."""
 
     thread: str
-    file: str
+    name: str
     sha256: str  # Of the whole content: 64 hex digits.
     size: Natural
     media_type: str
     manifest: bytes  # SHA-256₃₂ and size₄ of each chunk, in order.
-    chunks: Elements[bytes] = []  # Those that were not sent before.
+    chunks: Elements[bytes] = field(default_factory=list)  # Those that were not sent before.
 
 
 @operation()
@@ -87,12 +87,12 @@ class NameFile(ObjectWrite["FileStored"], array_like=True, frozen=True, tag="nam
     """Give a name a content that this node has proved. `PutFile` makes it."""
 
     thread: str
-    file: str
+    name: str
     sha256: str
     size: Natural
     media_type: str
     manifest: bytes
-    chunks: Elements[bytes] = []
+    chunks: Elements[bytes] = field(default_factory=list)
 
 
 class FileStored(Reply, array_like=True, frozen=True, tag="file-stored"):
@@ -102,12 +102,12 @@ class FileStored(Reply, array_like=True, frozen=True, tag="file-stored"):
     replaced: bool  # Whether the name had a file.
 
 
-@operation(action="write", http=Http("DELETE", "/threads/{thread}/files/{file}", "Delete a file of a thread"))
+@operation(action="write", http=Http("DELETE", "/threads/{thread}/files/{name}", "Delete a file of a thread"))
 class DeleteFile(Maintenance["FileDeleted"], array_like=True, frozen=True, tag="delete-file"):
     """Delete a file by its name. Its bytes go as soon as no checkpoint, event or step of the thread refers to it."""
 
     thread: str
-    file: str
+    name: str
 
 
 @operation(frees=True, removes=always)
@@ -115,7 +115,7 @@ class RemoveFile(ObjectWrite["FileDeleted"], array_like=True, frozen=True, tag="
     """Remove a name of a file. `DeleteFile` makes it."""
 
     thread: str
-    file: str
+    name: str
 
 
 class FileDeleted(Reply, array_like=True, frozen=True, tag="file-deleted"):
@@ -129,7 +129,7 @@ class ReadFile(ObjectRead["FileShown"], array_like=True, frozen=True, tag="read-
     """Read what a file is made of: by its name, or by the hash of its content, which a reference has."""
 
     thread: str
-    file: str = ""
+    name: str = ""
     sha256: str = ""
 
 
@@ -157,7 +157,6 @@ class ChunksRead(Reply, array_like=True, frozen=True, tag="chunks-read"):
 @operation(
     multi_read=True,
     http=Http("GET", "/threads/{thread}/files", "A page of a thread's files, by name", ops=("files",)),
-    cli=Cli("file list", "shoal file list researcher-1 --data ./state", rows="files", place="name", help="List a thread's files."),
 )
 class ListFiles(ObjectRead["FileList"], array_like=True, frozen=True, tag="list-files"):
     """List the files of a thread by name, in byte order."""
@@ -179,7 +178,7 @@ class SweepFiles(Maintenance["FilesDropped"], array_like=True, frozen=True, tag=
     """Drop those of these contents to which nothing refers, and uploads that were made before a time."""
 
     thread: str
-    contents: Elements[bytes] = []  # SHA-256₃₂ of the content and of its manifest.
+    contents: Elements[bytes] = field(default_factory=list)  # SHA-256₃₂ of the content and of its manifest.
     uploads_before: Time = 0
 
 
@@ -188,8 +187,8 @@ class DropFiles(ObjectWrite["FilesDropped"], array_like=True, frozen=True, tag="
     """Drop these contents and uploads. `SweepFiles` makes it. What somebody refers to stays."""
 
     thread: str
-    contents: Elements[bytes] = []
-    uploads: Elements[bytes] = []  # Origin₁₆ and sequence₈ of each.
+    contents: Elements[bytes] = field(default_factory=list)
+    uploads: Elements[bytes] = field(default_factory=list)  # Origin₁₆ and sequence₈ of each.
 
 
 class FilesDropped(Reply, array_like=True, frozen=True, tag="files-dropped"):

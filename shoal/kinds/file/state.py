@@ -7,8 +7,8 @@ Laws:
 - Chunks come before the content that lists them, each batch of them as an operation of its own: an *upload*, which keeps its
   chunks until a content has them all, or until it is dropped.
 - A content is *standing* while there is a put of it that no drop of its origin's past has named. Nothing new may build on a
-  content that is not standing, nor on its chunks, unless the thread still refers to it. So once the drop is stable, the rows tell
-  whether anything refers to it, and if nothing does they go, on every replica (`swept`).
+  content that is not standing, nor on its chunks, unless the thread still refers to it. So once the drop is stable, the rows
+  tell whether anything refers to it, and if nothing does they go, on every replica.
 
 Rows, within the thread's; a content is SHA-256₃₂ of its bytes, then SHA-256₃₂ of its manifest:
     V                     the thread has had files
@@ -207,7 +207,7 @@ def _drop(rows: Rows, content: bytes, known: bytes) -> None:
 
 def _end_uploads(rows: Rows, uploads: Iterable[bytes]) -> None:
     for dot in uploads:
-        for digest in (found.digests if (found := upload(rows, dot)) is not None else ()):
+        for digest in found.digests if (found := upload(rows, dot)) is not None else ():
             rows.delete(HELD + digest + dot)
         rows.delete(UPLOAD + dot)
 

@@ -2,7 +2,7 @@
 
 Laws:
 - A name gets a content only after this node has read its chunks and found their hash and sizes to be those that were claimed.
-- A chunk counts as there only if a content may be built on it (`shoal.kinds.file.state`): what is about to be swept is sent again.
+- A chunk counts as there only if a content may be built on it (`shoal.kinds.file.state`): what will be swept is sent again.
 - A value may refer to a file only if the thread has it: a write that refers to one that it lost, or never had, is rejected.
 - A reference is looked for in each row of the thread that holds values. Pruned checkpoints and trimmed events do not count.
 """
@@ -92,13 +92,13 @@ class Files:
 
     def _check_put(self, request: PutFile | NameFile) -> None:
         self._check_chunks(request)
-        check_name("file", request.file)
+        check_name("file", request.name)
         of_hex(request.sha256, files.DIGEST_BYTES, "the sha256 of a file is")
         check_type(request.media_type)
         if len(request.manifest) > files.CHUNKS_MAX * files.ENTRY_BYTES:
             raise TooLarge(f"a file has at most {files.CHUNKS_MAX} chunks. Nothing was written. Store it as several files.")
         if not files.is_manifest(request.manifest, request.size):
-            raise InvalidInput(f"the chunks of file {request.file!r} do not add up to its size. Nothing was written.")
+            raise InvalidInput(f"the chunks of file {request.name!r} do not add up to its size. Nothing was written.")
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -120,31 +120,32 @@ class Files:
                 yield None
             if hash.hexdigest() != request.sha256:
                 raise InvalidInput(
-                    f"the content of file {request.file!r} has SHA-256 {hash.hexdigest()}, and {request.sha256} was claimed. "
+                    f"the content of file {request.name!r} has SHA-256 {hash.hexdigest()}, and {request.sha256} was claimed. "
                     "The file was not stored. Read the source again, and put it once more."
                 )
             self._proved.put((request.space, request.thread, content))
-        return (yield Piece(NameFile(*structs.astuple(request))))
+        stored: FileStored = yield Piece(NameFile(*structs.astuple(request)))
+        return stored
 
     def _name(self, context: WriteContext, request: NameFile) -> FileStored:
         rows, sent = context.rows, _by_digest(request.chunks)
         content = files.content_of(bytes.fromhex(request.sha256), request.manifest)
         if (request.space, request.thread, content) not in self._proved and not files.is_standing(rows, content):
-            raise Unsupported(f"file {request.file!r} is not proved at this node. Nothing was written. Put it with PutFile.")
+            raise Unsupported(f"file {request.name!r} is not proved at this node. Nothing was written. Put it with PutFile.")
         digests = {entry.digest: entry.size for entry in files.unpack_manifest(request.manifest)}
         for digest, size in digests.items():
             if digest not in sent and (not files.has_chunk(rows, digest) or files.size_of(rows, digest) != size):
                 raise _incomplete(request)
-        before = files.versions(rows, request.file)
+        before = files.versions(rows, request.name)
         held = [files.upload(rows, dot) for dot in files.holders(rows, digests)]
         over = tuple(each.dot for each in held if each is not None and digests.keys() >= set(each.digests))
         own = {digest: chunk for digest, chunk in sent.items() if digest in digests}
         positions = tuple(each.position for each in before)
-        change = files.Put(request.file, content, request.size, request.media_type, positions, over, tuple(own))
+        change = files.Put(request.name, content, request.size, request.media_type, positions, over, tuple(own))
         stamp = context.stamp
         _check_known(context, change)
         context.apply(change, Blobs(request.manifest, own))
-        return FileStored(FileInfo(request.file, request.sha256, request.size, request.media_type, stamp.wall_ms), bool(before))
+        return FileStored(FileInfo(request.name, request.sha256, request.size, request.media_type, stamp.wall_ms), bool(before))
 
     # ── reads ─────────────────────────────────────────────────────────────────
 
@@ -159,7 +160,8 @@ class Files:
                 raise NotFound(f"thread {request.thread!r} has no chunk {digest.hex()[:80]}: the file was deleted meanwhile.")
             if sha256(chunk).digest() != digest:
                 raise StoreCorrupt(
-                    f"a chunk of a file of thread {request.thread!r} is damaged. Run `shoal verify`.", lost=(files.CHUNK + digest,)
+                    f"a chunk of a file of thread {request.thread!r} is damaged. Run `shoal verify`.",
+                    lost=(files.CHUNK + digest,),
                 )
             found.append(chunk)
             size += len(chunk)
@@ -183,7 +185,7 @@ def check_type(type: str) -> None:
 
 def _check_name(request: DeleteFile | RemoveFile) -> None:
     check_name("thread", request.thread)
-    check_name("file", request.file)
+    check_name("file", request.name)
 
 
 def _check_drop(request: SweepFiles | DropFiles) -> None:
@@ -195,7 +197,9 @@ def _check_drop(request: SweepFiles | DropFiles) -> None:
 
 def _check_known(context: WriteContext, change: files.Change) -> None:
     if not context.is_known_to_peers(change):
-        raise Unsupported("a node of an older version is among the peers, which knows no files. Nothing was written. Update it.")
+        raise Unsupported(
+            "a node of an older version is among the peers, which knows no files. Nothing was written. Update it."
+        )
 
 
 def _by_digest(chunks: Iterable[bytes]) -> Mapping[bytes, bytes]:
@@ -204,7 +208,7 @@ def _by_digest(chunks: Iterable[bytes]) -> Mapping[bytes, bytes]:
 
 def _incomplete(request: PutFile | NameFile) -> FileIncomplete:
     return FileIncomplete(
-        f"thread {request.thread!r} lacks chunks of file {request.file!r}. The file was not stored. Send the chunks that "
+        f"thread {request.thread!r} lacks chunks of file {request.name!r}. The file was not stored. Send the chunks that "
         "FindChunks names, and then the file again."
     )
 
@@ -218,9 +222,9 @@ def _keep(context: WriteContext, request: KeepChunks) -> ChunksKept:
 
 
 def _remove(context: WriteContext, request: RemoveFile) -> FileDeleted:
-    before = files.versions(context.rows, request.file)
+    before = files.versions(context.rows, request.name)
     if before:
-        context.apply(files.Delete(request.file, tuple(each.position for each in before)))
+        context.apply(files.Delete(request.name, tuple(each.position for each in before)))
     return FileDeleted(bool(before))
 
 
@@ -242,14 +246,15 @@ def _drop(context: WriteContext, request: DropFiles) -> FilesDropped:
 
 def _delete(rows: Callable[[], Rows], request: DeleteFile) -> Upkeep:
     """Remove a name, and drop its contents if nothing else refers to them."""
-    contents = [version.content for version in files.versions(rows(), request.file)]
-    reply = yield Piece(RemoveFile(request.space, request.thread, request.file))
+    contents = [version.content for version in files.versions(rows(), request.name)]
+    reply: FileDeleted = yield Piece(RemoveFile(request.space, request.thread, request.name))
     yield from _dropped(rows, SweepFiles(request.space, request.thread, contents), "the file's name is removed")
     return reply
 
 
 def _sweep(rows: Callable[[], Rows], request: SweepFiles) -> Upkeep:
-    return (yield from _dropped(rows, request))
+    dropped: FilesDropped = yield from _dropped(rows, request)
+    return dropped
 
 
 def _dropped(rows: Callable[[], Rows], request: SweepFiles, done: str = "") -> Upkeep:
@@ -258,7 +263,7 @@ def _dropped(rows: Callable[[], Rows], request: SweepFiles, done: str = "") -> U
     kept = (yield from referred(rows, {content[: files.DIGEST_BYTES] for content in loose})) if loose else set()
     gone = [content for content in loose if content[: files.DIGEST_BYTES] not in kept]
     dots = [each.dot for each in files.uploads(rows()) if each.wall_ms < request.uploads_before]
-    total = FilesDropped(0, 0)
+    total, reply = FilesDropped(0, 0), FilesDropped(0, 0)
     while gone or dots:
         some, gone = gone[:DROPPED_MAX], gone[DROPPED_MAX:]
         ended, dots = dots[:DROPPED_MAX], dots[DROPPED_MAX:]
@@ -274,10 +279,10 @@ def _find(view: View, request: FindChunks) -> ChunksFound:
 
 def _read(view: View, request: ReadFile) -> FileShown:
     rows = view.rows
-    if request.file:
-        found = files.versions(rows, check_name("file", request.file))
+    if request.name:
+        found = files.versions(rows, check_name("file", request.name))
         if not found:
-            raise NotFound(f"thread {request.thread!r} of space {request.space!r} has no file {request.file!r}.")
+            raise NotFound(f"thread {request.thread!r} of space {request.space!r} has no file {request.name!r}.")
         version = found[-1]
         manifest = files.manifest(rows, version.content)
     else:
@@ -290,10 +295,10 @@ def _read(view: View, request: ReadFile) -> FileShown:
         version = files.Version(b"", 0, content, size, "application/octet-stream")
     if manifest is None:
         raise StoreCorrupt(
-            f"the content of file {request.file!r} of thread {request.thread!r} is missing. Run `shoal verify`.",
+            f"the content of file {request.name!r} of thread {request.thread!r} is missing. Run `shoal verify`.",
             lost=(files.MANIFEST + version.content,),
         )
-    return FileShown(_info(request.file, version), manifest)
+    return FileShown(_info(request.name, version), manifest)
 
 
 def _info(name: str, version: files.Version) -> FileInfo:

@@ -135,7 +135,9 @@ class FileKeeper:
             del self._due[target]
             return float("inf")
         before_ms = now_ms - int(UPLOAD_KEPT_S * 1000)
-        again_at = min((now + (each.wall_ms - before_ms) / 1000 for each in uploads if each.wall_ms >= before_ms), default=float("inf"))
+        again_at = min(
+            (now + (each.wall_ms - before_ms) / 1000 for each in uploads if each.wall_ms >= before_ms), default=float("inf")
+        )
         old: list[bytes] = []
         for content in nameless:
             over_at = self._nameless_since(target, content, now) + NAMELESS_KEPT_S

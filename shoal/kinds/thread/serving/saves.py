@@ -19,8 +19,8 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import HeadMoved, InvalidInput, TooLarge
-from shoal.kinds.file.serving import files as references
 from shoal.kinds.file import state as files
+from shoal.kinds.file.serving import files as references
 from shoal.kinds.label import state as labels
 from shoal.kinds.schema.handler import Rules, SchemaUse, State, stored_state
 from shoal.kinds.thread.serving import shapes

@@ -135,7 +135,7 @@ def decode_record(packed: bytes) -> RecordWithFiles:
 
 def with_files(record: Record, files: dict[str, bytes]) -> Record:
     """The record with the references of its channels. If there are none, it is the record of a thread without files."""
-    return RecordWithFiles(*msgspec.structs.astuple(record), files) if files else record  # type: ignore[misc]
+    return RecordWithFiles(*msgspec.structs.astuple(record), files) if files else record  # type: ignore[call-arg]
 
 
 def encode_record(record: Record) -> bytes:

@@ -1,0 +1,196 @@
+"""Files over HTTP: streamed in and out, whole or in part.
+
+Laws:
+- A file is never whole in memory: what an upload may hold counts as one body (`Bodies`), and an answer holds one batch.
+- A body that ends early, or has another hash than it claims, stores nothing that is shown. An answer that fails half-way is
+  aborted, so that nobody takes it for complete.
+- The bytes are a user's. A browser runs nothing of them, guesses no type, and shows them in place only if the type is one of
+  `_SHOWN`: what others are is saved as a file, and if it is opened all the same, in a sandbox without an origin.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import re
+from contextlib import aclosing
+from urllib.parse import quote
+
+from aiohttp import hdrs, web
+from msgspec import Struct
+
+from shoal.api.http.exchange import Exchange, ReadQuery, WriteQuery
+from shoal.api.http.problems import RangeNotSatisfiable, UnsupportedEncoding, internal
+from shoal.errors import InvalidInput, ShoalError
+from shoal.kinds.file.flows import BATCH_BYTES, SENDING_MAX, SPACE_FILES, Download, Upload, found_file
+from shoal.protocol.declared import Positive
+from shoal.protocol.requests import DeleteFile, FileInfo, ListFiles
+
+_HELD_BYTES = (SENDING_MAX + 2) * BATCH_BYTES  # Of one upload: batches on their way, the next one, and what is to be cut.
+_BINARY = "application/octet-stream"
+_SHOWN = frozenset(
+    {"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "text/plain", "audio/mpeg", "video/mp4"}
+)
+_SAFE = {"Cache-Control": "private, no-cache", "Accept-Ranges": "bytes"}  # And those of all answers (`origins.SEALED`).
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
+
+
+class FileView(Struct):
+    """A file."""
+
+    name: str
+    sha256: str  # Of its content: 64 hex digits.
+    size: int  # In bytes.
+    media_type: str
+    stored: int  # When it was put, in milliseconds since 1970.
+
+
+class StoredView(Struct):
+    """A file that was put."""
+
+    file: FileView
+
+
+class FilesView(Struct):
+    """A page of files."""
+
+    files: list[FileView]
+    more: bool  # Ask again with `after`.
+
+
+class FileDeletedView(Struct):
+    """Whether there was such a file."""
+
+    existed: bool
+
+
+class FilesQuery(ReadQuery, forbid_unknown_fields=True):
+    """The parameters of a list of files."""
+
+    after: str = ""  # A file's name.
+    limit: Positive = 1000
+
+
+async def put(exchange: Exchange) -> web.Response:
+    """Store the body as a file. `Repr-Digest` may say the SHA-256 that it must have (RFC 9530)."""
+    request = exchange.request
+    if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
+        raise UnsupportedEncoding("a file is stored as it is sent. Nothing was written. Send it without a Content-Encoding.")
+    name, kind = exchange.name("name"), request.headers.get(hdrs.CONTENT_TYPE, "") or _BINARY
+    expected = _expected(request)
+    durability = exchange.query(WriteQuery).durability
+    upload = Upload(exchange.connection, exchange.name("space"), _thread(exchange), durability=durability)
+    try:
+        async for piece in exchange.pieces(_HELD_BYTES):
+            await upload.feed(piece)
+        file = await upload.finish(name, kind, expected=expected)
+    finally:
+        await upload.abandon()
+    response = await exchange.answer(StoredView(_view(file)), status=201)
+    response.headers[hdrs.ETAG] = f'"{file.sha256}"'
+    return response
+
+
+async def get(exchange: Exchange) -> web.StreamResponse:
+    """Send a file, or the part that `Range` asks for."""
+    request = exchange.request
+    found = await found_file(
+        exchange.connection,
+        exchange.name("space"),
+        _thread(exchange),
+        name=exchange.name("name"),
+        stale=exchange.query(ReadQuery).stale,
+    )
+    tag = f'"{found.file.sha256}"'
+    said = {**_SAFE, **exchange.bookmark_headers(), hdrs.ETAG: tag}
+    if tag in [each.strip().removeprefix("W/") for each in request.headers.get(hdrs.IF_NONE_MATCH, "").split(",")]:
+        return web.Response(status=304, headers=said)
+    start, stop = _range(request, found.file.size, tag)
+    is_part = (start, stop) != (0, found.file.size)
+    said |= {hdrs.CONTENT_TYPE: found.file.media_type, hdrs.CONTENT_DISPOSITION: _disposition(found.file)}
+    said["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(found.file.sha256)).decode()}:"
+    if is_part:
+        said[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{found.file.size}"
+    response = web.StreamResponse(status=206 if is_part else 200, headers=said)
+    response.content_length = stop - start
+    await response.prepare(request)
+    if request.method != "HEAD":
+        await _send(exchange, response, found, start, stop)
+    return response
+
+
+async def _send(exchange: Exchange, response: web.StreamResponse, found: Download, start: int, stop: int) -> None:
+    try:
+        async with aclosing(found.read(start, stop)) as pieces:
+            async for piece in pieces:
+                async with asyncio.timeout(exchange.config.heartbeat_s):
+                    await response.write(piece)
+    except Exception as reason:  # It cannot be told any more: the answer has begun.
+        if not isinstance(reason, ShoalError | TimeoutError | ConnectionError):
+            internal(reason, where="file")
+        if exchange.request.transport is not None:
+            exchange.request.transport.abort()
+
+
+async def listing(exchange: Exchange) -> web.Response:
+    """The files of a space by name."""
+    query = exchange.query(FilesQuery)
+    request = ListFiles(exchange.name("space"), SPACE_FILES, query.after, query.limit)
+    page = await exchange.call(request, stale=query.stale)
+    return await exchange.answer(FilesView([_view(file) for file in page.files], page.more))
+
+
+async def delete(exchange: Exchange) -> web.Response:
+    """Delete a file of a space."""
+    reply = await exchange.call(DeleteFile(exchange.name("space"), SPACE_FILES, exchange.name("name")))
+    return await exchange.answer(FileDeletedView(reply.existed))
+
+
+def _thread(exchange: Exchange) -> str:
+    return exchange.name("thread") if exchange.has_name("thread") else SPACE_FILES
+
+
+def _view(file: FileInfo) -> FileView:
+    return FileView(file.name, file.sha256, file.size, file.media_type, file.stored)
+
+
+def _expected(request: web.Request) -> str:
+    given = request.headers.get("Repr-Digest", "")
+    found = _DIGEST.search(given)
+    if not given or found is None:  # Of other algorithms nothing is known here, so they are passed over.
+        return ""
+    try:
+        return base64.b64decode(found[1], validate=True).hex()
+    except binascii.Error:
+        raise InvalidInput("Repr-Digest holds no SHA-256. Nothing was written.", field="Repr-Digest") from None
+
+
+def _range(request: web.Request, size: int, tag: str) -> tuple[int, int]:
+    """The part that is asked for; the whole file if that is several parts, or one of another version.
+
+    Raises:
+        RangeNotSatisfiable: it is beyond the file.
+    """
+    asked = _RANGE.fullmatch(request.headers.get(hdrs.RANGE, "").replace(" ", ""))
+    if asked is None or asked.groups() == ("", "") or request.headers.get(hdrs.IF_RANGE, tag) != tag:
+        return 0, size
+    first, last = asked.groups()
+    if max(len(first), len(last)) > 18:
+        raise RangeNotSatisfiable(f"the file has {size} bytes, and the range is beyond them.", size=size)
+    if not first:
+        start, stop = max(0, size - int(last)), size
+    else:
+        start, stop = int(first), min(size, int(last) + 1) if last else size
+        if last and int(last) < int(first):
+            return 0, size  # It is no range (RFC 9110, section 14.1.1).
+    if start >= stop:
+        raise RangeNotSatisfiable(f"the file has {size} bytes, and the range is beyond them.", size=size)
+    return start, stop
+
+
+def _disposition(file: FileInfo) -> str:
+    kind = file.media_type.partition(";")[0].strip().lower()
+    how = "inline" if kind in _SHOWN else "attachment"
+    return f"{how}; filename*=UTF-8''{quote(file.name.rpartition('/')[2] or 'file', safe='')}"
