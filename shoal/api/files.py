@@ -23,11 +23,11 @@ from msgspec import Struct
 from shoal.api.http.exchange import Exchange, ReadQuery, WriteQuery
 from shoal.api.http.problems import RangeNotSatisfiable, UnsupportedEncoding, internal
 from shoal.errors import InvalidInput, ShoalError
-from shoal.kinds.file.flows import BATCH_BYTES, SENDING_MAX, SPACE_FILES, Download, Upload, found_file
+from shoal.kinds.file.flows import FILE_BATCH_BYTES, SENDING_MAX, SPACE_FILES, Download, Upload, found_file
 from shoal.protocol.declared import Positive
 from shoal.protocol.requests import DeleteFile, FileInfo, ListFiles
 
-_HELD_BYTES = (SENDING_MAX + 2) * BATCH_BYTES  # Of one upload: batches on their way, the next one, and what is to be cut.
+_HELD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES  # Of one upload: batches on their way, the next one, and what is to be cut.
 _BINARY = "application/octet-stream"
 _SHOWN = frozenset(
     {"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "text/plain", "audio/mpeg", "video/mp4"}

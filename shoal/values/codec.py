@@ -180,8 +180,8 @@ def encode(value: object, *, where: str = "value") -> bytes:
     if len(packed) > VALUE_BYTES_MAX:
         raise TooLarge(
             f"{where} takes {len(packed)} bytes; one value may take {VALUE_BYTES_MAX}, which no setting changes, and one "
-            "request `request_bytes_max`, 16 MiB by default. Nothing was written. Split it over several writes, or keep it "
-            'elsewhere and store where it is: docs/CONFIGURATION.md, "How large a value may be".'
+            "request `request_bytes_max`, 16 MiB by default. Nothing was written. Store it as a file, with put_file and a "
+            'reference to that (docs/FILES.md), or split it: docs/CONFIGURATION.md, "How large a value may be".'
         )
     return packed
 

@@ -9,7 +9,7 @@ Cut a stream of bytes into chunks whose ends its content decides, so that versio
 
 Laws:
 - A cut depends only on the bytes between it and the cut before: what is inserted, removed or changed moves the cuts near it.
-- Each chunk has `CHUNK_BYTES_MIN` to `CHUNK_BYTES_MAX` bytes, but for the last one, which may have fewer.
+- Each chunk has `FILE_CHUNK_BYTES_MIN` to `FILE_CHUNK_BYTES_MAX` bytes, but for the last one, which may have fewer.
 - However a stream is handed over, in whatever pieces, its chunks are the same.
 
 The cuts are those of FastCDC (Xia and others, 2016), by the package fastcdc if its compiled form is installed. Else one follows
@@ -30,7 +30,7 @@ from itertools import accumulate
 from typing import Any
 
 from shoal.errors import InvalidInput, StoreCorrupt
-from shoal.kinds.file.state import CHUNK_BYTES_MAX, CHUNKS_MAX, Chunk, pack_manifest, unpack_manifest
+from shoal.kinds.file.state import CHUNKS_MAX, FILE_BATCH_BYTES, FILE_CHUNK_BYTES_MAX, Chunk, pack_manifest, unpack_manifest
 from shoal.kinds.thread.state.chunking import HASHED_BYTES, rolling
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, FileInfo, FileShown
@@ -42,9 +42,8 @@ with suppress(ImportError):  # The form in plain Python is not used: it takes a 
 
 SPACE_FILES = ".files"
 """The thread that holds the files of a space."""
-CHUNK_BYTES_MIN = 512 * 1024
-CHUNK_BYTES_USUAL = 1024 * 1024
-BATCH_BYTES = 4 * 1024 * 1024  # Of the chunks that are sent at once: more only if one has more.
+FILE_CHUNK_BYTES_MIN = 512 * 1024
+FILE_CHUNK_BYTES_USUAL = 1024 * 1024
 SENDING_MAX = 2  # Batches that are on their way.
 PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
 _PATTERN = re.compile(rb"\x00\x00[\x00-\x1f]", re.DOTALL)  # One place in 2¹⁹. These bytes decide where cuts fall.
@@ -62,7 +61,7 @@ class Chunker:
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Take the next bytes; the chunks that they complete."""
         self._held += piece
-        while len(self._held) >= CHUNK_BYTES_MAX:  # Only then the end of what is held cannot be taken for that of the stream.
+        while len(self._held) >= FILE_CHUNK_BYTES_MAX:  # Only then the end of what is held cannot be taken for that of the stream.
             yield self._take()
 
     def finish(self) -> Iterator[bytes]:
@@ -78,14 +77,14 @@ class Chunker:
 
 
 def _compiled_cut(held: bytearray) -> int:
-    window = bytes(memoryview(held)[:CHUNK_BYTES_MAX])
-    found = next(fastcdc_cy(window, CHUNK_BYTES_MIN, CHUNK_BYTES_USUAL, CHUNK_BYTES_MAX))
+    window = bytes(memoryview(held)[:FILE_CHUNK_BYTES_MAX])
+    found = next(fastcdc_cy(window, FILE_CHUNK_BYTES_MIN, FILE_CHUNK_BYTES_USUAL, FILE_CHUNK_BYTES_MAX))
     return int(found.length)
 
 
 def _plain_cut(held: bytearray) -> int:
-    size = min(len(held), CHUNK_BYTES_MAX)
-    for looked in range(CHUNK_BYTES_MIN, size, _BLOCK):
+    size = min(len(held), FILE_CHUNK_BYTES_MAX)
+    for looked in range(FILE_CHUNK_BYTES_MIN, size, _BLOCK):
         # A match that ends at `looked` began one window before.
         begins, ends = looked - _WINDOW, min(looked + _BLOCK, size)
         hashes = rolling(bytes(memoryview(held)[begins:ends]))
@@ -154,7 +153,7 @@ class Upload:
         digest = sha256(chunk).digest()
         if len(self._entries) == CHUNKS_MAX:
             raise InvalidInput(f"a file has at most {CHUNKS_MAX} chunks. It was not stored. Store it as several files.")
-        if self._batch and self._batch_bytes + len(chunk) > BATCH_BYTES:
+        if self._batch and self._batch_bytes + len(chunk) > FILE_BATCH_BYTES:
             await self._send()
         self._entries.append(Chunk(digest, len(chunk)))
         if digest not in self._batch:
@@ -211,7 +210,7 @@ class Download:
         wanted: list[Chunk] = []
         size = 0
         for place in range(at, len(self._chunks)):
-            if wanted and (size + self._chunks[place].size > BATCH_BYTES or self._starts[place] >= stop):
+            if wanted and (size + self._chunks[place].size > FILE_BATCH_BYTES or self._starts[place] >= stop):
                 break
             wanted.append(self._chunks[place])
             size += self._chunks[place].size

@@ -42,7 +42,8 @@ OWNED, STANDING, USED, NAMELESS = b"Vo", b"Vs", b"Vx", b"Vz"
 DIGEST_BYTES = 32
 CONTENT_BYTES = 2 * DIGEST_BYTES
 ENTRY_BYTES = DIGEST_BYTES + 4  # Of a manifest.
-CHUNK_BYTES_MAX = 4 * 1024 * 1024
+FILE_CHUNK_BYTES_MAX = 4 * 1024 * 1024
+FILE_BATCH_BYTES = 4 * 1024 * 1024  # Of the chunks in one request, or one answer; the first may exceed it.
 CHUNKS_MAX = 65_536  # Of one content: some 64 GiB, and a manifest that a request can carry.
 
 

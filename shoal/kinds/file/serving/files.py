@@ -50,7 +50,6 @@ from shoal.protocol.requests import (
 )
 from shoal.values.references import mentioned, packed_marks
 
-BATCH_BYTES_MAX = 4 * 1024 * 1024  # Of the chunks of one answer; the first may exceed it.
 TYPE_CHARACTERS_MAX = 255
 DROPPED_MAX = 64  # Contents, or uploads, in one operation that drops them.
 _PROVED_MAX = 1024
@@ -83,9 +82,9 @@ class Files:
         check_name("thread", request.thread)
         check_size(self._config, sum(map(len, request.chunks)), "the chunks of a request")
         for chunk in request.chunks:
-            if not 0 < len(chunk) <= files.CHUNK_BYTES_MAX:
+            if not 0 < len(chunk) <= files.FILE_CHUNK_BYTES_MAX:
                 raise TooLarge(
-                    f"a chunk of a file has 1 to {files.CHUNK_BYTES_MAX} bytes; this one has {len(chunk)}. Nothing was written."
+                    f"a chunk of a file has 1 to {files.FILE_CHUNK_BYTES_MAX} bytes; this one has {len(chunk)}. Nothing was written."
                 )
         if type(request) is KeepChunks and not request.chunks:
             raise InvalidInput("there are no chunks to keep. Nothing was written.")
@@ -153,7 +152,7 @@ class Files:
         found: list[bytes] = []
         size = 0
         for digest in request.digests:
-            if found and size + (files.size_of(view.rows, digest) or 0) > BATCH_BYTES_MAX:
+            if found and size + (files.size_of(view.rows, digest) or 0) > files.FILE_BATCH_BYTES:
                 break
             chunk = files.chunk(view.rows, digest)
             if chunk is None:
@@ -263,12 +262,12 @@ def _dropped(rows: Callable[[], Rows], request: SweepFiles, done: str = "") -> U
     kept = (yield from referred(rows, {content[: files.DIGEST_BYTES] for content in loose})) if loose else set()
     gone = [content for content in loose if content[: files.DIGEST_BYTES] not in kept]
     dots = [each.dot for each in files.uploads(rows()) if each.wall_ms < request.uploads_before]
-    total, reply = FilesDropped(0, 0), FilesDropped(0, 0)
+    total = FilesDropped(0, 0)
     while gone or dots:
         some, gone = gone[:DROPPED_MAX], gone[DROPPED_MAX:]
         ended, dots = dots[:DROPPED_MAX], dots[DROPPED_MAX:]
-        reply = yield Piece(DropFiles(request.space, request.thread, some, ended), done)
-        total = FilesDropped(total.contents + reply.contents, total.uploads + reply.uploads)
+        dropped: FilesDropped = yield Piece(DropFiles(request.space, request.thread, some, ended), done)
+        total = FilesDropped(total.contents + dropped.contents, total.uploads + dropped.uploads)
     return total
 
 

@@ -50,11 +50,7 @@ class FileKeeper:
     ) -> None:
         self._storage, self._commit = context.storage, context.commit
         self._partitions = context.partitions
-        self._now_ms, self._now, self._pause = (
-            context.environment.now_ms,
-            context.environment.monotonic,
-            context.environment.pause,
-        )
+        self._now_ms, self._pause = context.environment.now_ms, context.environment.pause
         self._rows, self._maintained, self._issue, self._is_swept = rows, maintained, issue, is_swept
         self._due: dict[Target, float] = {}  # Threads with a row, and when to look at them: never, until something goes there.
         self._since: dict[tuple[Target, bytes], float] = {}
@@ -97,7 +93,7 @@ class FileKeeper:
             self._commit.write(rows)
 
     def _look_at(self, target: Target) -> None:
-        self._due[target] = min(self._due.get(target, float("inf")), self._now() + LOOK_S)
+        self._due[target] = min(self._due.get(target, float("inf")), _now() + LOOK_S)
         self._stirred.set()
         if self._task is None and self._is_running:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -106,7 +102,7 @@ class FileKeeper:
         try:
             while (at := min(self._due.values(), default=float("inf"))) != float("inf"):
                 self._stirred.clear()
-                if (wait_s := at - self._now()) > 0:
+                if (wait_s := at - _now()) > 0:
                     try:
                         async with asyncio.timeout(wait_s):
                             await self._stirred.wait()
@@ -122,13 +118,13 @@ class FileKeeper:
         try:
             again_at = await self._swept(target)
         except ShoalError:  # Storage rejects writes, the partition is being replaced, or a row is damaged.
-            again_at = self._now() + LOOK_S
+            again_at = _now() + LOOK_S
         if target in self._due:
             self._due[target] = min(self._due[target], again_at)
 
     async def _swept(self, target: Target) -> float:
         """Have dropped what is over; when to look again."""
-        rows, now, now_ms = self._rows(target), self._now(), self._now_ms()
+        rows, now, now_ms = self._rows(target), _now(), self._now_ms()
         uploads, nameless = files.uploads(rows), files.nameless(rows, limit=_CONTENTS_MAX)
         if not uploads and not nameless:
             self._commit.write({_row_of(target): None})
@@ -164,6 +160,10 @@ class FileKeeper:
         while len(self._since) >= _SINCE_MAX:
             del self._since[next(iter(self._since))]
         return self._since.setdefault((target, content), now)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _row_of(target: Target) -> bytes:

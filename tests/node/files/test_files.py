@@ -1,0 +1,391 @@
+"""Files through the whole node: kept, found again, shared, referred to, and gone once nothing needs them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
+from hashlib import sha256
+
+import pytest
+
+from shoal import values
+from shoal.config import Config
+from shoal.errors import FileIncomplete, InvalidInput, InvalidName, NotFound, TooLarge, Unsupported
+from shoal.kinds.file import state as files
+from shoal.kinds.file.flows import Chunker
+from shoal.node.verification.verify import verify
+from shoal.protocol import requests
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
+from shoal.values.references import FileRef
+from simulation.bounds import altered
+from simulation.world.fleet import Fleet
+from tests.node.conftest import Bench, Opener
+
+SMALL = {
+    "file_chunk_bytes_min": 256,
+    "file_chunk_bytes_usual": 512,
+    "file_chunk_bytes_max": 2048,
+    "file_batch_bytes": 4096,
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_chunks() -> Iterator[None]:
+    with altered(**SMALL):
+        yield
+
+
+def content(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def chunks_of(data: bytes) -> list[bytes]:
+    chunker = Chunker()
+    return [*chunker.feed(data), *chunker.finish()]
+
+
+def stored(storage: MemoryStorage, table: bytes) -> list[bytes]:
+    """The rows of files of this table, of all threads."""
+    found = [keys.split_object(key) for key, _ in storage.scan(keys.OBJECT, b"P")]
+    return [row for *_, row in found if row.startswith(table)]
+
+
+async def read(thread: object, file: str | FileRef) -> bytes:
+    async with thread.open_file(file) as stream:  # type: ignore[attr-defined]
+        return await stream.read()
+
+
+async def test_a_file_is_read_back_whole_and_in_parts(bench: Bench) -> None:
+    thread, data = bench.space.thread("t"), content(50_000)
+    ref = await thread.put_file("page.png", data)
+    assert ref == FileRef(sha256(data).hexdigest(), len(data), "page.png", "image/png")
+    assert await thread.file("page.png") == ref
+    async with thread.open_file("page.png") as stream:
+        assert (stream.ref, stream.size) == (ref, len(data))
+        assert b"".join([piece async for piece in stream]) == data
+        for start, size in ((0, 1), (49_999, 9), (12_345, 20_000), (50_000, 1), (60_000, 5), (7, 0)):
+            assert await stream.seek(start) == start
+            assert await stream.read(size) == data[start : start + size]
+        assert await stream.seek(-5, 2) == 49_995
+        assert await stream.read() == data[-5:]
+        with pytest.raises(InvalidInput):
+            await stream.seek(-1)
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 2048, 4096, 4097, 9999])
+async def test_files_of_any_size_come_back(bench: Bench, size: int) -> None:
+    data = content(size)
+    ref = await bench.space.put_file("a", data)
+    assert (await read(bench.space, "a"), await read(bench.space, ref)) == (data, data)
+    assert await bench.space.delete_file("a")
+    assert not await bench.space.delete_file("a")
+
+
+async def test_streams_of_all_kinds_are_sources(bench: Bench, tmp_path: object) -> None:
+    data = content(10_000)
+
+    async def source() -> AsyncIterator[bytes]:
+        for start in range(0, len(data), 777):
+            yield data[start : start + 777]
+
+    thread = bench.space.thread("t")
+    refs = [
+        await thread.put_file("a", source()),
+        await thread.put_file("b", [data[:1], data[1:]]),
+        await thread.put_file("c", data, type="text/plain"),
+    ]
+    assert {ref.sha256 for ref in refs} == {sha256(data).hexdigest()}
+    for wrong in (17, ["text"], None):
+        with pytest.raises(InvalidInput):
+            await thread.put_file("d", wrong)  # type: ignore[arg-type]
+    assert [file.name for file in await thread.files()] == ["a", "b", "c"]
+
+
+async def test_files_are_listed_page_by_page(open_bench: Opener) -> None:
+    small = open_bench(page_items_max=3)
+    names = [f"{number:02}" for number in range(10)]
+    for name in names:
+        await small.space.put_file(name, name.encode())
+    assert [file.name for file in await small.space.files()] == names
+    assert [file.size for file in await small.space.files()] == [2] * 10
+
+
+async def test_a_chunk_is_kept_once(bench: Bench) -> None:
+    thread, data = bench.space.thread("t"), content(20_000)
+    await thread.put_file("a", data)
+    await thread.put_file("b", data)
+    await thread.put_file("c", b"more" + data)
+    held = stored(bench.storage, files.CHUNK)
+    assert len(held) < len(set(chunks_of(data))) + 4
+
+
+async def test_a_shared_chunk_outlives_its_first_file(bench: Bench) -> None:
+    thread, data = bench.space.thread("t"), content(20_000)
+    await thread.put_file("a", data)
+    await thread.put_file("c", data + b"more")
+    await thread.delete_file("a")
+    await settled()
+    assert len(stored(bench.storage, files.MANIFEST)) == 1
+    assert await read(thread, "c") == data + b"more"
+
+
+async def test_a_checkpoint_keeps_its_file(bench: Bench) -> None:
+    thread, data = bench.space.thread("t"), content(5000)
+    ref = await thread.put_file("a", data)
+    await thread.save({"pages": [{"shot": ref}], "n": 1})
+    await thread.put_file("a", b"another")
+    await thread.delete_file("a")
+    await thread.update({"n": 2})
+    await settled()
+    assert (await thread.load()).state["pages"][0]["shot"] == ref
+    assert await read(thread, ref) == data
+    await thread.save({"n": 3, "again": ref})
+    for number in range(3):
+        await thread.save({"n": number})
+    await thread.prune(keep_last=1)
+    await settled(4000.0)
+    with pytest.raises(NotFound):
+        await read(thread, ref)
+    assert stored(bench.storage, files.CHUNK) == []
+
+
+async def test_what_a_save_takes_over_keeps_its_file(bench: Bench) -> None:
+    thread, ref = bench.space.thread("t"), await bench.space.thread("t").put_file("a", content(5000))
+    await thread.save({"page": ref, "n": 0})
+    for number in range(5):
+        await thread.update({"n": number})
+    await thread.delete_file("a")
+    await thread.prune(keep_last=1)
+    await settled()
+    assert await read(thread, ref) == content(5000)
+
+
+async def test_events_and_steps_keep_their_files(bench: Bench) -> None:
+    thread = bench.space.thread("t")
+    first, second = await thread.put_file("a", content(3000)), await thread.put_file("b", content(3000, 2))
+    await thread.journal.append({"saw": first})
+    assert await thread.step("shoot", call=lambda: second) == second
+    assert await thread.delete_file("a")
+    assert await thread.delete_file("b")
+    await settled()
+    assert [await read(thread, ref) for ref in (first, second)] == [content(3000), content(3000, 2)]
+
+
+async def test_a_value_may_not_refer_to_an_unknown_file(bench: Bench) -> None:
+    thread = bench.space.thread("t")
+    ref = await bench.space.thread("other").put_file("a", b"text")
+    with pytest.raises(NotFound, match="put_file"):
+        await thread.save({"page": ref})
+    with pytest.raises(NotFound):
+        await thread.journal.append([ref])
+    await thread.put_file("a", b"text")
+    await thread.save({"page": ref})
+
+
+async def test_a_deleted_file_is_not_built_upon(bench: Bench) -> None:
+    thread = bench.space.thread("t")
+    ref = await thread.put_file("a", content(3000))
+    await thread.delete_file("a")
+    with pytest.raises(NotFound):
+        await thread.save({"page": ref})
+    assert await thread.put_file("b", content(3000)) == FileRef(ref.sha256, 3000, "b")
+    await settled()
+    await thread.save({"page": ref})
+    assert await read(thread, ref) == content(3000)
+
+
+async def test_a_replaced_file_waits_for_its_checkpoint(bench: Bench) -> None:
+    thread = bench.space.thread("t")
+    with altered(nameless_kept_s=100.0):
+        first = await thread.put_file("a", content(3000))
+        await thread.put_file("a", b"another agent's")
+        await settled(50.0)
+        await thread.save({"page": first})
+        await settled(200.0)
+        assert await read(thread, first) == content(3000)
+        second = await thread.put_file("a", content(3000, 2))
+        await thread.put_file("a", b"another agent's")
+        await settled(200.0)
+        with pytest.raises(NotFound):
+            await read(thread, second)
+
+
+async def test_an_upload_goes_on_where_it_was_cut(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread, data = bench.space.thread("t"), content(60_000)
+    sent: list[int] = []
+    call = bench.store.connection.session.call
+
+    async def counted(request: object, /, **given: object) -> object:
+        if isinstance(request, requests.KeepChunks | requests.PutFile):
+            sent.append(sum(map(len, request.chunks)))
+        return await call(request, **given)  # type: ignore[arg-type]
+
+    async def cut() -> AsyncIterator[bytes]:
+        yield data[:40_000]
+        raise ConnectionError
+
+    monkeypatch.setattr(type(bench.store.connection.session), "call", lambda _self, request, **given: counted(request, **given))
+    with suppress(ConnectionError):
+        await thread.put_file("a", cut())
+    assert await thread.files() == []
+    before = sum(sent)
+    assert 0 < before <= 40_000
+    await thread.put_file("a", data)
+    assert sum(sent) <= len(data) + 3 * 4096
+    assert await read(thread, "a") == data
+
+
+async def test_an_upload_that_never_ends_is_dropped(bench: Bench) -> None:
+    request = requests.KeepChunks("crew", "t", [content(900), content(900, 2)])
+    with altered(upload_kept_s=100.0):
+        await bench.node.session().call(request)
+        await settled(200.0)
+        assert len(stored(bench.storage, files.CHUNK)) == 2
+        bench.simulated.now_ms += 101_000
+        await settled(200.0)
+        assert stored(bench.storage, files.FILES) == [files.FILES]
+
+
+def put(data: bytes, **changes: object) -> requests.PutFile:
+    chunks = chunks_of(data)
+    manifest = files.pack_manifest(files.Chunk(sha256(chunk).digest(), len(chunk)) for chunk in chunks)
+    given = {"sha256": sha256(data).hexdigest(), "size": len(data), "manifest": manifest, "chunks": chunks, **changes}
+    return requests.PutFile("crew", "t", str(given["name"] if "name" in given else "a"), str(given["sha256"]), given["size"],  # type: ignore[arg-type]
+                            str(given.get("media_type", "text/plain")), given["manifest"], given["chunks"])  # type: ignore[arg-type]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"sha256": "00" * 32}, InvalidInput),
+        ({"sha256": "no"}, InvalidInput),
+        ({"size": 2999}, InvalidInput),
+        ({"size": 1 << 60}, InvalidInput),
+        ({"manifest": b"\0" * 35}, InvalidInput),
+        ({"manifest": b""}, InvalidInput),
+        ({"manifest": (b"\1" * 32 + (3000).to_bytes(4, "big"))}, FileIncomplete),
+        ({"manifest": b"\1" * 36 * 65_537}, TooLarge),
+        ({"chunks": []}, FileIncomplete),
+        ({"chunks": [b"lies"]}, FileIncomplete),
+        ({"chunks": [b""]}, TooLarge),
+        ({"media_type": "text/plain\r\nSet-Cookie: a=b"}, InvalidInput),
+        ({"media_type": "text"}, InvalidInput),
+        ({"name": "\x00"}, InvalidName),
+        ({"name": ".."}, InvalidName),
+    ],
+)
+async def test_a_put_that_lies_is_refused(bench: Bench, changes: dict[str, object], error: type[Exception]) -> None:
+    session = bench.node.session()
+    with pytest.raises(error):
+        await session.call(put(content(3000), **changes))
+    assert await bench.space.thread("t").files() == []
+    await session.call(put(content(3000)))
+    assert await read(bench.space.thread("t"), "a") == content(3000)
+
+
+async def test_a_content_is_named_only_once_it_is_proved(bench: Bench) -> None:
+    lies = put(content(3000), sha256="00" * 32)
+    naming = requests.NameFile(*[getattr(lies, name) for name in lies.__struct_fields__])
+    with pytest.raises(Unsupported):
+        await bench.node.session().call(naming)
+
+
+async def test_swept_files_are_no_damage(bench: Bench) -> None:
+    thread = bench.space.thread("t")
+    for number in range(3):
+        await thread.put_file(f"{number}", content(5000, number) + content(3000))
+    ref = await thread.file("0")
+    await thread.save({"page": ref})
+    for number in range(3):
+        await thread.delete_file(f"{number}")
+    await settled()
+    assert await read(thread, ref) == content(5000, 0) + content(3000)
+    assert verify(bench.storage, config=Config()).problems == []
+    await thread.delete()
+    await settled()
+    assert verify(bench.storage, config=Config()).problems == []
+
+
+async def test_a_deleted_thread_keeps_no_chunk(bench: Bench) -> None:
+    await bench.space.put_file("a", content(9000))
+    await bench.space.thread(".files").delete()
+    await settled()
+    assert stored(bench.storage, b"V") == []
+
+
+@pytest.mark.parametrize("keep", [0, 1, 2, 3, 5, 8, 13, None])
+async def test_a_crash_leaves_whole_files(open_bench: Opener, keep: int | None) -> None:
+    bench = open_bench()
+    thread, data = bench.space.thread("t"), content(40_000)
+    await thread.put_file("a", content(9000, 2))
+    await thread.put_file("b", data)
+    await thread.delete_file("a")
+    after = bench.crashed(keep)
+    found = {file.name for file in await after.space.thread("t").files()}
+    assert "b" in found
+    for name in found:
+        await read(after.space.thread("t"), name)
+    assert verify(after.storage, config=Config()).problems == []
+    await after.node.stop()
+
+
+async def test_a_value_that_is_too_large_names_put_file(open_bench: Opener) -> None:
+    small = open_bench(request_bytes_max=10_000)
+    with pytest.raises(TooLarge, match="put_file"):
+        await small.space.thread("t").save({"page": content(20_000)})
+
+
+# ── several nodes ─────────────────────────────────────────────────────────────
+
+
+async def test_a_file_is_on_a_quorum_with_its_chunks() -> None:
+    async with Fleet("abc", seed=3) as fleet:
+        data = content(30_000)
+        await fleet["a"].store().space("crew").put_file("x", data, durability="quorum")
+        await fleet.converged()
+        for name in "abc":
+            assert await read(fleet[name].store().space("crew"), "x") == data
+        assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_a_save_elsewhere_keeps_what_is_being_deleted() -> None:
+    async with Fleet("ab", seed=4) as fleet:
+        here, there = (fleet[name].store().space("crew").thread("t") for name in "ab")
+        ref = await here.put_file("x", content(9000))
+        await fleet.converged()
+        await fleet.isolate("a")
+        await here.delete_file("x")
+        await there.save({"page": ref})
+        await fleet.dial()
+        await fleet.converged()
+        await fleet.until(lambda: not stored(fleet["a"].storage, b"Vo"))
+        for name in "ab":
+            assert await read(fleet[name].store().space("crew").thread("t"), ref) == content(9000)
+        assert fleet.rows("a") == fleet.rows("b")
+
+
+async def test_a_deleted_file_goes_on_every_node() -> None:
+    async with Fleet("abc", seed=5) as fleet:
+        crew = fleet["a"].store().space("crew")
+        await crew.put_file("x", content(9000))
+        await crew.put_file("y", content(9000) + b"more")
+        await fleet.converged()
+        await fleet["b"].store().space("crew").delete_file("x")
+        await fleet.until(lambda: all(len(stored(fleet[name].storage, files.MANIFEST)) == 1 for name in "abc"))
+        for name in "abc":
+            assert await read(fleet[name].store().space("crew"), "y") == content(9000) + b"more"
+            assert len(stored(fleet[name].storage, files.CHUNK)) == len(set(chunks_of(content(9000) + b"more")))
+
+
+async def settled(seconds: float = 30.0) -> None:
+    """Let what is due be dropped and swept."""
+    await asyncio.sleep(seconds)
+
+
+def test_a_reference_survives_a_round_trip() -> None:
+    ref = FileRef("ab" * 32, 17, "page.png", "image/png")
+    packed = values.encode({"deep": [(ref,)]})
+    assert values.decode(packed) == {"deep": [(ref,)]}
