@@ -23,11 +23,10 @@ from msgspec import Struct
 from shoal.api.http.exchange import Exchange, ReadQuery, WriteQuery
 from shoal.api.http.problems import RangeNotSatisfiable, UnsupportedEncoding, internal
 from shoal.errors import InvalidInput, ShoalError
-from shoal.kinds.file.flows import FILE_BATCH_BYTES, SENDING_MAX, SPACE_FILES, Download, Upload, found_file
+from shoal.kinds.file.flows import SPACE_FILES, UPLOAD_BYTES, Download, Upload, found_file
 from shoal.protocol.declared import Positive
 from shoal.protocol.requests import DeleteFile, FileInfo, ListFiles
 
-_HELD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES  # Of one upload: batches on their way, the next one, and what is to be cut.
 _BINARY = "application/octet-stream"
 _SHOWN = frozenset(
     {"image/png", "image/jpeg", "image/gif", "image/webp", "image/avif", "text/plain", "audio/mpeg", "video/mp4"}
@@ -83,7 +82,7 @@ async def put(exchange: Exchange) -> web.Response:
     durability = exchange.query(WriteQuery).durability
     upload = Upload(exchange.connection, exchange.name("space"), _thread(exchange), durability=durability)
     try:
-        async for piece in exchange.pieces(_HELD_BYTES):
+        async for piece in exchange.pieces(UPLOAD_BYTES):
             await upload.feed(piece)
         file = await upload.finish(name, kind, expected=expected)
     finally:
@@ -107,13 +106,13 @@ async def get(exchange: Exchange) -> web.StreamResponse:
     said = {**_SAFE, **exchange.bookmark_headers(), hdrs.ETAG: tag}
     if tag in [each.strip().removeprefix("W/") for each in request.headers.get(hdrs.IF_NONE_MATCH, "").split(",")]:
         return web.Response(status=304, headers=said)
-    start, stop = _range(request, found.file.size, tag)
-    is_part = (start, stop) != (0, found.file.size)
+    asked = _range(request, found.file.size, tag)
+    start, stop = asked or (0, found.file.size)
     said |= {hdrs.CONTENT_TYPE: found.file.media_type, hdrs.CONTENT_DISPOSITION: _disposition(found.file)}
     said["Repr-Digest"] = f"sha-256=:{base64.b64encode(bytes.fromhex(found.file.sha256)).decode()}:"
-    if is_part:
+    if asked is not None:
         said[hdrs.CONTENT_RANGE] = f"bytes {start}-{stop - 1}/{found.file.size}"
-    response = web.StreamResponse(status=206 if is_part else 200, headers=said)
+    response = web.StreamResponse(status=200 if asked is None else 206, headers=said)
     response.content_length = stop - start
     await response.prepare(request)
     if request.method != "HEAD":
@@ -167,15 +166,15 @@ def _expected(request: web.Request) -> str:
         raise InvalidInput("Repr-Digest holds no SHA-256. Nothing was written.", field="Repr-Digest") from None
 
 
-def _range(request: web.Request, size: int, tag: str) -> tuple[int, int]:
-    """The part that is asked for; the whole file if that is several parts, or one of another version.
+def _range(request: web.Request, size: int, tag: str) -> tuple[int, int] | None:
+    """The part that is asked for; None: the whole file, also if that is several parts, or one of another version.
 
     Raises:
         RangeNotSatisfiable: it is beyond the file.
     """
     asked = _RANGE.fullmatch(request.headers.get(hdrs.RANGE, "").replace(" ", ""))
     if asked is None or asked.groups() == ("", "") or request.headers.get(hdrs.IF_RANGE, tag) != tag:
-        return 0, size
+        return None
     first, last = asked.groups()
     if max(len(first), len(last)) > 18:
         raise RangeNotSatisfiable(f"the file has {size} bytes, and the range is beyond them.", size=size)
@@ -184,7 +183,7 @@ def _range(request: web.Request, size: int, tag: str) -> tuple[int, int]:
     else:
         start, stop = int(first), min(size, int(last) + 1) if last else size
         if last and int(last) < int(first):
-            return 0, size  # It is no range (RFC 9110, section 14.1.1).
+            return None  # It is no range (RFC 9110, section 14.1.1).
     if start >= stop:
         raise RangeNotSatisfiable(f"the file has {size} bytes, and the range is beyond them.", size=size)
     return start, stop

@@ -156,7 +156,7 @@ def check_size(config: Config, size: int, what: str) -> None:
     if size > config.request_bytes_max:
         raise TooLarge(
             f"{what} may have at most {config.request_bytes_max} bytes (request_bytes_max); this one has {size}. Nothing was "
-            "written. Store it as a file, with put_file and a reference to that (docs/FILES.md), or split it over several writes: "
+            "written. Store it as a file, with put_file and a reference to that (docs/FILES.md), or split it: "
             'docs/CONFIGURATION.md, "How large a value may be".'
         )
 

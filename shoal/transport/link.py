@@ -265,7 +265,7 @@ class Link:
         if message_bytes(frame) > bytes_max:
             raise TooLarge(
                 f"the request has {message_bytes(frame)} bytes; the node takes at most {bytes_max}. Nothing was written. "
-                'Split it, or raise request_bytes_max and its like: docs/CONFIGURATION.md, "How large a value may be".',
+                'Store large values as files, with put_file, or split it: docs/CONFIGURATION.md, "How large a value may be".',
                 bytes=message_bytes(frame),
                 bytes_max=bytes_max,
             )

@@ -34,6 +34,7 @@ from shoal.kinds.file.state import CHUNKS_MAX, FILE_BATCH_BYTES, FILE_CHUNK_BYTE
 from shoal.kinds.thread.state.chunking import HASHED_BYTES, rolling
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, FileInfo, FileShown
+from shoal.records import NamedTuple
 from shoal.workflows.connection import Connection
 
 fastcdc_cy: Any = None
@@ -45,6 +46,8 @@ SPACE_FILES = ".files"
 FILE_CHUNK_BYTES_MIN = 512 * 1024
 FILE_CHUNK_BYTES_USUAL = 1024 * 1024
 SENDING_MAX = 2  # Batches that are on their way.
+UPLOAD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES  # At most in memory: batches on their way, the next, and what is to be cut.
+SMALL_BYTES = 64 * 1024  # A file of so many bytes is one request, and the node is asked nothing before.
 PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
 _PATTERN = re.compile(rb"\x00\x00[\x00-\x1f]", re.DOTALL)  # One place in 2¹⁹. These bytes decide where cuts fall.
 _WINDOW = HASHED_BYTES + 2  # Bytes that a match has read: three neighbouring hashes.
@@ -57,11 +60,17 @@ class Chunker:
     def __init__(self, *, compiled: bool = fastcdc_cy is not None) -> None:
         self._held = bytearray()
         self._find = _compiled_cut if compiled else _plain_cut
+        self._sizes = _Sizes(FILE_CHUNK_BYTES_MIN, FILE_CHUNK_BYTES_USUAL, FILE_CHUNK_BYTES_MAX)
+
+    def limit(self, bytes_max: int) -> None:
+        """Make chunks of at most so many bytes. It must be told before the least chunk can be complete."""
+        while self._sizes.most > bytes_max:
+            self._sizes = _Sizes(*(size // 2 for size in self._sizes))
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Take the next bytes; the chunks that they complete."""
         self._held += piece
-        while len(self._held) >= FILE_CHUNK_BYTES_MAX:  # Only then the end of what is held cannot be taken for that of the stream.
+        while len(self._held) >= self._sizes.most:  # Else the end of what is held could be taken for that of the stream.
             yield self._take()
 
     def finish(self) -> Iterator[bytes]:
@@ -70,21 +79,26 @@ class Chunker:
             yield self._take()
 
     def _take(self) -> bytes:
-        cut = self._find(self._held)
+        cut = self._find(self._held, self._sizes)
         chunk = bytes(memoryview(self._held)[:cut])
         del self._held[:cut]
         return chunk
 
 
-def _compiled_cut(held: bytearray) -> int:
-    window = bytes(memoryview(held)[:FILE_CHUNK_BYTES_MAX])
-    found = next(fastcdc_cy(window, FILE_CHUNK_BYTES_MIN, FILE_CHUNK_BYTES_USUAL, FILE_CHUNK_BYTES_MAX))
+class _Sizes(NamedTuple):
+    least: int
+    usual: int
+    most: int
+
+
+def _compiled_cut(held: bytearray, sizes: _Sizes) -> int:
+    found = next(fastcdc_cy(bytes(memoryview(held)[: sizes.most]), *sizes))
     return int(found.length)
 
 
-def _plain_cut(held: bytearray) -> int:
-    size = min(len(held), FILE_CHUNK_BYTES_MAX)
-    for looked in range(FILE_CHUNK_BYTES_MIN, size, _BLOCK):
+def _plain_cut(held: bytearray, sizes: _Sizes) -> int:
+    size = min(len(held), sizes.most)
+    for looked in range(sizes.least, size, _BLOCK):
         # A match that ends at `looked` began one window before.
         begins, ends = looked - _WINDOW, min(looked + _BLOCK, size)
         hashes = rolling(bytes(memoryview(held)[begins:ends]))
@@ -104,7 +118,8 @@ class Upload:
         self._chunker, self._hash = Chunker(), sha256()
         self._entries: list[Chunk] = []
         self._batch: dict[bytes, bytes] = {}
-        self._batch_bytes = 0
+        self._batch_bytes, self._batch_bytes_max = 0, FILE_BATCH_BYTES
+        self._fed = 0
         self._sending: deque[asyncio.Task[None]] = deque()
 
     async def feed(self, piece: bytes) -> None:
@@ -115,6 +130,9 @@ class Upload:
         """
         for start in range(0, len(piece), PIECE_BYTES):
             part = piece[start : start + PIECE_BYTES]
+            if self._fed <= SMALL_BYTES < self._fed + len(part):
+                await self._ask()
+            self._fed += len(part)
             self._hash.update(part)
             for chunk in self._chunker.feed(part):
                 await self._take(chunk)
@@ -149,11 +167,17 @@ class Upload:
         await asyncio.gather(*self._sending, return_exceptions=True)
         self._sending.clear()
 
+    async def _ask(self) -> None:
+        """Find out how much the node takes at once: before any chunk is cut."""
+        found = await self._connection.read(requests.FindChunks(self._space, self._thread, []))
+        self._batch_bytes_max = min(FILE_BATCH_BYTES, found.bytes_max // 2)  # The other half is for what is beside them.
+        self._chunker.limit(self._batch_bytes_max)
+
     async def _take(self, chunk: bytes) -> None:
         digest = sha256(chunk).digest()
         if len(self._entries) == CHUNKS_MAX:
             raise InvalidInput(f"a file has at most {CHUNKS_MAX} chunks. It was not stored. Store it as several files.")
-        if self._batch and self._batch_bytes + len(chunk) > FILE_BATCH_BYTES:
+        if self._batch and self._batch_bytes + len(chunk) > self._batch_bytes_max:
             await self._send()
         self._entries.append(Chunk(digest, len(chunk)))
         if digest not in self._batch:

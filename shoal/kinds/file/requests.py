@@ -50,9 +50,10 @@ class FindChunks(ObjectRead["ChunksFound"], array_like=True, frozen=True, tag="f
 
 
 class ChunksFound(Reply, array_like=True, frozen=True, tag="chunks-found"):
-    """The chunks that are not there."""
+    """The chunks that are not there, and how large a request may be in which they are sent."""
 
     missing: list[int]  # Their places in the request.
+    bytes_max: int  # Of one request to this node.
 
 
 @operation()

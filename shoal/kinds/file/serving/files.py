@@ -9,7 +9,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -73,7 +73,7 @@ class Files:
             DropFiles: _check_drop,
         }
         self.writers: Writers = {KeepChunks: _keep, NameFile: self._name, RemoveFile: _remove, DropFiles: _drop}
-        self.readers: Readers = {FindChunks: _find, ReadFile: _read, ReadChunks: self._read_chunks, ListFiles: self._list}
+        self.readers: Readers = {FindChunks: self._find, ReadFile: _read, ReadChunks: self._read_chunks, ListFiles: self._list}
         self.maintenance: Maintainers = {PutFile: self._put, DeleteFile: _delete, SweepFiles: _sweep}
 
     # ── checks ────────────────────────────────────────────────────────────────
@@ -83,9 +83,8 @@ class Files:
         check_size(self._config, sum(map(len, request.chunks)), "the chunks of a request")
         for chunk in request.chunks:
             if not 0 < len(chunk) <= files.FILE_CHUNK_BYTES_MAX:
-                raise TooLarge(
-                    f"a chunk of a file has 1 to {files.FILE_CHUNK_BYTES_MAX} bytes; this one has {len(chunk)}. Nothing was written."
-                )
+                most = files.FILE_CHUNK_BYTES_MAX
+                raise TooLarge(f"a chunk of a file has 1 to {most} bytes; this one has {len(chunk)}. Nothing was written.")
         if type(request) is KeepChunks and not request.chunks:
             raise InvalidInput("there are no chunks to keep. Nothing was written.")
 
@@ -147,6 +146,10 @@ class Files:
         return FileStored(FileInfo(request.name, request.sha256, request.size, request.media_type, stamp.wall_ms), bool(before))
 
     # ── reads ─────────────────────────────────────────────────────────────────
+
+    def _find(self, view: View, request: FindChunks) -> ChunksFound:
+        missing = [at for at, digest in enumerate(request.digests) if not files.has_chunk(view.rows, digest)]
+        return ChunksFound(missing, self._config.request_bytes_max)
 
     def _read_chunks(self, view: View, request: ReadChunks) -> ChunksRead:
         found: list[bytes] = []
@@ -252,11 +255,10 @@ def _delete(rows: Callable[[], Rows], request: DeleteFile) -> Upkeep:
 
 
 def _sweep(rows: Callable[[], Rows], request: SweepFiles) -> Upkeep:
-    dropped: FilesDropped = yield from _dropped(rows, request)
-    return dropped
+    return (yield from _dropped(rows, request))
 
 
-def _dropped(rows: Callable[[], Rows], request: SweepFiles, done: str = "") -> Upkeep:
+def _dropped(rows: Callable[[], Rows], request: SweepFiles, done: str = "") -> Generator[Piece | None, Any, FilesDropped]:
     here = rows()
     loose = [each for each in request.contents if not files.is_named(here, each) and files.manifest(here, each) is not None]
     kept = (yield from referred(rows, {content[: files.DIGEST_BYTES] for content in loose})) if loose else set()
@@ -269,11 +271,6 @@ def _dropped(rows: Callable[[], Rows], request: SweepFiles, done: str = "") -> U
         dropped: FilesDropped = yield Piece(DropFiles(request.space, request.thread, some, ended), done)
         total = FilesDropped(total.contents + dropped.contents, total.uploads + dropped.uploads)
     return total
-
-
-def _find(view: View, request: FindChunks) -> ChunksFound:
-    missing = [at for at, digest in enumerate(request.digests) if not files.has_chunk(view.rows, digest)]
-    return ChunksFound(missing)
 
 
 def _read(view: View, request: ReadFile) -> FileShown:
