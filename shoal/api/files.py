@@ -36,7 +36,7 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 _DIGEST = re.compile(r"sha-256=:([A-Za-z0-9+/=]+):")
 
 
-class FileView(Struct):
+class FileDetail(Struct):
     """A file."""
 
     name: str
@@ -46,20 +46,20 @@ class FileView(Struct):
     stored: int  # When it was put, in milliseconds since 1970.
 
 
-class StoredView(Struct):
+class StoredFile(Struct):
     """A file that was put."""
 
-    file: FileView
+    file: FileDetail
 
 
-class FilesView(Struct):
+class SpaceFiles(Struct):
     """A page of files."""
 
-    files: list[FileView]
+    files: list[FileDetail]
     more: bool  # Ask again with `after`.
 
 
-class FileDeletedView(Struct):
+class SpaceFileDeleted(Struct):
     """Whether there was such a file."""
 
     existed: bool
@@ -87,7 +87,7 @@ async def put(exchange: Exchange) -> web.Response:
         file = await upload.finish(name, kind, expected=expected)
     finally:
         await upload.abandon()
-    response = await exchange.answer(StoredView(_view(file)), status=201)
+    response = await exchange.answer(StoredFile(_view(file)), status=201)
     response.headers[hdrs.ETAG] = f'"{file.sha256}"'
     return response
 
@@ -138,21 +138,21 @@ async def listing(exchange: Exchange) -> web.Response:
     query = exchange.query(FilesQuery)
     request = ListFiles(exchange.name("space"), SPACE_FILES, query.after, query.limit)
     page = await exchange.call(request, stale=query.stale)
-    return await exchange.answer(FilesView([_view(file) for file in page.files], page.more))
+    return await exchange.answer(SpaceFiles([_view(file) for file in page.files], page.more))
 
 
 async def delete(exchange: Exchange) -> web.Response:
     """Delete a file of a space."""
     reply = await exchange.call(DeleteFile(exchange.name("space"), SPACE_FILES, exchange.name("name")))
-    return await exchange.answer(FileDeletedView(reply.existed))
+    return await exchange.answer(SpaceFileDeleted(reply.existed))
 
 
 def _thread(exchange: Exchange) -> str:
     return exchange.name("thread") if exchange.has_name("thread") else SPACE_FILES
 
 
-def _view(file: FileInfo) -> FileView:
-    return FileView(file.name, file.sha256, file.size, file.media_type, file.stored)
+def _view(file: FileInfo) -> FileDetail:
+    return FileDetail(file.name, file.sha256, file.size, file.media_type, file.stored)
 
 
 def _expected(request: web.Request) -> str:

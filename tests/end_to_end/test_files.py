@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import random
+from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 
@@ -113,12 +114,12 @@ async def test_a_body_of_another_hash_is_refused(rest: Rest) -> None:
 
 
 async def test_a_body_that_breaks_off_stores_no_file(rest: Rest) -> None:
-    async def cut() -> object:
+    async def cut() -> AsyncIterator[bytes]:
         yield DATA[:2_000_000]
         raise ConnectionError
 
     with pytest.raises((ConnectionError, aiohttp.ClientError)):
-        await rest.http.put(rest.path + "/threads/t/files/x", data=cut())  # type: ignore[arg-type]
+        await rest.http.put(rest.path + "/threads/t/files/x", data=cut())
     assert (await rest("GET", "/threads/t/files"))["files"] == []
     assert (await put(rest, "/threads/t/files/x", DATA)).status == 201
 

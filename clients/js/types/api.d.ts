@@ -1566,6 +1566,65 @@ export interface components {
             writes_pending: number;
         };
         /**
+         * FileDeletedView
+         * @description Whether there was such a file.
+         */
+        FileDeletedView: {
+            /** @description Whether there was one to delete. */
+            existed: boolean;
+        };
+        /**
+         * FileDetail
+         * @description A file.
+         */
+        FileDetail: {
+            media_type: string;
+            /** @description The name. */
+            name: string;
+            /** @description Of its content: 64 hex digits. */
+            sha256: string;
+            /** @description In bytes. */
+            size: number;
+            /** @description When it was put, in milliseconds since 1970. */
+            stored: number;
+        };
+        /**
+         * FileInfoView
+         * @description A file.
+         */
+        FileInfoView: {
+            media_type: string;
+            /** @description The name. */
+            name: string;
+            /** @description Of its content: 64 hex digits. */
+            sha256: string;
+            /** @description In bytes. */
+            size: number;
+            /** @description When it was put. */
+            stored: string;
+        };
+        /**
+         * FileListView
+         * @description A page of files.
+         */
+        FileListView: {
+            files: components["schemas"]["FileInfoView"][];
+            /** @description Ask again with `after`. */
+            more: boolean;
+        };
+        /**
+         * FilesQuery
+         * @description The parameters of a list of files.
+         */
+        FilesQuery: {
+            /** @description A file's name. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
          * FindTagsQuery
          * @description A page of what is tagged with a subject.
          */
@@ -1991,6 +2050,18 @@ export interface components {
             id: string;
             /** @description A value. */
             value: unknown;
+        };
+        /**
+         * ListFilesQuery
+         * @description List the files of a thread by name, in byte order.
+         */
+        ListFilesQuery: {
+            /** @description A file's name. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
         };
         /**
          * ListItemIndexesQuery
@@ -3251,7 +3322,7 @@ export interface components {
          */
         ReadBody: {
             /** @description Reads that are answered as of one moment. */
-            reads: (components["schemas"]["ReadItemOp"] | components["schemas"]["ReadHeadsOp"] | components["schemas"]["ReadStepsOp"] | components["schemas"]["ReadLoadOp"] | components["schemas"]["ReadBudgetOp"] | components["schemas"]["ReadConsumerOp"] | components["schemas"]["ReadCounterOp"] | components["schemas"]["ReadEventsOp"] | components["schemas"]["ReadListOp"] | components["schemas"]["ReadMapOp"] | components["schemas"]["ReadPlaceOp"] | components["schemas"]["ReadInboxOp"] | components["schemas"]["ReadWorklistOp"] | components["schemas"]["ReadRegisterOp"] | components["schemas"]["ReadSetOp"] | components["schemas"]["ReadStatusOp"] | components["schemas"]["ReadSearchOp"] | components["schemas"]["DocumentOp"])[];
+            reads: (components["schemas"]["ReadItemOp"] | components["schemas"]["ReadHeadsOp"] | components["schemas"]["ReadFilesOp"] | components["schemas"]["ReadStepsOp"] | components["schemas"]["ReadLoadOp"] | components["schemas"]["ReadBudgetOp"] | components["schemas"]["ReadConsumerOp"] | components["schemas"]["ReadCounterOp"] | components["schemas"]["ReadEventsOp"] | components["schemas"]["ReadListOp"] | components["schemas"]["ReadMapOp"] | components["schemas"]["ReadPlaceOp"] | components["schemas"]["ReadInboxOp"] | components["schemas"]["ReadWorklistOp"] | components["schemas"]["ReadRegisterOp"] | components["schemas"]["ReadSetOp"] | components["schemas"]["ReadStatusOp"] | components["schemas"]["ReadSearchOp"] | components["schemas"]["DocumentOp"])[];
         };
         /**
          * ReadBudgetOp
@@ -3324,6 +3395,23 @@ export interface components {
             since_ms?: number;
             /** @description Continue after trimmed events that `after` does not cover, instead of an error. Default: `false`. */
             skip_trimmed?: boolean;
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
+         * ReadFilesOp
+         * @description List the files of a thread by name, in byte order.
+         */
+        ReadFilesOp: {
+            /** @description A file's name. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /**
+             * @description The operation.
+             * @enum {unknown}
+             */
+            op: "files";
             /** @description A thread's name. */
             thread: string;
         };
@@ -4494,6 +4582,23 @@ export interface components {
             total: number;
         };
         /**
+         * SpaceFileDeleted
+         * @description Whether there was such a file.
+         */
+        SpaceFileDeleted: {
+            /** @description Whether there was one to delete. */
+            existed: boolean;
+        };
+        /**
+         * SpaceFiles
+         * @description A page of files.
+         */
+        SpaceFiles: {
+            files: components["schemas"]["FileDetail"][];
+            /** @description Ask again with `after`. */
+            more: boolean;
+        };
+        /**
          * SpendBody
          * @description Spend an amount that the serving node has rights to, or can get. Of all spends with one `key`, one counts.
          */
@@ -4642,6 +4747,14 @@ export interface components {
             more: boolean;
             /** @description The steps with their results. */
             steps: components["schemas"]["StepView"][];
+        };
+        /**
+         * StoredFile
+         * @description A file that was put.
+         */
+        StoredFile: {
+            /** @description A file of the page, with its folder. */
+            file: components["schemas"]["FileDetail"];
         };
         /**
          * SubjectErased

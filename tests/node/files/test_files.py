@@ -11,10 +11,12 @@ from hashlib import sha256
 import pytest
 
 from shoal import values
+from shoal.client.store import Space
 from shoal.config import Config
 from shoal.errors import FileIncomplete, InvalidInput, InvalidName, NotFound, TooLarge, Unsupported
 from shoal.kinds.file import state as files
 from shoal.kinds.file.flows import Chunker
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -53,8 +55,8 @@ def stored(storage: MemoryStorage, table: bytes) -> list[bytes]:
     return [row for *_, row in found if row.startswith(table)]
 
 
-async def read(thread: object, file: str | FileRef) -> bytes:
-    async with thread.open_file(file) as stream:  # type: ignore[attr-defined]
+async def read(of: Space | Thread, file: str | FileRef) -> bytes:
+    async with of.open_file(file) as stream:
         return await stream.read()
 
 
@@ -253,7 +255,7 @@ def put(data: bytes, **changes: object) -> requests.PutFile:
     chunks = chunks_of(data)
     manifest = files.pack_manifest(files.Chunk(sha256(chunk).digest(), len(chunk)) for chunk in chunks)
     given = {"sha256": sha256(data).hexdigest(), "size": len(data), "manifest": manifest, "chunks": chunks, **changes}
-    return requests.PutFile("crew", "t", str(given["name"] if "name" in given else "a"), str(given["sha256"]), given["size"],  # type: ignore[arg-type]
+    return requests.PutFile("crew", "t", str(given.get("name", "a")), str(given["sha256"]), given["size"],  # type: ignore[arg-type]
                             str(given.get("media_type", "text/plain")), given["manifest"], given["chunks"])  # type: ignore[arg-type]  # fmt: skip
 
 
