@@ -20,7 +20,7 @@ from shoal.values.registry import register
 
 SHA_BYTES = 32
 MARK = b"\xaashoal.file\x94\xc4\x20"
-"""What stands in a packed value before the hash: the class's name, and the beginning of the form."""
+"""The bytes before the hash in a packed value: the class's name, and the beginning of the form."""
 _MARKED = re.compile(re.escape(MARK) + b"(.{%d})" % SHA_BYTES, re.DOTALL)
 _SHA = re.compile("[0-9a-f]{64}")
 

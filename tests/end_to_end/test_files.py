@@ -83,7 +83,7 @@ async def test_parts_of_a_file_are_sent_as_asked(rest: Rest, asked: str, status:
         assert answer.headers.get("Content-Range") == (f"bytes {start}-{stop - 1}/3000000" if status == 206 else None)
 
 
-async def test_who_holds_a_file_is_not_sent_it_again(rest: Rest) -> None:
+async def test_a_file_that_is_held_is_not_sent_again(rest: Rest) -> None:
     await put(rest, "/threads/t/files/x", DATA)
     at = f"{rest.path}/threads/t/files/x"
     async with rest.http.get(at, headers={"If-None-Match": f'"{SHA}"'}) as answer:

@@ -40,7 +40,7 @@ ALONE = {
     "map": (ormap,),
 }
 """The modules of each kind's rows, except a thread's."""
-THREADS = ("thread", "label", "journal", "worklist", "step")
+THREADS = ("thread", "file", "label", "journal", "worklist", "step")
 """The kinds whose rows are a thread's."""
 
 

@@ -1,6 +1,6 @@
 """`shoal file put|get|list|delete`: files of a space or a thread, streamed from and to this machine.
 
-Law: a file that could not be fetched whole leaves nothing under the name that it should get.
+A file that could not be fetched whole leaves nothing under the name that it should get.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ class Chunker:
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Take the next bytes; the chunks that they complete."""
         self._held += piece
-        while len(self._held) >= self._sizes.most:  # Else the end of what is held could be taken for that of the stream.
+        # With less, the end of what is held could be taken for that of the stream.
+        while len(self._held) >= self._sizes.most:
             yield self._take()
 
     def finish(self) -> Iterator[bytes]:

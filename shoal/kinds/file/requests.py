@@ -193,7 +193,7 @@ class DropFiles(ObjectWrite["FilesDropped"], array_like=True, frozen=True, tag="
 
 
 class FilesDropped(Reply, array_like=True, frozen=True, tag="files-dropped"):
-    """What was dropped."""
+    """Counts of the contents and uploads that were dropped."""
 
     contents: int
     uploads: int

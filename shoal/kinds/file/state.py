@@ -344,7 +344,7 @@ _dropped = msgspec.msgpack.Decoder(_Dropped)
 
 
 def pack_dropped(change: Drop) -> bytes:
-    """What a drop leaves to be swept, as an entry of the queue of garbage names it."""
+    """The contents and chunks that a drop leaves to be swept, as an entry of the queue of garbage names it."""
     return _encoder.encode(_Dropped(tuple(content for content, _ in change.contents), change.digests))
 
 

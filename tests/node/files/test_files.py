@@ -14,9 +14,11 @@ from shoal import values
 from shoal.client.store import Space
 from shoal.config import Config
 from shoal.errors import FileIncomplete, InvalidInput, InvalidName, NotFound, TooLarge, Unsupported
+from shoal.kinds import Kind
 from shoal.kinds.file import state as files
 from shoal.kinds.file.flows import Chunker
 from shoal.kinds.thread.handle.thread import Thread
+from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -154,7 +156,7 @@ async def test_a_checkpoint_keeps_its_file(bench: Bench) -> None:
     assert stored(bench.storage, files.CHUNK) == []
 
 
-async def test_what_a_save_takes_over_keeps_its_file(bench: Bench) -> None:
+async def test_an_inherited_reference_keeps_its_file(bench: Bench) -> None:
     thread, ref = bench.space.thread("t"), await bench.space.thread("t").put_file("a", content(5000))
     await thread.save({"page": ref, "n": 0})
     for number in range(5):
@@ -391,3 +393,44 @@ def test_a_reference_survives_a_round_trip() -> None:
     ref = FileRef("ab" * 32, 17, "page.png", "image/png")
     packed = values.encode({"deep": [(ref,)]})
     assert values.decode(packed) == {"deep": [(ref,)]}
+
+
+async def test_an_upload_of_an_earlier_opening_is_dropped(open_bench: Opener) -> None:
+    bench = open_bench()
+    await bench.node.session().call(requests.KeepChunks("crew", "t", [content(900)]))
+    after = bench.crashed(None)
+    with altered(upload_kept_s=100.0):
+        after.simulated.now_ms = bench.simulated.now_ms + 101_000
+        await settled(200.0)
+        assert stored(after.storage, files.CHUNK) == []
+    await after.node.stop()
+
+
+async def test_the_later_of_two_puts_is_shown() -> None:
+    async with Fleet("ab", seed=7) as fleet:
+        await fleet.isolate("b")
+        first, second = (fleet[name].store().space("crew") for name in "ab")
+        await first.put_file("x", content(9000))
+        fleet["b"].simulated.now_ms += 1000
+        await second.put_file("x", content(9000, 2))
+        await fleet.dial()
+        await fleet.converged()
+        for name in "ab":
+            assert await read(fleet[name].store().space("crew"), "x") == content(9000, 2)
+        assert fleet.rows("a") == fleet.rows("b")
+        await first.delete_file("x")
+        await fleet.until(lambda: all(not stored(fleet[name].storage, files.CHUNK) for name in "ab"))
+
+
+async def test_a_chunk_that_is_about_to_go_is_sent_again() -> None:
+    async with Fleet("ab", seed=8) as fleet:
+        crew = fleet["a"].store().space("crew")
+        await crew.put_file("x", content(60_000))
+        await fleet.converged()
+        with fleet["a"].node._database.garbage.held(Target(Kind.THREAD, "crew", ".files")):
+            await crew.delete_file("x")
+            await fleet.until(lambda: not stored(fleet["b"].storage, files.CHUNK))
+            await crew.put_file("y", content(60_000) + b"more")
+            await fleet.converged()
+        for name in "ab":
+            assert await read(fleet[name].store().space("crew"), "y") == content(60_000) + b"more"
