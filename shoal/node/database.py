@@ -114,7 +114,7 @@ class _Kinds:
             prepare=lambda request: database.prepare([(request, target_of(request))]),
             issue=lambda request: database.issue(request, None),
         )
-        rules = Rules(context.storage, catalog, generations)
+        rules = self.rules = Rules(context.storage, catalog, generations)
         self.memories = Memories(
             {
                 Kind.THREAD: (self.shapes,),
@@ -219,7 +219,12 @@ class Database:
         )
         self.changelog = Changelog(context.storage, self.partitions, self.generations, self.catalog)
         self.issuer = Issuer(
-            context, handlers=kinds.handlers, generations=self.generations, eraser=self.eraser, keyed=self.claims.keyed
+            context,
+            handlers=kinds.handlers,
+            generations=self.generations,
+            eraser=self.eraser,
+            keyed=self.claims.keyed,
+            elsewhere=lambda: kinds.rules.changes,
         )
         self.retiring = Retiring(
             context,

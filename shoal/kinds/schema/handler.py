@@ -85,6 +85,8 @@ class Rules(Memory):
         self._catalog = catalog
         self._spaces: dict[str, dict[str, _Versions]] = {}
         self._sound: Recent[tuple[bytes, str, bytes]] = Recent(_SOUND_MAX)
+        self.changes = 0
+        """How often schemas may have changed: a decision that takes several turns is about one set of them."""
 
     def applied(self, place: Place, applied: Applied) -> None:
         """A peer put a schema."""
@@ -101,10 +103,12 @@ class Rules(Memory):
     def forget(self, space: str) -> None:
         """Drop the schemas of a space from memory, because one was put or deleted."""
         self._spaces.pop(space, None)
+        self.changes += 1
 
     def forget_partition(self, number: int) -> None:
         """Drop all schemas from memory: those of a space are in any partition."""
         self._spaces.clear()
+        self.changes += 1
 
     def any(self, space: str) -> bool:
         """Whether a space has any schema."""

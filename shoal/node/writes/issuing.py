@@ -7,7 +7,8 @@ Laws:
   whose write fails, leaves no trace.
 - All objects that a request writes are in one partition.
 - A heavy request is decided in steps, between which others get a turn.
-- It is written only if no row of its partition was written since it began to be decided; else it is decided again.
+- It is written only if no row of its partition was written since it began to be decided, and no schema was; else it is decided
+  again.
 """
 
 from __future__ import annotations
@@ -138,7 +139,9 @@ class _Sealed(Struct, frozen=True):
 
 
 class Issuer:
-    """Makes operations of requests; `operations` counts them. `keyed` is called with the partition of each that has a key."""
+    """Makes operations of requests; `operations` counts them. `keyed` is called with the partition of each that has a key.
+    `elsewhere` counts the changes of what a decision follows, and what is no row of its partition: the schemas of its space.
+    """
 
     def __init__(
         self,
@@ -148,6 +151,7 @@ class Issuer:
         generations: Generations,
         eraser: Eraser,
         keyed: Callable[[int], None],
+        elsewhere: Callable[[], int],
     ) -> None:
         self._storage = context.storage
         self._commit = context.commit
@@ -163,6 +167,7 @@ class Issuer:
         self._feed = context.feed
         self._receipts = IdempotencyTable(context.storage, context.environment.now_ms, context.config)
         self._keyed = keyed
+        self._elsewhere = elsewhere
         self._outbound: Outbound | None = None
         self._spoken: Callable[[], int] = lambda: PEER_PROTOCOL
         self._weights = {request: declaration_of(request).weighs for request in self._writers}
@@ -292,13 +297,14 @@ class Issuer:
         if (before := self._before(partition, located, key)) is not None:
             return before
         writing = _Writing(located, Transaction(self._storage), partition, key)
-        vector, due = partition.vector, self._eraser.due
+        vector, due, elsewhere = partition.vector, self._eraser.due, self._elsewhere()
         with self._commit.watching(partition.number) as watch:
 
             def is_crossed() -> bool:
                 moved = partition.vector is not vector or self._partitions.load(partition.number) is not partition
                 # What is due to be erased is of the whole node: if a pass ended, what this frees would be in none.
-                return watch.crossed or moved or partition.closed or self._eraser.due is not due
+                around = self._eraser.due is not due or self._elsewhere() != elsewhere
+                return watch.crossed or moved or partition.closed or around
 
             try:
                 decision = self._begun(writing)
