@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from shoal.cluster.consensus.acceptor import Acceptor, Limits
 from shoal.cluster.consensus.ballots import (
     ID_BYTES,
     NO_BALLOT,
@@ -14,6 +15,7 @@ from shoal.cluster.consensus.ballots import (
     Ballots,
     Change,
     Electorate,
+    Known,
     Prepare,
     Refusal,
     Rules,
@@ -174,3 +176,51 @@ def test_an_invented_value_is_not_proposed() -> None:
     proposal.receive("a", given(proposal, "a", accepted=Ballot(1, b"p"), value=true))
     proposal.receive("b", given(proposal, "b", accepted=Ballot(2, b"p"), value=invented))
     assert proposal.value == true
+
+
+# ── why one member's word about another's votes is heeded (docs/decisions/0154-one-members-word.md) ───────────────────
+
+
+def voters() -> dict[str, Acceptor]:
+    made = {
+        member: Acceptor(
+            member, member.encode(), {}, electorate=MEMBERS, nonce=lambda: b"n" * ID_BYTES, limits=Limits(4, 64), rules=Rules()
+        )
+        for member in "abc"
+    }
+    for each in made.values():
+        each.receive("a", Known({member: Term(1, member.encode(), 0) for member in "abc"}, founding=True))
+    return made
+
+
+def chosen(voting: dict[str, Acceptor], by: str, content: bytes) -> Value | None:
+    """The value that a proposer of this name chooses with the votes of these members; None if they do not give them."""
+    change = Change(content[:1] * ID_BYTES, 0, content)
+    proposal = Proposal("k", change, electorate=MEMBERS, ballots=Ballots(by.encode() * ID_BYTES))
+    proposal.begin({})
+    waiting = proposal.messages()
+    for _ in range(8):
+        for member, motion in [each for each in waiting if each[0] in voting]:
+            waiting = [] if not proposal.is_under_way else waiting
+            for _, answer in voting[member].receive(by, motion):
+                assert isinstance(answer, Vote)
+                waiting = proposal.receive(member, answer) or waiting
+    return proposal.value if proposal.phase is Phase.CHOSEN else None
+
+
+def test_a_lie_about_votes_is_the_truth_elsewhere() -> None:
+    """b cannot tell a witness of votes that it has lost from a liar: what it knows and what it is told are the same."""
+    truth, lie = voters(), voters()
+    before = {key: value for key, value in truth["b"].rows.items() if value is not None}
+    assert chosen({member: truth[member] for member in "bc"}, "c", b"first") is not None
+    told = Known(truth["c"].told)  # What c knows of b's votes, which a has not heard of.
+    set_back = Acceptor("b", b"b", before, electorate=MEMBERS, nonce=lambda: b"n" * ID_BYTES, limits=Limits(4, 64))
+    assert (set_back.term, set_back.remains) == (lie["b"].term, lie["b"].remains), "two worlds, one directory"
+
+    ignoring = chosen({"a": truth["a"], "b": set_back}, "a", b"second")
+    assert ignoring is not None, "where c tells the truth, two are told that they set the key first"
+    assert ignoring.version == 1
+
+    lie["b"].receive("c", told)
+    assert lie["b"].term is None, "so b heeds it, also where c lies"
+    assert chosen({member: lie[member] for member in "ab"}, "a", b"second") is None
