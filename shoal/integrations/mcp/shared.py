@@ -1,4 +1,6 @@
-"""The tools of small shared values, and the one that lists the names of everything: counters, registers, sets and maps."""
+"""The tools of small shared values, and the one that lists the names of everything: counters, registers, sets, lists and
+maps.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +12,20 @@ from msgspec import UNSET, Meta, field
 from shoal import values
 from shoal.errors import InvalidInput
 from shoal.integrations.mcp.views import Answer, Arguments, Call, Limit, Writing, reads, writes
+from shoal.kinds.list.requests import ElementsRemoved, InsertElements, MoveElement, ReadList, RemoveElements
 from shoal.kinds.map.handle import Entry
 from shoal.kinds.set.handle import packed_elements
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectWrite
 
-Kind = Literal["counter", "register", "set", "map"]
+Kind = Literal["counter", "register", "set", "list", "map"]
 Name = Annotated[str, Meta(description="The value's name.")]
 
 
 class ListNames(Arguments):
     """Which names."""
 
-    kind: Annotated[Literal["thread", "document", "counter", "register", "set", "map"], Meta(description="Of what.")]
+    kind: Annotated[Literal["thread", "document", "counter", "register", "set", "list", "map"], Meta(description="Of what.")]
     prefix: Annotated[str, Meta(description="Only names that begin with this.")] = ""
     after: Annotated[str, Meta(description="Continue after this name.")] = ""
     limit: Limit = 100
@@ -30,7 +33,7 @@ class ListNames(Arguments):
 
 @reads
 async def list_names(call: Call, given: ListNames) -> Answer:
-    """List the names of what is stored: threads, documents, counters, registers, sets or maps."""
+    """List the names of what is stored: threads, documents, counters, registers, sets, lists or maps."""
     request = requests.ListObjects(call.space.name, given.kind, given.prefix, given.after or None, given.limit)
     reply = await call.connection.read(request)
     return {"names": reply.names, "more": reply.more}
@@ -42,12 +45,13 @@ class ReadValue(Arguments):
     kind: Kind
     name: Name
     prefix: Annotated[str, Meta(description="Of a map: only keys that begin with this.")] = ""
-    limit: Annotated[Limit, Meta(description="Of a set or map: the most elements or keys to return.")] = 1000
+    limit: Annotated[Limit, Meta(description="Of a set, list or map: the most elements or keys to return.")] = 1000
+    index: Annotated[int, Meta(description="Of a list: where to begin; below 0 it counts from the end.")] = 0
 
 
 @reads
 async def read_value(call: Call, given: ReadValue) -> Answer:
-    """Read a shared value: a counter's number, a register's value, a set's members or a map's entries."""
+    """Read a shared value: a counter's number, a register's value, a set's members, a list's elements, or a map's entries."""
     match given.kind:
         case "counter":
             return {"value": await call.space.counter(given.name).value()}
@@ -57,6 +61,10 @@ async def read_value(call: Call, given: ReadValue) -> Answer:
         case "set":
             page = await call.connection.read(requests.ReadSet(call.space.name, given.name, b"", given.limit))
             return {"members": _shown(map(values.decode, page.members)), "size": page.size}
+        case "list":
+            shown = await call.connection.read(ReadList(call.space.name, given.name, given.index, b"", given.limit))
+            elements = [{"id": each.id, "value": values.to_json(values.decode(each.value))} for each in shown.elements]
+            return {"elements": elements, "size": shown.size}
         case "map":
             read = requests.ReadMap(call.space.name, given.name, None, given.prefix, None, given.limit)
             entries = await call.connection.read(read)
@@ -71,30 +79,36 @@ class WriteValue(Writing):
     key: Annotated[str | None, Meta(description="Of a map: the key to change.")] = None
     add: Annotated[int | None, Meta(description="Of a counter, or below a map's key: the amount to add.")] = None
     set: Annotated[Any, Meta(description="Of a register, or below a map's key: the new value.")] = UNSET
-    include: Annotated[list[Any], Meta(description="Of a set, or below a map's key: elements to add.")] = field(
+    include: Annotated[list[Any], Meta(description="Of a set, a list, or below a map's key: elements to add.")] = field(
         default_factory=list
     )
-    exclude: Annotated[list[Any], Meta(description="Of a set, or below a map's key: elements to remove.")] = field(
-        default_factory=list
-    )
+    exclude: Annotated[
+        list[Any], Meta(description="Of a set, or below a map's key: elements to remove; of a list: their ids.")
+    ] = field(default_factory=list)
+    move: Annotated[str | None, Meta(description="Of a list: the id of the element to move.")] = None
+    index: Annotated[int | None, Meta(description="Of a list: where to add or move; without a place it is the end.")] = None
+    before: Annotated[str, Meta(description="The same: the id of the element to put it before.")] = ""
+    after: Annotated[str, Meta(description="The same: the id of the element to put it after.")] = ""
     remove: Annotated[bool, Meta(description="Of a map: remove all that the key holds.")] = False
     expect_version: Annotated[str | None, Meta(description="With `set`: only if this is its version.")] = None
 
 
 @writes(destructive=True)
 async def write_value(call: Call, given: WriteValue) -> Answer:
-    """Change a shared value: add to a counter, set a register, add and remove elements of a set, or change one key of a map.
-    Changes that others make at the same time are kept.
+    """Change a shared value: add to a counter, set a register, add and remove elements of a set, add, move and remove
+    elements of a list, or change one key of a map. Changes that others make at the same time are kept.
     """
     reply = await call.connection.write(_request(call.space.name, given), key=call.key, durability=None)
+    if isinstance(reply, ElementsRemoved):
+        return {"removed": len(reply.values), "size": reply.size}
     return {name: getattr(reply, name) for name in _ANSWERED if hasattr(reply, name)}
 
 
 TOOLS = (list_names, read_value, write_value)
 
-_ANSWERED = ("value", "version", "added", "removed")
+_ANSWERED = ("value", "version", "added", "removed", "elements", "moved")
 
-Change = Literal["add", "set", "include or exclude", "remove"]
+Change = Literal["add", "set", "include or exclude", "move", "remove"]
 
 
 def _change(given: WriteValue) -> Change:
@@ -102,11 +116,12 @@ def _change(given: WriteValue) -> Change:
     found += ["add"] if given.add is not None else []
     found += ["set"] if given.set is not UNSET else []
     found += ["include or exclude"] if given.include or given.exclude else []
+    found += ["move"] if given.move is not None else []
     found += ["remove"] if given.remove else []
     if len(found) != 1:
         raise InvalidInput(
             f"a call changes one thing; got {', '.join(found) or 'nothing to change'}. Nothing was written. "
-            "Give one of `add`, `set`, `include` and `exclude`, or `remove`."
+            "Give one of `add`, `set`, `include` and `exclude`, `move`, or `remove`."
         )
     return found[0]
 
@@ -116,6 +131,8 @@ def _request(space: str, given: WriteValue) -> ObjectWrite[Any]:
     expect = given.expect_version
     if (given.key is None) == (given.kind == "map"):
         raise InvalidInput("`key` belongs to the kind map, and a map needs it. Nothing was written.")
+    if given.kind != "list" and not (given.index is None and not given.before and not given.after):
+        raise InvalidInput("`index`, `before` and `after` are places in a list. Nothing was written.")
     match given.kind, change:
         case "counter", "add":
             return requests.Add(*at, _amount(given))
@@ -123,6 +140,12 @@ def _request(space: str, given: WriteValue) -> ObjectWrite[Any]:
             return requests.Assign(*at, _packed(given.set), None, expect)
         case "set", "include or exclude":
             return requests.AlterSet(*at, _elements(given.include), _elements(given.exclude))
+        case "list", "include or exclude" if not (given.include and given.exclude):
+            if given.exclude:
+                return RemoveElements(*at, [str(id) for id in given.exclude])
+            return InsertElements(*at, _elements(given.include), given.index, given.before, given.after)
+        case "list", "move":
+            return MoveElement(*at, given.move or "", given.index, given.before, given.after)
         case "map", "add":
             return requests.AddEntry(*at, _key(given), _amount(given))
         case "map", "set":
@@ -133,7 +156,7 @@ def _request(space: str, given: WriteValue) -> ObjectWrite[Any]:
             return requests.RemoveEntry(*at, _key(given))
     raise InvalidInput(
         f"a {given.kind} does not take {change}. Nothing was written. A counter takes `add`, a register `set`, "
-        "a set `include` and `exclude`, a map any of these below a `key`, or `remove`."
+        "a set `include` and `exclude`, a list one of these or `move`, a map any of these below a `key`, or `remove`."
     )
 
 

@@ -116,6 +116,21 @@ async def test_shared_values_change_by_what_is_added(target: list[str]) -> None:
             assert "Nothing was written" in await refusal(made, "write_value", name="n", **wrong)
 
 
+async def test_a_list_is_changed_by_the_ids_of_its_elements(target: list[str]) -> None:
+    async with client(*target) as made:
+        plan = {"kind": "list", "name": "plan"}
+        first, last = (await answer(made, "write_value", **plan, include=["read", "ship"]))["elements"]
+        await answer(made, "write_value", **plan, include=["write"], before=last)
+        assert await answer(made, "write_value", **plan, move=first, index=-1) == {"moved": True}
+        assert (await answer(made, "read_value", **plan))["elements"][2] == {"id": first, "value": "read"}
+        assert await answer(made, "write_value", **plan, exclude=[last]) == {"removed": 1, "size": 2}
+        assert (await answer(made, "read_value", **plan, index=1))["elements"] == [{"id": first, "value": "read"}]
+        assert (await answer(made, "list_names", kind="list"))["names"] == ["plan"]
+        for wrong in ({"include": [1], "exclude": [first]}, {"include": [1], "index": 0, "after": first}, {"set": 1}):
+            assert "Nothing was written" in await refusal(made, "write_value", **plan, **wrong)
+        assert "Nothing was written" in await refusal(made, "write_value", kind="set", name="s", include=[1], index=0)
+
+
 async def test_names_are_listed_page_by_page(target: list[str]) -> None:
     async with client(*target) as made:
         for name in ("a/1", "a/2", "b"):
