@@ -177,8 +177,14 @@ class GroupCommit:
         """Whether somebody waits for a write to become durable."""
         return bool(self._waiting)
 
-    def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
-        """Write to the storage and schedule a sync; return the write's number.
+    def write(
+        self,
+        rows: Mapping[bytes, bytes | None],
+        ranges: Sequence[tuple[bytes, bytes]] = (),
+        begun: Callable[[], int] | None = None,
+        /,
+    ) -> int:
+        """Write to the storage and schedule a sync; return the write's number. `begun` is the second step of its write.
 
         Raises:
             Overloaded: too many writes wait for a sync; nothing was written.
@@ -186,28 +192,6 @@ class GroupCommit:
             ShuttingDown: `close` was called; nothing was written.
             StorageFull: storage failed now; no part of the write is visible.
         """
-        return self._write(rows, ranges, None)
-
-    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
-        """`write` in two steps (`Storage.begin_write`). `rows` must stay as they are."""
-        return partial(self._write, rows, (), self._storage.begin_write(rows))
-
-    @contextmanager
-    def watching(self, partition: int) -> Iterator[Watch]:
-        """Within, notice writes of rows of this partition."""
-        watch = Watch(partition)
-        self._watches.append(watch)
-        try:
-            yield watch
-        finally:
-            self._watches.remove(watch)
-
-    def _write(
-        self,
-        rows: Mapping[bytes, bytes | None],
-        ranges: Sequence[tuple[bytes, bytes]],
-        begun: Callable[[], int] | None,
-    ) -> int:
         if self.failed is not None or self._closed or self.written - self.durable >= self._writes_pending_max:
             raise self._refusal()
         if self.written == self.durable:
@@ -226,6 +210,20 @@ class GroupCommit:
             # A task begins at the loop's next turn, so that one tick's writes share a sync.
             self._runner = asyncio.get_running_loop().create_task(self._run())
         return self.written
+
+    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        """`write` in two steps (`Storage.begin_write`). `rows` must stay as they are."""
+        return partial(self.write, rows, (), self._storage.begin_write(rows))
+
+    @contextmanager
+    def watching(self, partition: int) -> Iterator[Watch]:
+        """Within, notice writes of rows of this partition."""
+        watch = Watch(partition)
+        self._watches.append(watch)
+        try:
+            yield watch
+        finally:
+            self._watches.remove(watch)
 
     async def wait_durable(self, number: int, lane: str = "") -> None:
         """Return once write `number` is durable. Lanes take turns when their waiters wake.

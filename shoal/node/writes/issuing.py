@@ -133,6 +133,7 @@ class _Decision(Struct, frozen=True):
 class _Sealed(Struct, frozen=True):
     """A decision as the log stores it. Its rows are in the transaction."""
 
+    reply: requests.AnyReply
     dot: Dot
     entry: operation.LogEntry
     tips: dict[Origin, Tip]
@@ -220,18 +221,17 @@ class Issuer:
             UnderClaim: it finishes an entry that may be claimed. Nothing was written.
         """
         partition = self._opened(located)
-        if (before := self._before(partition, located, key)) is not None:
+        if key is not None and (before := self._before(partition, located, key)) is not None:
             return before
         writing = _Writing(located, Transaction(self._storage), partition, key)
         try:
-            decision = self._begun(writing)
+            decision = _Decision(self._stamp(writing.transaction, partition), partition.endings, [], [], [], [])
             for place in range(len(located.writes)):
                 self._decide(writing, decision, place)
-            reply = self._reply(writing, decision)
-            if self._is_nothing(writing, decision):
-                return Issued(reply, partition.written, partition.vector, decision.endings)
-            sealed = self._seal(writing, decision, reply)
-            return self._written(writing, decision, sealed, reply, self._commit.write(writing.transaction.rows))
+            sealed = self._seal(writing, decision)
+            if isinstance(sealed, Issued):
+                return sealed
+            return self._written(writing, decision, sealed, self._commit.write(writing.transaction.rows))
         except BaseException:
             writing.transaction.abandoned()
             raise
@@ -240,7 +240,9 @@ class Issuer:
 
     def is_late(self, located: Located) -> bool:
         """Whether a request is heavy, or waits for a heavy one: `issue_late` issues it."""
-        return located.partition in self._heavy or self._is_heavy(located)
+        if located.partition in self._heavy:
+            return True
+        return self._weights[type(located.writes[0])] is not None and self._is_heavy(located)
 
     async def issue_late(self, located: Located, key: str | None, check: Callable[[], None]) -> Issued:
         """As `issue`, but once no heavy request holds the partition, and in steps if this one is heavy. `check` is called after
@@ -294,7 +296,7 @@ class Issuer:
     async def _attempted(self, located: Located, key: str | None, check: Callable[[], None]) -> Issued | None:
         """Issue a request in steps; None if rows of its partition were written meanwhile. Raises as `issue`."""
         partition = self._opened(located)
-        if (before := self._before(partition, located, key)) is not None:
+        if key is not None and (before := self._before(partition, located, key)) is not None:
             return before
         writing = _Writing(located, Transaction(self._storage), partition, key)
         vector, due, elsewhere = partition.vector, self._eraser.due, self._elsewhere()
@@ -307,11 +309,10 @@ class Issuer:
                 return watch.crossed or moved or partition.closed or around
 
             try:
-                decision = self._begun(writing)
+                decision = _Decision(self._stamp(writing.transaction, partition), partition.endings, [], [], [], [])
                 await self._decide_in_turns(writing, decision, check)
-                reply = self._reply(writing, decision)
-                if not self._is_nothing(writing, decision):
-                    sealed = self._seal(writing, decision, reply)
+                sealed = self._seal(writing, decision)
+                if isinstance(sealed, _Sealed):
                     await turn()
                     check()
                     write = self._commit.begin_write(writing.transaction.rows)
@@ -320,12 +321,12 @@ class Issuer:
                 if is_crossed():
                     writing.transaction.abandoned()
                     return None
-                if self._is_nothing(writing, decision):
-                    return Issued(reply, partition.written, partition.vector, decision.endings)
+                if isinstance(sealed, Issued):
+                    return sealed
                 # It may have been told meanwhile to write no more, or that a peer knows no such change.
                 self._incarnation.origin(writing.transaction)
                 self._check_known(decision)
-                return self._written(writing, decision, sealed, reply, write())
+                return self._written(writing, decision, sealed, write())
             except BaseException as error:
                 writing.transaction.abandoned()
                 if isinstance(error, ShoalError) and is_crossed():
@@ -340,9 +341,9 @@ class Issuer:
             partition.check_open()
         return partition
 
-    def _before(self, partition: Partition, located: Located, key: str | None) -> Issued | None:
+    def _before(self, partition: Partition, located: Located, key: str) -> Issued | None:
         """The answer to a request of the same key, if there was one."""
-        if key is None or (known := self._receipts.find(partition.number, key, located.request)) is None:
+        if (known := self._receipts.find(partition.number, key, located.request)) is None:
             return None
         return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, True, known.changed)
 
@@ -385,10 +386,6 @@ class Issuer:
         if self._outbound is not None:
             self._outbound.logged(Logged(partition.written, partition, Shipment(number, *dot, chain, body, blobs.pack([]))))
 
-    def _begun(self, writing: _Writing) -> _Decision:
-        partition = writing.partition
-        return _Decision(self._stamp(writing.transaction, partition), partition.endings, [], [], [], [])
-
     def _decide(self, writing: _Writing, decision: _Decision, place: int) -> None:
         """Decide one write of the request, in the transaction."""
         located, transaction = writing.located, writing.transaction
@@ -411,14 +408,6 @@ class Issuer:
             decision.made.append((target, made))
             self._eraser.follow(transaction, target, made.stamp, at, made.attached)
 
-    def _reply(self, writing: _Writing, decision: _Decision) -> requests.AnyReply:
-        located, replies = writing.located, decision.replies
-        return replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
-
-    def _is_nothing(self, writing: _Writing, decision: _Decision) -> bool:
-        """Whether the decision is that nothing is written."""
-        return not decision.mutations and (writing.key is None or not any(map(_is_remembered, writing.located.writes)))
-
     def _check_known(self, decision: _Decision) -> None:
         if (spoken := self._spoken()) < PEER_PROTOCOL:
             _check_spoken(decision.mutations, spoken)
@@ -432,14 +421,19 @@ class Issuer:
         dot = Dot(origin, partition.tip(origin).sequence + 1)
         return Stamp(dot, self._clock.issue(wall_ms), wall_ms, partition.shown)
 
-    def _seal(self, writing: _Writing, decision: _Decision, reply: requests.AnyReply) -> _Sealed:
-        """Make the operation, and put its own rows into the transaction. Raises as `issue`."""
-        self._check_known(decision)
-        transaction, partition, key = writing.transaction, writing.partition, writing.key
+    def _seal(self, writing: _Writing, decision: _Decision) -> _Sealed | Issued:
+        """Make the operation and put its rows into the transaction, or answer if nothing is written. Raises as `issue`."""
+        located, transaction, partition, key = writing.located, writing.transaction, writing.partition, writing.key
+        replies = decision.replies
+        reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
+        if not decision.mutations and (key is None or not any(map(_is_remembered, located.writes))):
+            return Issued(reply, partition.written, partition.vector, decision.endings)
+        if self._outbound is not None:
+            self._check_known(decision)
         stamp = decision.stamp
         dot = stamp.dot
         context = partition.vector.context_of(dot.origin)
-        receipt = b"" if key is None else idempotency.pack(writing.located.request, reply)
+        receipt = b"" if key is None else idempotency.pack(located.request, reply)
         payload = mutation.encode(decision.mutations)
         told = operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt)
         if token := writing.located.token:
@@ -456,11 +450,9 @@ class Issuer:
         if key is not None:
             transaction.put(keys.request_key(partition.number, key), dot.pack())
             self._keyed(partition.number)
-        return _Sealed(dot, entry, tips)
+        return _Sealed(reply, dot, entry, tips)
 
-    def _written(
-        self, writing: _Writing, decision: _Decision, sealed: _Sealed, reply: requests.AnyReply, number: int
-    ) -> Issued:
+    def _written(self, writing: _Writing, decision: _Decision, sealed: _Sealed, number: int) -> Issued:
         """The transaction's rows were written, by the write of this number: update memory, and tell peers and watchers."""
         partition, dot, entry = writing.partition, sealed.dot, sealed.entry
         partition.adopt(partition.vector.issue(dot), sealed.tips, written=number)
@@ -471,7 +463,7 @@ class Issuer:
             self._outbound.logged(Logged(number, partition, shipped, writing.located.targets[0].space))
         if staged := [_staged(target, made) for target, made in decision.made if self._feed.wanted(target.space)]:
             self._feed.stage(number, staged, {partition.number: partition.vector})
-        return Issued(reply, number, partition.vector, decision.endings, dot, mutations=decision.mutations)
+        return Issued(sealed.reply, number, partition.vector, decision.endings, dot, mutations=decision.mutations)
 
     def _partition_of(self, targets: Sequence[Target]) -> int:
         if not targets:
