@@ -13,11 +13,12 @@ from shoal.protocol.requests import always
 from shoal.storage.keys import Kind
 
 _SEQUENCES = 1 << 47  # As many as a step of a path can name.
+_NTHS = 1 << 16  # The same of mutations in an operation.
 _VALUES_MAX = 1 << 16
 
 
 def _check(stamp: Stamp, change: lists.Change) -> None:
-    sound = stamp.dot.sequence < _SEQUENCES
+    sound = stamp.dot.sequence < _SEQUENCES and stamp.nth < _NTHS
     match change:
         case lists.Insert(at, values, request):
             check_implied(request)

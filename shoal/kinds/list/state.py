@@ -9,8 +9,8 @@ Laws:
   that is moved on two nodes is there once.
 - A removal removes the adds of an element that its origin knew, as in a set (`shoal.kinds.set.state`), wherever others
   have moved them. It leaves nothing: positions need no removed neighbours.
-- A request that was sent to several nodes adds the same elements to each. Of the adds of one element that are live,
-  the one with the least dot is shown.
+- A request that was sent to several nodes adds the same elements to each. Of the adds of one element that are live, the one
+  that was moved last is shown, and before any move the one with the least dot: a move stays, whichever add arrives after it.
 - An element whose position begins a *bucket* is so by a hash of the position. So the buckets, which count the elements between
   two of them, depend on the live elements alone; an index is found without reading all elements before it.
 
@@ -21,7 +21,7 @@ begins a step below the neighbour. Beyond `PATH_LONG` bytes it takes the next st
 paths do not grow while nodes take turns; what others insert there unseen may then come between two turns.
 
 Rows:
-    I id₁₈                       msgpack [[dot₂₄, moved₃₄, path, value], …] of the live adds, by dot; the first has no value
+    I id₁₈                       msgpack [[dot₂₄, moved₃₄, path, value], …] of the live adds; the first is shown; its value: P
     P path 01                    msgpack [id, value] of the first
     B path 01                    elements₄ from this position up to that of the next such row; `B` alone: those before the first
     N                            elements₈; no row if there are none
@@ -29,7 +29,7 @@ Rows:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from hashlib import sha256
 from itertools import islice
 from zlib import crc32
@@ -114,6 +114,10 @@ class _Add(NamedTuple):
     path: bytes
     value: bytes
 
+    def is_among(self, dots: Collection[tuple[bytes, int]]) -> bool:
+        """Whether it is one of these, which a peer may have made up."""
+        return Dot.unpack(self.dot) in dots
+
 
 class _Stored(msgspec.Struct, array_like=True, frozen=True):
     id: bytes
@@ -137,16 +141,16 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
             for nth, value in enumerate(values):
                 id = id_of(stamp, request, nth)
                 before = _adds(rows, id)
-                grown += _store(rows, id, before, sorted([*before, _Add(dot, b"", at.path(stamp, nth), value)]))
+                grown += _store(rows, id, before, [*before, _Add(dot, b"", at.path(stamp, nth), value)])
         case Move(element, at):
-            now, path, seen = stamp.pack_position(), at.path(stamp), _packed(element)
-            before = _adds(rows, element.id)
-            after = [add._replace(moved=now, path=path) if add.dot in seen and add.moved < now else add for add in before]
+            now, path = stamp.pack_position(), at.path(stamp)
+            before, seen = _adds(rows, element.id), set(element.seen)
+            after = [add._replace(moved=now, path=path) if add.is_among(seen) and add.moved < now else add for add in before]
             _store(rows, element.id, before, after)
         case Remove(elements):
             for element in elements:
-                before, seen = _adds(rows, element.id), _packed(element)
-                grown += _store(rows, element.id, before, [add for add in before if add.dot not in seen])
+                before, seen = _adds(rows, element.id), set(element.seen)
+                grown += _store(rows, element.id, before, [add for add in before if not add.is_among(seen)])
     if grown:
         _put_number(rows, COUNT, size(rows) + grown, 8)
 
@@ -155,10 +159,6 @@ def id_of(stamp: Stamp, request: str | None, nth: int) -> bytes:
     """The id of the `nth` value of an insert: of all inserts that one request makes, the same."""
     made = stamp.dot.pack() + stamp.nth.to_bytes(2, "big") if request is None else request.encode()
     return sha256(made).digest()[: ID_BYTES - 2] + nth.to_bytes(2, "big")
-
-
-def _packed(element: Named) -> set[bytes]:
-    return {Dot(Origin(origin), sequence).pack() for origin, sequence in element.seen}
 
 
 def _adds(rows: Rows, id: bytes) -> list[_Add]:
@@ -175,6 +175,7 @@ def _store(rows: Rows, id: bytes, before: list[_Add], after: list[_Add]) -> int:
     """Write the live adds of an element, and return by how much the list has grown: 1, 0 or -1."""
     if before == after:
         return 0
+    after = sorted(sorted(after), key=lambda add: add.moved, reverse=True)
     old, new = (adds[0] if adds else None for adds in (before, after))
     if old is not None and (new is None or new.path != old.path):
         rows.delete(_key(PLACE, old.path))

@@ -84,8 +84,8 @@ class Twin:
                     for seen in element.seen:
                         places.pop((element.id, Dot(Origin(seen[0]), seen[1]).pack()), None)
         least: dict[bytes, bytes] = {}
-        for id, dot in sorted(places):
-            least.setdefault(id, dot)
+        for id, dot in sorted(sorted(places), key=lambda each: places[each][0], reverse=True):
+            least.setdefault(id, dot)  # The add that was moved last, or else the one with the least dot.
         self.shown = sorted((places[id, dot][1] + lists.HERE, id, places[id, dot][2]) for id, dot in least.items())
 
 
@@ -131,7 +131,7 @@ def a_move_takes_what_it_has_not_seen(rows: Rows, stamp: Stamp, change: Change) 
 def the_move_that_comes_last_counts(rows: Rows, stamp: Stamp, change: Change) -> None:
     if isinstance(change, Move):
         before = lists._adds(rows, change.element.id)
-        seen = lists._packed(change.element)
+        seen = {Dot(Origin(origin), sequence).pack() for origin, sequence in change.element.seen}
         after = [add._replace(path=change.at.path(stamp)) if add.dot in seen else add for add in before]
         lists._store(rows, change.element.id, before, after)
     else:
@@ -269,3 +269,24 @@ def test_an_unknown_element_has_no_place() -> None:
     assert lists.end(rows) is None
     apply(rows, Stamp(Dot(A, 1), 1, 1, VersionVector()), Move(Named(b"x", ((B, 1),)), Place()))
     assert rows.rows == {}
+
+
+def test_a_move_stays_when_the_request_arrives_from_another_node() -> None:
+    late, here = Replica(A, apply), Replica(B, apply)
+    again = late.issue([Issuer(late).insert(0, 1, "request")], wall_ms=1)
+    here.issue([Issuer(here).insert(0, 1, "request")], wall_ms=2)
+    here.issue([Issuer(here).insert(1, 1)], wall_ms=3)
+    moved, other = lists.elements(here.rows)
+    here.issue([Issuer(here).move(moved.id, 2)], wall_ms=4)
+    here.receive([again])
+    assert [element.id for element in lists.elements(here.rows)] == [other.id, moved.id]
+
+
+@pytest.mark.parametrize("seen", [(b"", -1), (b"x" * 40, 1 << 63)])
+def test_dots_that_nobody_issued_name_nothing(seen: tuple[bytes, int]) -> None:
+    rows = DictRows()
+    apply(rows, Stamp(Dot(A, 1), 1, 1, VersionVector()), Insert(Place(), (b"a",)))
+    (element,) = lists.elements(rows)
+    for change in (Remove((Named(element.id, (seen,)),)), Move(Named(element.id, (seen,)), Place())):
+        apply(rows, Stamp(Dot(B, 1), 1, 1, VersionVector()), change)
+    assert list(lists.elements(rows)) == [element]
