@@ -2567,7 +2567,7 @@ export interface components {
             before_id?: string;
             /** @description Its id. */
             element: string;
-            /** @description That it has afterwards; below 0 it counts from the end. */
+            /** @description That it has afterwards; below 0 it counts from the end: -1 is the last. */
             index?: number | null;
         };
         /**
@@ -2584,7 +2584,7 @@ export interface components {
             before_id?: string;
             /** @description Its id. */
             element: string;
-            /** @description That it has afterwards; below 0 it counts from the end. */
+            /** @description That it has afterwards; below 0 it counts from the end: -1 is the last. */
             index?: number | null;
             /** @description A list's name. */
             list: string;

@@ -88,7 +88,7 @@ class SharedList(Deletable):
         key: str | None = None,
         durability: Durability | None = None,
     ) -> bool:
-        """Move an element: to an index, which it has afterwards, or before or after another element; otherwise to the end.
+        """Move an element: to an index, which it has afterwards (-1: the last), before or after another, or else to the end.
 
         False if the node does not show it. If two nodes move it at once, it is at one of the two places, everywhere the same.
         If one moves it and one removes it, it is removed.

@@ -110,7 +110,8 @@ class Lists:
         if request.index is None:
             gap = _anchored(rows, request, own)
         else:
-            index, at = _from_start(request.index, lists.size(rows) - 1), lists.index_of(rows, own)
+            size, at = lists.size(rows), lists.index_of(rows, own)
+            index = min(_from_start(request.index, size), size - 1)
             gap = _gap_at(rows, index + (index > at))  # Among the elements that are there while it still is.
         if own not in gap:
             place = lists.between(*gap, context.stamp)

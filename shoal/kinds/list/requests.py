@@ -115,7 +115,7 @@ class MoveElement(ObjectWrite["ElementMoved"], array_like=True, frozen=True, tag
 
     list: str
     element: str  # Its id.
-    index: int | None = None  # That it has afterwards; below 0 it counts from the end.
+    index: int | None = None  # That it has afterwards; below 0 it counts from the end: -1 is the last.
     before_id: str = ""  # The id of another element.
     after_id: str = ""  # The id of another element.
 

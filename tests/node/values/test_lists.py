@@ -49,9 +49,10 @@ async def test_any_sequence_of_changes_gives_what_a_python_list_gives(bench: Ben
                 twin[index:index] = zip(ids, (number, -number), strict=True)
             case 2:
                 element = twin.pop(choose.randrange(len(twin)))
-                index = choose.randrange(-len(twin), len(twin) + 1)
+                index = choose.randrange(-len(twin) - 2, len(twin) + 2)
                 assert await mine.move(element[0], index=index)
-                twin.insert(index, element)
+                twin.insert(index if index >= 0 else max(0, len(twin) + 1 + index), element)
+                assert -len(twin) > index or index >= len(twin) or twin[index] == element
             case _:
                 id, value = twin.pop(choose.randrange(len(twin)))
                 assert await mine.remove(id) == [value]
