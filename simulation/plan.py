@@ -336,6 +336,7 @@ ActKind = Literal[
     "move-in-list",
     "remove-from-list",
     "read-list",
+    "delete-list",
 ]
 
 

@@ -75,11 +75,19 @@ def a_spend_is_told_before_the_fsync(patch: pytest.MonkeyPatch) -> None:
 
 
 def members_outlive_their_set(patch: pytest.MonkeyPatch) -> None:
+    _outlive(Kind.SET, patch)
+
+
+def elements_outlive_their_list(patch: pytest.MonkeyPatch) -> None:
+    _outlive(Kind.LIST, patch)
+
+
+def _outlive(kind: Kind, patch: pytest.MonkeyPatch) -> None:
     sound = Generations.current
 
     def current(self: Generations, transaction: Transaction, target: Target) -> Generation:
         found = sound(self, transaction, target)
-        return Generation(found.number, rows_of(transaction, target, 0)) if target.kind is Kind.SET else found
+        return Generation(found.number, rows_of(transaction, target, 0)) if target.kind is kind else found
 
     patch.setattr(Generations, "current", current)
     patch.setattr(Collector, "enter", lambda self, *given: None)  # Nor are they swept.
@@ -133,7 +141,24 @@ def the_values_of_an_insert_are_turned_round(patch: pytest.MonkeyPatch) -> None:
     patch_applier(patch, lists.Insert, apply)
 
 
+def an_insert_that_is_repeated_adds_again(patch: pytest.MonkeyPatch) -> None:
+    sound = lists.id_of
+    patch.setattr(lists, "id_of", lambda stamp, request, nth: sound(stamp, None, nth))
+
+
+def the_move_that_comes_last_counts(patch: pytest.MonkeyPatch) -> None:
+    def apply(rows: Rows, stamp: Stamp, change: lists.Move) -> None:
+        before, path = lists._adds(rows, change.element.id), change.at.path(stamp)
+        moved = [add._replace(path=path) if add.is_among(change.element.seen) else add for add in before]
+        lists._store(rows, change.element.id, before, moved)
+
+    patch_applier(patch, lists.Move, apply)
+
+
 MUTANTS = (
+    Mutant(elements_outlive_their_list, "a deletion of a list leaves its elements", ("15",)),
+    Mutant(an_insert_that_is_repeated_adds_again, "an insert that two nodes carry out adds its values twice", ("6",)),
+    Mutant(the_move_that_comes_last_counts, "of two moves of an element each node keeps the one that came last", ("4",)),
     Mutant(a_moved_element_stays_where_it_was, "a moved element is shown where it was too", ("6",)),
     Mutant(an_insert_keeps_its_first_value, "an insert keeps the first of its values", ("3",)),
     Mutant(the_values_of_an_insert_are_turned_round, "an insert puts its last value first", ("4",)),
