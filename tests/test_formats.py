@@ -15,6 +15,7 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.config import Config
+from shoal.kinds import Kind
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
 from shoal.node.verification.verify import verify
@@ -59,6 +60,11 @@ def directory(path: Path, recording: Recording) -> Path:
 
 def test_the_present_format_is_recorded() -> None:
     assert FORMAT_NUMBER in FORMATS, "record it: python -m tests.fixtures"
+
+
+def test_the_recording_has_rows_of_nearly_every_kind() -> None:
+    recorded = {key[3] for key, _ in RECORDINGS[FORMAT_NUMBER].rows if key[:1] == keys.OBJECT}
+    assert set(Kind) - recorded <= {Kind.ITEMS, Kind.SCHEMA}, "record it anew, with other seeds: python -m tests.fixtures"
 
 
 @pytest.mark.answers("versions-work-together")
