@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -108,13 +109,15 @@ def a_full_disk_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
 def an_operation_in_two_writes(patch: pytest.MonkeyPatch) -> None:
     sound = GroupCommit.write
 
-    def write(self: GroupCommit, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+    def write(
+        self: GroupCommit, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /, *begun: Any
+    ) -> int:
         objects = {key: value for key, value in rows.items() if key[:1] == keys.OBJECT}
         rest = {key: value for key, value in rows.items() if key not in objects}
         if objects and rest:
             sound(self, rest)
             return sound(self, objects, ranges)
-        return sound(self, rows, ranges)
+        return sound(self, rows, ranges, *begun)
 
     patch.setattr(GroupCommit, "write", write)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -37,10 +38,12 @@ def an_owner_that_lacks_it_does_not_hold_the_log_up(patch: pytest.MonkeyPatch) -
 def the_base_is_moved_in_a_write_of_its_own(patch: pytest.MonkeyPatch) -> None:
     sound = GroupCommit.write
 
-    def write(self: GroupCommit, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+    def write(
+        self: GroupCommit, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /, *begun: Any
+    ) -> int:
         bases = {key: value for key, value in rows.items() if key.startswith(keys.BASE)}
         if not bases:
-            return sound(self, rows, ranges)
+            return sound(self, rows, ranges, *begun)
         sound(self, {key: value for key, value in rows.items() if key not in bases}, ranges)
         return sound(self, bases)
 

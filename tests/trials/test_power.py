@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -124,11 +125,11 @@ def test_a_hole_in_the_log_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     write = GroupCommit.write
     writes = 0
 
-    def without_log(commit: GroupCommit, rows: Mapping[bytes, bytes | None], *ranges: Sequence[tuple[bytes, bytes]]) -> int:
+    def without_log(commit: GroupCommit, rows: Mapping[bytes, bytes | None], *others: Any) -> int:
         nonlocal writes
         writes += 1
         kept = {key: value for key, value in rows.items() if writes % 50 or not key.startswith(b"L")}
-        return write(commit, kept, *ranges)
+        return write(commit, kept, *others)
 
     monkeypatch.setattr(GroupCommit, "write", without_log)
     monkeypatch.setattr("shoal.node.incarnation._check_tail", lambda storage, origin: None)
@@ -140,11 +141,11 @@ def test_state_that_the_log_does_not_make_is_found(monkeypatch: pytest.MonkeyPat
     write = GroupCommit.write
     writes = 0
 
-    def without_heads(commit: GroupCommit, rows: Mapping[bytes, bytes | None], *ranges: Sequence[tuple[bytes, bytes]]) -> int:
+    def without_heads(commit: GroupCommit, rows: Mapping[bytes, bytes | None], *others: Any) -> int:
         nonlocal writes
         writes += 1
         kept = {key: value for key, value in rows.items() if writes % 50 or not key.startswith(b"O")}
-        return write(commit, kept, *ranges)
+        return write(commit, kept, *others)
 
     monkeypatch.setattr(GroupCommit, "write", without_heads)
     assert violated() == "4"
