@@ -199,6 +199,21 @@ def test_branches_are_lanes(node: Node, show: Show) -> None:
     assert len(set(page.locator(".lanes circle").evaluate_all("dots => dots.map((dot) => dot.getAttribute('cx'))"))) == 2
 
 
+def test_all_branches_that_end_at_a_checkpoint_are_told(node: Node, show: Show) -> None:
+    async def fork(space: Any) -> None:
+        thread = space.thread("forks-1")
+        saved = await thread.save({"n": 1})
+        for number in range(5):
+            await thread.branch(f"try-{number}", at=saved.id)
+
+    read(node, fork)
+    page = show(node, "#/crew/threads/forks-1")
+    row = page.locator(".axis li.checkpoint")
+    row.locator(".tag").first.wait_for()
+    assert row.locator(".tag").all_inner_texts() == ["main", "try-0"]
+    assert "and 4 more branches" in row.inner_text()
+
+
 def test_a_fork_takes_an_edit_along(node: Node, show: Show) -> None:
     waiting(node, "forked-1")
     page = show(node, "#/crew/threads/forked-1")
@@ -390,7 +405,16 @@ def test_one_signs_in_and_may_do_what_the_token_allows(tmp_path: Path, show: Sho
 
 # ── for everybody ─────────────────────────────────────────────────────────────
 
-PLACES = ("#/*/now", "#/crew/threads", "#/crew/threads/ticket-7", "#/crew/threads/planner", "#/none/now", "#/crew/nowhere")
+PLACES = (
+    "#/*/now",
+    "#/crew/now/ticket-7",
+    "#/crew/threads",
+    "#/crew/threads?text=refund",
+    "#/crew/threads/ticket-7",
+    "#/crew/threads/planner",
+    "#/none/now",
+    "#/crew/nowhere",
+)
 
 
 @pytest.mark.parametrize("dark", [False, True])

@@ -24,6 +24,13 @@ const checkpointOf = (space, name, id) => live(`checkpoint ${space}\n${name}\n${
   return { found, before: parent?.state, labels }
 }, { space, kinds: ['thread', 'label'] })
 
+/** What the newest checkpoint changed, for those who decide on it. @param {{ space: string, name: string, id: string }} props */
+export function LastChange ({ space, name, id }) {
+  const of = checkpointOf(space, name, id).value
+  if (of.value?.before === undefined) return null
+  return html`<details class="last" open><summary>What it did last</summary><div tabindex="0" role="region" aria-label="What it did last"><${Diff} before=${of.value.before} after=${of.value.found.state} /></div></details>`
+}
+
 /** @param {{ space: string, name: string, id: string, query: Record<string, string> }} props */
 export function Moment ({ space, name, id, query }) {
   return html`<${Shown} of=${checkpointOf(space, name, id).value}>${(/** @type {any} */ value) => html`<${State} space=${space} name=${name} ...${value} query=${query} />`}</${Shown}>`

@@ -21,17 +21,17 @@ export function View ({ space, path, query }) {
   const isReady = waits.value && stuck.value && all.value
   const list = html`<${Sentence}>${isReady ? html`<${Sum} space=${space} waits=${waits.value} stuck=${stuck.value} all=${all.value} />` : ' '}</${Sentence}>
     <${Shown} of=${all}>${(/** @type {any} */ value) => value.threads.length === 0 && html`<${Empty} why="Threads appear here as soon as an agent saves its first checkpoint. To see nine of them at work:" command="shoal demo --url ${location.origin}" />`}</${Shown}>
-    ${stuck.value?.threads.length > 0 && html`<section class="asks"><h2>Stuck</h2>${stuck.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} />`)}</section>`}
-    ${waits.value?.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} />`)}</section>`}
+    ${stuck.value?.threads.length > 0 && html`<section class="asks"><h2>Stuck</h2>${stuck.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
+    ${waits.value?.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     ${all.value?.threads.length > 0 && html`<h2>Recent</h2><${Table} label="Recent threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen.length > 0 || innerWidth < 720 })}
       rows=${all.value.threads.slice().sort((/** @type {any} */ a, /** @type {any} */ b) => (b.checkpoint_ms || b.since_ms) - (a.checkpoint_ms || a.since_ms))} rowKey=${keyOf} href=${to}
       chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}<${SpacesLeft} more=${all.value?.isCut} />`
   return html`<${Panes} list=${list} chosen=${chosen.length === 2 && html`<${ThreadPane} key=${chosen.join('\n')} space=${chosen[0]} name=${chosen[1]} query=${query} />`} />`
 }
 
-/** A thread that asks for something, with what can be decided. @param {{ row: any, href: string, scope: string }} props */
-function Ask ({ row, href, scope }) {
-  return html`<article class="ask"><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet"><bdi>${row.space}</bdi> / </span>`}<bdi>${row.name}</bdi></strong></a>
+/** A thread that asks for something, with what can be decided. @param {{ row: any, href: string, scope: string, isChosen: boolean }} props */
+function Ask ({ row, href, scope, isChosen }) {
+  return html`<article class=${isChosen ? 'ask chosen' : 'ask'} aria-current=${isChosen ? 'true' : undefined}><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet"><bdi>${row.space}</bdi> / </span>`}<bdi>${row.name}</bdi></strong></a>
     <span class="quiet"><${Time} ms=${row.since_ms || row.steps[0]?.begun_ms || row.checkpoint_ms} /></span>${row.driver && html`<span class="quiet">driven by <bdi>${row.driver}</bdi></span>`}</div>
     <p class="says"><bdi>${row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by <bdi>${row.by}</bdi></span>`}</p>
     ${row.state === 'waits' ? html`<${Decide} space=${row.space} name=${row.name} isPaused=${row.status === 'paused'} />` : html`<${Unstick} row=${row} />`}</article>`

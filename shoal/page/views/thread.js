@@ -7,8 +7,8 @@ import { Confirm, Empty, Mark, Outcome, Panes, Shown, useKept } from '../kit/sta
 import { size, Time } from '../kit/time.js'
 import { Decide } from './now.js'
 import { EditState } from './editing.js'
-import { Compared, EventPane, Moment, StepPane } from './moment.js'
-import { axis, first, TimeLine } from './timeline.js'
+import { Compared, EventPane, LastChange, Moment, StepPane } from './moment.js'
+import { axis, first, OLD_STEP_MS, TimeLine } from './timeline.js'
 
 /** A handle of a thread. @param {string} space @param {string} name */
 export const threadOf = (space, name) => client().space(space).thread(name)
@@ -36,16 +36,17 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   const line = useKept(axisOf(space, name, pages).value, `${space}\n${name}`)
   const open = is.value?.open ?? []
   const status = is.value?.status
-  const kind = open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => Date.now() - step.begun_ms > 600_000) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
+  const kind = open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => Date.now() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
   return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status ? SAYS[status.status] : ''}</span></h2>
     <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} /> ago</span>`}</p>`}
       <${Driver} lease=${is.value.lease} />`}</${Shown}>
-    ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind="stuck" /><span>Step <bdi>${of.name}</bdi> is open since <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
+    ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind=${Date.now() - of.begun_ms > OLD_STEP_MS ? 'stuck' : 'well'} /><span>Step <bdi>${of.name}</bdi> is open for <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
     ${status && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
       ${status.status === 'running' ? html`<${Confirm} what=${`pause ${space}/${name}`} label="Pause" says="The agent stops before its next step, and a crew's agent gives its lease back." undo="Approving lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).pause(how)} done="Paused." />`
         : html`<${Confirm} what=${`approve ${space}/${name}`} label="Let it go on" says="Its status becomes running." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="It may go on." />`}
       ${isEditing ? html`<${EditState} space=${space} name=${name} onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit</button>`}
       <${Prune} space=${space} name=${name} /></div>`)}</div>
+    ${status?.status === 'waiting' && part === undefined && line.value?.heads.main && html`<${LastChange} space=${space} name=${name} id=${line.value.heads.main[0]} />`}
     <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="This thread has no checkpoint, step or event." />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
 }
 

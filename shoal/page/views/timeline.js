@@ -14,6 +14,7 @@ const LANES_MAX = 16
 const BRANCHES_SHOWN = 24
 const LABELS_MAX = 500
 const LABELS_SHOWN = 12
+const ENDS_SHOWN = 2
 const COMPARED_MAX = 12
 const GAP_MS = 10 * 60_000
 const ROW = 32
@@ -123,7 +124,9 @@ export function TimeLine ({ of, space, name, part, id, channel, onMore }) {
   const lanes = new Map(shown.map((branch, lane) => [branch, Math.min(lane, LANES_MAX - 1)]))
   const width = 16 + Math.min(shown.length, LANES_MAX) * LANE
   const heads = new Set(Object.values(of.heads).flat())
-  const ends = new Map(Object.entries(of.heads).map(([branch, [first]]) => [first, branch]))
+  /** @type {Map<string, string[]>} */
+  const ends = new Map()
+  for (const branch of of.branches) ends.set(of.heads[branch][0], [...ends.get(of.heads[branch][0]) ?? [], branch])
   const labels = [...of.labels].flatMap(([checkpoint, names]) => names.map((label) => ({ checkpoint, label })))
   return html`<div class="axis"><div class="branches">${shown.slice(0, BRANCHES_SHOWN).map((branch, lane) => html`<span class="branch"><i style=${{ background: colour(lane) }}></i><bdi>${branch}</bdi></span>`)}${shown.length > BRANCHES_SHOWN && html`<span class="quiet">${shown.length - BRANCHES_SHOWN} more branches</span>`}
       ${labels.slice(0, LABELS_SHOWN).map(({ checkpoint, label }) => html`<a class="tag" title="The checkpoint with this label" href=${address(space, 'threads', [name, 'at', checkpoint])}><bdi>${label}</bdi></a>`)}${labels.length > LABELS_SHOWN && html`<span class="quiet">${labels.length - LABELS_SHOWN} more labels</span>`}
@@ -131,29 +134,30 @@ export function TimeLine ({ of, space, name, part, id, channel, onMore }) {
       ${channels.length > 1 && html`<label class="also quiet">Changes of <select class="quiet-field" value=${channel ?? ''} onChange=${(/** @type {any} */ event) => refine({ channel: event.target.value })}><option value="">everything</option>${channels.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`}</div>
     ${rows.length === 0 && html`<p class="quiet">No checkpoint that is shown changed ${channel}.</p>`}
     <div class="rows"><${Lanes} rows=${rows} lanes=${lanes} width=${width} heads=${heads} chosen=${part === 'at' ? id : undefined} />
-    <ol style=${{ paddingLeft: `${width}px` }}>${rows.map((row) => html`<${Row} key=${`${row.kind} ${row.id}`} row=${row} space=${space} name=${name} axis=${of} isChosen=${row.id === id && PARTS[row.kind] === part} compared=${part === 'at' ? id : undefined} channel=${channel} branch=${ends.get(row.id)} lane=${lanes.get(row.of?.branch) ?? 0} />`)}</ol></div>
+    <ol style=${{ paddingLeft: `${width}px` }}>${rows.map((row) => html`<${Row} key=${`${row.kind} ${row.id}`} row=${row} space=${space} name=${name} axis=${of} isChosen=${row.id === id && PARTS[row.kind] === part} compared=${part === 'at' ? id : undefined} channel=${channel} branches=${ends.get(row.id) ?? []} lane=${lanes.get(row.of?.branch) ?? 0} />`)}</ol></div>
     ${of.more && html`<button onClick=${onMore}>Older</button>`}</div>`
 }
 
 const PARTS = /** @type {Record<string, string>} */ ({ checkpoint: 'at', step: 'step', event: 'event' })
 
-/** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, channel?: string, branch?: string, lane: number }} props */
-function Row ({ row, space, name, axis, isChosen, compared, channel, branch, lane }) {
+/** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, channel?: string, branches: string[], lane: number }} props */
+function Row ({ row, space, name, axis, isChosen, compared, channel, branches, lane }) {
   if (row.kind === 'gap') return html`<li class="gap"><span>${span(row.ms)} without anything</span></li>`
   const href = address(space, 'threads', [name, PARTS[row.kind], row.id], { channel })
   return html`<li class=${`${row.kind}${isChosen ? ' chosen' : ''}`} onClick=${(/** @type {any} */ event) => { if (!event.target.closest('a, button')) go(href) }}>
     <a href=${href} aria-current=${isChosen ? 'true' : undefined}><time datetime=${new Date(row.ms).toISOString()} title=${exact(row.ms)}>${new Date(row.ms).toLocaleTimeString([], { hourCycle: 'h23' })}</time>
-    ${row.kind === 'checkpoint' ? html`<${CheckpointText} of=${row.of} axis=${axis} branch=${branch} lane=${lane} />` : row.kind === 'step' ? html`<${StepText} of=${row.of} />` : html`<${EventText} of=${row.of} />`}</a>
+    ${row.kind === 'checkpoint' ? html`<${CheckpointText} of=${row.of} axis=${axis} branches=${branches} lane=${lane} />` : row.kind === 'step' ? html`<${StepText} of=${row.of} />` : html`<${EventText} of=${row.of} />`}</a>
     ${row.kind === 'checkpoint' && compared && compared !== row.id && html`<a class="compare" href=${address(space, 'threads', [name, 'diff', row.id, compared])} title="Compare with the chosen one">compare</a>`}</li>`
 }
 
-/** @param {{ of: any, axis: Axis, branch?: string, lane: number }} props */
-function CheckpointText ({ of, axis, branch, lane }) {
+/** @param {{ of: any, axis: Axis, branches: string[], lane: number }} props `branches`: those that end here. */
+function CheckpointText ({ of, axis, branches, lane }) {
   const changed = of.changed.map((/** @type {string} */ name) => of.added.includes(name) ? `+${name}` : name)
-  return html`<span class="says">${branch && html`<span class="tag" style=${{ borderColor: colour(lane), color: colour(lane) }}><bdi>${branch}</bdi></span> `}${(axis.labels.get(of.id) ?? []).map((label) => html`<span class="tag"><bdi>${label}</bdi></span> `)}${of.parents.length > 1 ? 'merged ' : ''}${changed.length === 0 ? 'nothing changed' : html`<bdi>${brief(changed.join(', '))}</bdi>`}
+  return html`<span class="says">${branches.slice(0, ENDS_SHOWN).map((branch) => html`<span class="tag" style=${{ borderColor: colour(lane) }}><bdi>${branch}</bdi></span> `)}${branches.length > ENDS_SHOWN && html`<span class="quiet">and ${branches.length - ENDS_SHOWN} more branches </span>`}${(axis.labels.get(of.id) ?? []).map((label) => html`<span class="tag"><bdi>${label}</bdi></span> `)}${of.parents.length > 1 ? 'merged ' : ''}${changed.length === 0 ? 'nothing changed' : html`<bdi>${brief(changed.join(', '))}</bdi>`}
     ${of.by && html` <span class="quiet">by <bdi>${of.by}</bdi></span>`}</span>`
 }
 
+export const OLD_STEP_MS = 600_000
 const TONE = /** @type {Record<string, string>} */ ({ open: 'stuck', failed: 'stuck', done: 'well', ready: 'waits', abandoned: 'unknown' })
 
 /** @param {{ of: any }} props */
@@ -161,7 +165,7 @@ function StepText ({ of }) {
   const ms = (of.ended_ms || now.value) - of.wall_ms
   // Each tenfold time is one more fifth of the bar.
   const width = Math.max(6, Math.min(90, Math.log10(Math.max(1, ms)) * 15))
-  return html`<i class=${`bar ${TONE[of.state] ?? 'unknown'}`} style=${{ width: `${width}px` }}></i><span class="says"><bdi>${of.text}</bdi> ${of.state === 'open' ? html`<b>open</b> ` : of.state === 'done' ? '' : of.state}<${Duration} ms=${ms} />
+  return html`<i class=${`bar ${of.state === 'open' && ms < OLD_STEP_MS ? 'running' : TONE[of.state] ?? 'unknown'}`} style=${{ width: `${width}px` }}></i><span class="says"><bdi>${of.text}</bdi> ${of.state === 'open' ? html`<b>open</b> for ` : of.state === 'done' ? '' : of.state}<${Duration} ms=${ms} />
     ${of.state === 'done' && html` <span class="quiet">→ <bdi>${brief(of.data)}</bdi></span>`}</span>`
 }
 
