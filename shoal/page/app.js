@@ -6,7 +6,7 @@ import { html, render, useEffect, useRef, useState } from './vendor/preact.js'
 import { about, access, begin, client, isReader, live, named, serving, signedOut, signInThere, signOut, silent, wanted } from './data.js'
 import { address, EVERY_SPACE, go, place, refine, up } from './router.js'
 import { layers, shown, useKeys } from './keys.js'
-import { Loading, Refusal } from './kit/states.js'
+import { Guard, Loading, Refusal } from './kit/states.js'
 import { Time } from './kit/time.js'
 import { View as SignIn } from './views/signin.js'
 
@@ -121,7 +121,7 @@ function Viewed () {
   if (!known) return html`<div class="pane"><h1 class="sentence">There is no view ${view}.</h1><p><a href=${address(space, 'now')}>Show what happens now</a></p></div>`
   if (found === undefined) return html`<div class="pane"><${Loading} rows=${8} /></div>`
   if (found.error) return html`<div class="pane"><${Refusal} error=${found.error} /></div>`
-  return html`<${ViewKeys} key=${view} keys=${found.keys ?? []} /><${found.View} key=${view} space=${space} path=${path} query=${query} />`
+  return html`<${ViewKeys} key=${view} keys=${found.keys ?? []} /><${Guard} key=${`guard ${view}`}><${found.View} key=${view} space=${space} path=${path} query=${query} /></${Guard}>`
 }
 
 /** @param {{ keys: import('./keys.js').Key[] }} props */

@@ -93,6 +93,13 @@ export async function begin () {
 }
 setInterval(() => { if (!document.hidden && !signedOut.peek()) begin() }, ABOUT_MS)
 
+/** An error in words for people: also if an answer was of another form than is known, or none came in time. @param {unknown} error @returns {Error} */
+export function told (error) {
+  if (error instanceof TypeError || error instanceof RangeError) return new Error(`The node's answer is not of the form that this page knows. Nothing was written. The node is of another version, or something on the way changed the answer: load the page again. (${error.message})`)
+  if (error instanceof DOMException && error.name === 'TimeoutError') return new Error('The node did not answer in time. Nothing was written. The page asks again by itself.')
+  return error instanceof Error ? error : new Error(String(error))
+}
+
 /** @param {unknown} error */
 function noted (error) {
   if (error instanceof ShoalError && error.status === 0 && silent.peek() === 0) silent.value = Date.now()
@@ -216,7 +223,7 @@ class Resource {
     } catch (error) {
       noted(error)
       next = RETRY_MS
-      const failure = error instanceof Error ? error : new Error(String(error))
+      const failure = told(error)
       const state = before.value === undefined || (error instanceof ShoalError && error.status >= 400 && error.status < 500) ? 'refused' : 'stale'
       this.signal.value = { ...before, state, error: failure, since: before.state === 'ready' ? Date.now() : before.since }
       if (state === 'refused' && error instanceof ShoalError && error.status !== 0) next = this.every

@@ -133,3 +133,62 @@ def _wrong(page: Any) -> list[str]:
         "much": lambda: page.evaluate("document.body.textContent.length") > 200_000,
     }
     return found + [name for name, holds in checks.items() if holds()]
+
+
+ANSWERS = (
+    "{}",
+    "null",
+    "[]",
+    '{"threads": [{}], "names": ["a", 5], "entries": [{}], "members": [{}], "siblings": [{}]}',
+    "<html>",
+)
+STRANGE = (
+    at("now"),
+    at("threads"),
+    at("threads", NAME),
+    at("shared"),
+    at("shared", "register", "a"),
+    at("shared", "budget", "a"),
+    at("work"),
+    at("cluster"),
+    at("audit"),
+)
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_strange_answers_are_told_and_outlived(hostile: Node, show: Show, answer: str) -> None:
+    page = show(hostile, at("now"))
+    page.route("**/v1/**", lambda route: route.fulfill(body=answer, content_type="application/json"))
+    for view in STRANGE:
+        page.goto(f"{hostile.url}/{view}")
+        page.locator(".panes").first.wait_for(state="attached")
+        page.wait_for_timeout(250)
+        assert page.locator("main").count() == page.locator(".panes").count() == 1
+    page.unroute_all()
+    page.goto(f"{hostile.url}/{at('now')}")
+    page.locator("h1.sentence", has_text="waits for a person").wait_for()
+
+
+def test_a_cut_network_is_told_and_ends(hostile: Node, show: Show) -> None:
+    page = show(hostile, at("now"))
+    page.context.set_offline(True)
+    page.locator(".banner", has_text="No node answers").wait_for(timeout=60_000)
+    assert page.locator("article.ask").first.is_visible()  # What was there stays, and is said to be old.
+    page.context.set_offline(False)
+    page.locator(".banner").wait_for(state="detached", timeout=60_000)
+
+
+def test_a_slow_network_loses_nothing_typed(hostile: Node, show: Show) -> None:
+    page = show(hostile, f"#/{SPACE}/audit")
+    page.locator(".tbody [role=row]").first.wait_for()
+
+    def late(route: Any) -> None:
+        page.wait_for_timeout(700)
+        route.continue_()
+
+    page.route("**/audit**", late)
+    field = page.get_by_label("Find a word")
+    field.press_sequentially("saved", delay=120)
+    page.wait_for_timeout(1500)
+    assert field.input_value() == "saved"
+    assert field.evaluate("field => field === document.activeElement")

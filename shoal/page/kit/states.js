@@ -1,14 +1,32 @@
 /** Honest states: the two panes, the sentence on top, marks, and what is said when something is empty, loading, old, refused or asked. */
 
 import { Fragment, html, useEffect, useRef, useState } from '../vendor/preact.js'
-import { act, acted, forget, SPACES_MAX } from '../data.js'
+import { act, acted, forget, SPACES_MAX, told } from '../data.js'
 import { place, refine, up } from '../router.js'
 import { Time } from './time.js'
 
 /** The list, and beside it the chosen thing; on a narrow screen one of them. @param {{ list: any, chosen?: any }} props */
 export function Panes ({ list, chosen }) {
-  return html`<div class=${'panes' + (chosen ? ' has-chosen' : '')}><section class="pane list" aria-label="List">${list}</section>
-    ${chosen && html`<section class="pane chosen" aria-label="Chosen" key=${place.value.path.join('/')}><button class="back link" onClick=${up}>← list</button>${chosen}</section>`}</div>`
+  return html`<div class=${'panes' + (chosen ? ' has-chosen' : '')}><section class="pane list" aria-label="List"><${Guard}>${list}</${Guard}></section>
+    ${chosen && html`<section class="pane chosen" aria-label="Chosen" key=${place.value.path.join('/')}><button class="back link" onClick=${up}>← list</button><${Guard}>${chosen}</${Guard}></section>`}</div>`
+}
+
+const AGAIN_MS = 3_000
+
+/**
+ * What cannot be shown says so in its own place, and is tried again now and then: a node of another version, or a proxy, may answer in a form that no view knows.
+ * @this {any} The component, whose way to catch errors of those within this is.
+ * @param {{ children: any }} props
+ */
+export function Guard ({ children }) {
+  const [error, setError] = useState(/** @type {Error | undefined} */ (undefined))
+  this.componentDidCatch = setError
+  useEffect(() => {
+    if (error === undefined) return
+    const timer = setTimeout(() => setError(undefined), AGAIN_MS)
+    return () => clearTimeout(timer)
+  }, [error])
+  return error === undefined ? children : html`<${Refusal} error=${told(error)} again=${() => setError(undefined)} />`
 }
 
 /** The answer, on top of each view. @param {{ children: any }} props */

@@ -129,5 +129,5 @@ function Branches ({ space, run, query }) {
   const ids = new Set((query.of ?? '').split(','))
   const more = Object.keys(found.value.value ?? {}).filter((branch) => !ids.has(idOf(run.space, run.thread, branch, space)))
   if (more.length === 0) return null
-  return html`<p>Other branches of <bdi>${run.thread}</bdi>: ${more.slice(0, 20).map((branch) => html`<button type="button" onClick=${() => go(address(space, 'compare', [], { ...query, of: [...ids, idOf(run.space, run.thread, branch, space)].join(',') }))}><bdi>${branch}</bdi></button> `)}</p>`
+  return html`<p>Other branches of <bdi>${run.thread}</bdi>: ${more.slice(0, 20).map((branch) => html`<button type="button" onClick=${() => go(address(space, 'compare', [], { ...query, of: [...ids, idOf(run.space, run.thread, branch, space)].join(',') }))}><bdi>${branch}</bdi></button> `)}${more.length > 20 && html`<span class="quiet">and ${more.length - 20} more</span>`}</p>`
 }
