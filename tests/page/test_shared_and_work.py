@@ -278,6 +278,21 @@ def test_a_dead_letter_is_put_back(filled: Node, show: Show) -> None:
     assert ask(filled, "GET", "threads/jobs/worklists")["worklists"][0]["pending"] == 3
 
 
+def test_a_lease_is_ended_by_an_operator(filled: Node, show: Show) -> None:
+    ask(filled, "POST", "leases/deploy", {"ttl": 60, "holder": "worker-7"})
+    page = show(filled, f"#/{SPACE}/work/lease/deploy")
+    page.get_by_text("worker-7").first.wait_for()
+    page.get_by_role("button", name="End its lease").click()
+    page.get_by_label("Reason").fill("its machine is gone")
+    page.locator(".confirm").get_by_role("button", name="End its lease").click()
+    page.get_by_text("Nobody holds this lease.").wait_for(timeout=70_000)
+
+
+def test_passages_have_their_authors_after_they_left(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/shared/document/plan?root=notes")
+    page.locator(".legend .writer", has_text="ada").wait_for()
+
+
 def test_runs_are_compared_and_exported(filled: Node, show: Show) -> None:
     page = show(filled, f"#/{SPACE}/compare?of=run-0:main,run-1:main,run-2:main")
     page.get_by_text("after 2 checkpoints").first.wait_for()

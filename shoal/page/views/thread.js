@@ -8,6 +8,7 @@ import { size, Time } from '../kit/time.js'
 import { Decide } from './now.js'
 import { EditState } from './editing.js'
 import { Compared, EventPane, LastChange, Moment, StepPane } from './moment.js'
+import { EndLease } from './work/leases.js'
 import { axis, first, OLD_STEP_MS, TimeLine } from './timeline.js'
 
 /** A handle of a thread. @param {string} space @param {string} name */
@@ -37,9 +38,9 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   const open = is.value?.open ?? []
   const status = is.value?.status
   const kind = open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => Date.now() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
-  return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status ? SAYS[status.status] : ''}</span></h2>
+  return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status === undefined ? '' : kind === 'stuck' && status.status === 'running' ? 'is stuck' : SAYS[status.status]}</span></h2>
     <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} /> ago</span>`}</p>`}
-      <${Driver} lease=${is.value.lease} />`}</${Shown}>
+      <${Driver} space=${space} name=${name} lease=${is.value.lease} />`}</${Shown}>
     ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind=${Date.now() - of.begun_ms > OLD_STEP_MS ? 'stuck' : 'well'} /><span>Step <bdi>${of.name}</bdi> is open for <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
     ${status && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
       ${status.status === 'running' ? html`<${Confirm} what=${`pause ${space}/${name}`} label="Pause" says="The agent stops before its next step, and a crew's agent gives its lease back." undo="Approving lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).pause(how)} done="Paused." />`
@@ -50,11 +51,11 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
     <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="This thread has no checkpoint, step or event." />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
 }
 
-/** Who drives it, and until when. @param {{ lease: any }} props */
-function Driver ({ lease }) {
+/** Who drives it, and until when. @param {{ space: string, name: string, lease: any }} props */
+function Driver ({ space, name, lease }) {
   if (!lease?.held) return html`<p class="quiet">Nobody drives it now.</p>`
   const left = lease.until_ms ? Math.max(0, lease.until_ms - Date.now()) : undefined
-  return html`<p class="quiet">Driven by <bdi>${lease.holder || 'a holder without a name'}</bdi>${left === undefined ? '' : `, whose lease ends in ${Math.round(left / 1000)} s unless it is renewed`}${lease.waiting.length > 0 ? `; ${lease.waiting.join(', ')} ${lease.waiting.length === 1 ? 'waits' : 'wait'} for it` : ''}.</p>`
+  return html`<p class="quiet">Driven by <bdi>${lease.holder || 'a holder without a name'}</bdi>${left === undefined ? '' : `, whose lease ends in ${Math.round(left / 1000)} s unless it is renewed`}${lease.waiting.length > 0 ? html`; <bdi>${lease.waiting.join(', ')}</bdi> ${lease.waiting.length === 1 ? 'waits' : 'wait'} for it` : ''}.</p><${EndLease} space=${space} name=${name} lease=${lease} />`
 }
 
 /** Prune, after a dry run that says what would go. @param {{ space: string, name: string }} props */

@@ -176,7 +176,7 @@ function told (event, kind) {
   if (event?.kind === 'rollback') return html`<b>rolled back</b> <bdi>${event.branch}</bdi> to <span class="mono">${String(event.to).slice(0, 8)}</span> <bdi>${event.reason ?? ''}</bdi>${by}`
   if (event?.kind === 'delete-branch') return html`<b>deleted the branch</b> <bdi>${event.branch}</bdi>`
   if (event?.kind === 'step-resolved') return html`<b>step settled</b> <bdi>${event.step ?? event.key ?? ''}</bdi>: ${event.how ?? ''} <bdi>${event.reason ?? ''}</bdi>${by}`
-  if (kind === 'lease-released') return html`<b>lease released</b> <bdi>${event?.holder ?? ''}</bdi> <bdi>${event?.reason ?? ''}</bdi>${by}`
+  if (kind === 'lease-ended') return html`<b>lease ended</b> of <bdi>${event?.holder ?? ''}</bdi>${event?.to && html`, for <bdi>${event.to}</bdi>`} <bdi>${event?.reason ?? ''}</bdi>${by}`
   return html`<span class="quiet"><bdi>${brief(event)}</bdi></span>`
 }
 

@@ -126,8 +126,10 @@ function Text ({ doc, awareness, document, space, name, root }) {
   const [blame, setBlame] = useState(true)
   useEvents(awareness, 'change')
   useEvents(doc, 'update')
+  const told = live(`authors ${space}/${name}`, () => client().space(space).authors(name), { space, kinds: ['document'] }).value.value?.authors ?? []
   const names = () => {
-    const known = new Map()
+    // Those who have left, as the node knows them; then those who are here, who may have another name by now.
+    const known = new Map(told.filter((/** @type {any} */ each) => each.author).map((/** @type {any} */ each) => [each.client, each.author]))
     for (const [id, state] of awareness.getStates()) known.set(id, nameOf(state, id))
     return known
   }

@@ -1,9 +1,9 @@
-/** A lease: who holds it, how long unless it is renewed, and who waits for it. */
+/** A lease: who holds it, how long unless it is renewed, who waits for it, and its end by a person who sees that its holder is gone or wrong. */
 
 import { html, useEffect, useState } from '../../vendor/preact.js'
-import { client, live } from '../../data.js'
+import { client, draft, drop, live } from '../../data.js'
 import { address } from '../../router.js'
-import { Empty, Mark, Shown } from '../../kit/states.js'
+import { Confirm, Empty, Mark, Shown } from '../../kit/states.js'
 import { Duration } from '../../kit/time.js'
 
 const EVERY_MS = 2000
@@ -31,5 +31,20 @@ export function LeaseView ({ space, name }) {
         <dl class="facts"><dt>for</dt><dd>${lease.thread ? html`the thread <a href=${address(space, 'threads', [name])}><bdi>${name}</bdi></a>` : 'a purpose of its name'}</dd>
           <dt>renewed for</dt><dd><${Duration} ms=${lease.ttl * 1000} /></dd><dt>fencing number</dt><dd class="mono">${lease.fence}</dd>
           <dt>waiting</dt><dd>${lease.waiting.length === 0 ? 'nobody' : html`<ol class="plain">${lease.waiting.map((/** @type {string} */ each) => html`<li><bdi>${each}</bdi></li>`)}</ol>`}</dd></dl>
-        <p class="quiet">Only its holder can release it, or hand it to one that waits: a lease is bound to a secret that the holder has. If the holder is gone, the lease ends by itself.</p>`}</${Shown}></article>`
+        ${lease.held && html`<${EndLease} space=${space} name=${name} lease=${lease} />`}
+        <p class="quiet">If its holder is gone, the lease ends by itself once it is not renewed.</p>`}</${Shown}></article>`
+}
+
+/** End a lease that somebody else holds, or hand it over to one that waits. @param {{ space: string, name: string, lease: any }} props */
+export function EndLease ({ space, name, lease }) {
+  const what = `end lease ${space}/${name}`
+  const [to, reason] = [draft(`${what} to`), draft(`${what} reason`)]
+  return html`<${Confirm} what=${what} label="End its lease" danger says=${html`<bdi>${lease.holder || 'Its holder'}</bdi> may not write under it any more. ${lease.waiting.length > 0 ? 'The one that is chosen' : 'The next one that asks'} gets it once the former term is over everywhere.`}
+    undo="The former holder can acquire it again." done="Ended." onDone=${() => { drop(`${what} to`); drop(`${what} reason`) }}
+    run=${async (/** @type {any} */ { by, key }) => {
+      const isEnded = await client().space(space).endLease(name, { fence: lease.fence, thread: lease.thread, to: to.peek(), by, reason: reason.peek(), key })
+      if (!isEnded) throw new Error('Somebody else holds it by now. Nothing was written. Look who, and decide again.')
+    }}>
+    ${lease.waiting.length > 0 && html`<label>Hand it to<select value=${to.value} onChange=${(/** @type {any} */ event) => { to.value = event.target.value }}><option value="">the first that waits</option>${lease.waiting.map((/** @type {string} */ each) => html`<option value=${each}>${each}</option>`)}</select></label>`}
+    <label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label></${Confirm}>`
 }
