@@ -9,19 +9,19 @@ status. docs/ERRORS.md is made from this module.
     ShoalError
     ├── InvalidInput: InvalidName, InvalidValue, InvalidConfig, TooLarge, SpansPartitions, InvalidSchema, SchemaViolation,
     │       Unsupported, WrongProcess, WrongLoop, StoreClosed
-    ├── NotFound: Pruned, JournalTrimmed, HistoryCompacted
+    ├── NotFound: Pruned, JournalTrimmed, HistoryCompacted, MomentMissing
     ├── Conflict: HeadMoved, BranchTaken, MergeConflict, ItemChanged, RegisterChanged, DocumentChanged, KeyReused, KeyExpired,
     │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, LeaseHeld, LeaseLost, Taken, UndoConflict,
     │       RootConflict, GenerationEnded, DeletedMeanwhile, StepFailed, StepAbandoned, StepSettled, ThreadHeld, SchemaTaken,
     │       SchemaMismatch, SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay, CrewConflict,
-    │       EditsRefused, FileIncomplete
+    │       EditsRefused, FileIncomplete, BackupConflict
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
-    │       NoQuorum
+    │       NoQuorum, BackupUnreachable
     │       └── ReadOnly: ClockWrong
     ├── Unauthenticated, Forbidden, Unreachable, PeerRefused, BadOperation, EngineFailed
-    └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull, MasterKeyWrong
+    └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull, MasterKeyWrong, BackupDamaged
 """
 
 from __future__ import annotations
@@ -148,6 +148,12 @@ class HistoryCompacted(NotFound):
 
     code = "history-compacted"
     status = 410
+
+
+class MomentMissing(NotFound):
+    """A backup does not reach back to the moment that was asked for. `detail["earliest_ms"]` is the first that it has whole."""
+
+    code = "moment-missing"
 
 
 class Conflict(ShoalError):
@@ -308,6 +314,12 @@ class EditsRefused(Conflict):
     """
 
     code = "edits-refused"
+
+
+class BackupConflict(Conflict):
+    """The place for a backup holds that of another cluster. `detail["cluster"]` is its identity. Nothing was written there."""
+
+    code = "backup-conflict"
 
 
 class DeletedMeanwhile(Conflict):
@@ -486,6 +498,12 @@ class NoQuorum(Unavailable):
     code = "no-quorum"
 
 
+class BackupUnreachable(Unavailable):
+    """The bucket of a backup cannot be read or written: the network, its address, credentials, rights or space."""
+
+    code = "backup-unreachable"
+
+
 class Disconnected(Retryable):
     """No node could be reached; nothing was sent."""
 
@@ -596,6 +614,12 @@ class StorageFull(StorageError):
     code = "storage-full"
     status = 507
     written: Written = "unknown"
+
+
+class BackupDamaged(StorageError):
+    """A backup holds no manifest, or an object in it is missing, altered or of another place. Nothing was changed."""
+
+    code = "backup-damaged"
 
 
 def _tree(root: type[ShoalError]) -> dict[str, type[ShoalError]]:

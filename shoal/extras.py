@@ -15,6 +15,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "cryptography": ("security", "tokens, TLS, encryption at rest and signed statements"),
     "jwt": ("security", "tokens"),
     "jsonschema_rs": ("schemas", "schemas"),
+    "obstore": ("backup", "backups to a bucket or a directory"),
     "yaml": ("yaml", "documents of YAML (`-o yaml`)"),
 }
 """By the name that is imported: the extra, and which features need it."""

@@ -32,7 +32,7 @@ from shoal.client.reading import (
     ThreadReading,
     WorklistReading,
 )
-from shoal.client.store import Space, Store
+from shoal.client.store import Backup, Space, Store
 from shoal.client.subjects import Subjects
 from shoal.client.watching import Change, Reset
 from shoal.config import Config
@@ -70,6 +70,7 @@ from shoal.kinds.worklist.handle.worklist import Done, Inbox, Message, Sent, Wor
 from shoal.opening import connect, open
 from shoal.protocol.requests import (
     NO_HEAD,
+    BackupView,
     BudgetConflict,
     ClusterView,
     Damage,
@@ -113,6 +114,8 @@ __all__ = [
     "Attempt",
     "AuditEntry",
     "Autosave",
+    "Backup",
+    "BackupView",
     "Batch",
     "BatchBudget",
     "BatchCounter",

@@ -113,6 +113,8 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "status": (requests.Status, requests.Cluster),
     "cluster add": (requests.ReadMembers, requests.ChangeMembers),
     "cluster rebuild": (requests.Rebuild,),
+    "backup init": (requests.DeclareBackup,),
+    "backup status": (requests.ReadBackup,),
     "audit sign": (requests.SignHeads,),
     "audit export": (requests.SignHeads, requests.ReadLog),
     "audit verify": (requests.ReadLog,),

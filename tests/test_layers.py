@@ -46,9 +46,10 @@ ALLOWED: dict[str, set[str]] = {
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
     "tls": {"errors", "config", "records"},
     "access": {"errors", "names", "config", "records", "values", "protocol", "schemas"},
+    "backup": BASE | {"crdt"},
     "audit": BASE | {"crdt", "cluster", "protocol"},
     "transport": BASE | {"cluster", "protocol", "tls"},
-    "node": BASE | {"audit", "crdt", "cluster", "protocol", "storage"},
+    "node": BASE | {"audit", "backup", "crdt", "cluster", "protocol", "storage"},
     "workflows": BASE | {"crdt", "protocol"},
     "client": BASE | {"crdt", "protocol", "workflows"},
     "page": {"records"},
@@ -67,6 +68,7 @@ ALLOWED: dict[str, set[str]] = {
     | {
         "access",
         "audit",
+        "backup",
         "workflows",
         "api",
         "client",
@@ -111,6 +113,7 @@ ROOMS: dict[str, set[str]] = {
     "writes": {"appliers", "collection", "watching"},
     "reads": {"watching"},
     "consensus": set(),
+    "backup": {"consensus", "peers", "snapshots", "verification"},
     "membership": {"consensus"},
     "spaces": set(),
     "snapshots": {"collection"},
@@ -129,7 +132,7 @@ ROOMS: dict[str, set[str]] = {
 
 # What puts the rooms together → the rooms that may import it.
 COMPOSED: dict[str, set[str]] = {
-    "database": {"reads", "peers", "verification", "snapshots", "writes"},
+    "database": {"backup", "reads", "peers", "verification", "snapshots", "writes"},
     "service": set(),
     "node": set(),
 }

@@ -230,6 +230,19 @@ def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
     yield gauge(
         "shoal_register_quorum", "0 if the quorum register has no quorum: leases and the like wait", not status.register
     )
+    if status.backup:
+        yield gauge("shoal_backup_failing", "1 if this node cannot ship to the cluster's backup", bool(status.backup_trouble))
+        yield gauge(
+            "shoal_backup_lag_seconds",
+            "The recovery point: how long ago all that this node held was in the backup",
+            status.backup_lag_ms / 1000,
+        )
+        yield gauge("shoal_backup_bytes", "Bytes of the objects in the backup that count", status.backup_bytes)
+        yield gauge(
+            "shoal_backup_verified_seconds",
+            "When the backup was last restored and found sound, in seconds since 1970; 0: never",
+            status.backup_verified_ms / 1000,
+        )
     yield gauge("shoal_writes_pending", "Writes that are not yet durable", backlog.writes_pending)
     yield gauge("shoal_durable_lag_seconds", "How long the oldest of these writes has waited", backlog.durable_lag_s)
     yield gauge("shoal_garbage_entries", "Deletions and prunes whose rows are not swept yet (1,000 at most)", status.garbage)

@@ -48,14 +48,14 @@ _NODES = "it is about nodes rather than objects, and shows what several of them 
 
 BY_HAND: Mapping[str, tuple[str, ...]] = {
     "it starts a program": ("serve", "ui", "mcp", "demo"),
-    _FILES: ("verify", "completion", "context", "token", "tls", "encryption"),
+    _FILES: ("verify", "completion", "context", "token", "tls", "encryption", "restore"),
     _FOLLOWS: ("watch", "presence", "events", "lease show", "lease run", "worklist claim", "doc watch", "doc edit"),
     _IDS: ("threads", "log", "show", "graph", "export", "branch", "rollback", "why", "audit thread", "resume"),
     _STATES: ("save", "edit", "merge", "undo", "redo", "mutations", "diff"),
     "it streams bytes from or to this machine, or lists what has been": ("file",),
     "the answer is the document itself, and no field of a reply": ("doc get",),
     _SEVERAL: ("space", "subject", "items search", "items namespaces", "crew"),
-    _NODES: ("status", "cluster", "audit sign", "audit export", "audit verify"),
+    _NODES: ("status", "cluster", "backup", "audit sign", "audit export", "audit verify"),
 }
 """The commands, and groups of these, that are no single request with a plain reply: by the reason."""
 

@@ -28,6 +28,7 @@ MODULES = (
     "serve",
     "demo",
     "directories",
+    "backup",
     "completion",
     "threads",
     "graph",

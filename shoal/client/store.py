@@ -224,6 +224,11 @@ class Store:
     ) -> requests.MembersView:
         return await self._connection.read(requests.ChangeMembers(change, joins, leaves))
 
+    @property
+    def backup(self) -> Backup:
+        """The backup of the whole store, or of its cluster, to a bucket or a directory: docs/BACKUP.md."""
+        return Backup(self._connection)
+
     async def close(self) -> None:
         """Finish pending requests, write the edits of open documents, and release all resources. Closing twice is allowed.
 
@@ -254,6 +259,31 @@ class Store:
         await self._close()
         if failed:
             raise failed[0]
+
+
+class Backup:
+    """Where a store is backed up, and how far."""
+
+    def __init__(self, connection: StoreConnection) -> None:
+        self._connection = connection
+
+    async def init(self, url: str) -> requests.BackupView:
+        """Have all nodes ship to this place from now on: s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR.
+
+        Raises:
+            BackupConflict: it holds the backup of another cluster; nothing was declared.
+            BackupUnreachable: it cannot be read or written from the serving node; nothing was declared.
+            InvalidInput: it is no address.
+        """
+        return await self._connection.read(requests.DeclareBackup(url))
+
+    async def off(self) -> requests.BackupView:
+        """Have no node ship any more. What is in the bucket stays."""
+        return await self._connection.read(requests.DeclareBackup(""))
+
+    async def status(self) -> requests.BackupView:
+        """Where the store is backed up, and how far, as the serving node knows."""
+        return await self._connection.read(requests.ReadBackup())
 
 
 _FOREVER_S = 1e9  # Some thirty years.

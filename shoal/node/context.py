@@ -20,6 +20,8 @@ from shoal.node.spaces.sharing import Sharing
 from shoal.node.watching.feed import Feed
 from shoal.storage.commit import GroupCommit, LoggedStorage
 
+WATCH_TELLS_MAX = 1_000_000  # Changes × their subscribers that are still to be told; beyond this, other work waits.
+
 
 @dataclass(frozen=True, slots=True)
 class NodeContext:
@@ -34,3 +36,27 @@ class NodeContext:
     partitions: Partitions  # Their vectors and tips: what the node holds.
     feed: Feed  # To the subscribers.
     sharing: Sharing  # The turns of the spaces.
+
+
+def context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, environment: Environment) -> NodeContext:
+    """The context of a node over an open storage, as it starts.
+
+    Raises:
+        StoreCorrupt: the last incarnation did not stop cleanly, and its log has a hole.
+    """
+    clock = HybridClock()
+    return NodeContext(
+        config=config,
+        environment=environment,
+        storage=storage,
+        commit=commit,
+        incarnation=Incarnation(storage, environment.entropy),
+        clock=clock,
+        partitions=Partitions(storage, clock),
+        feed=Feed(
+            subscribers_max=config.subscribers_max,
+            bytes_max=config.subscription_bytes_max,
+            tells_max=WATCH_TELLS_MAX,
+        ),
+        sharing=Sharing(environment.monotonic),
+    )

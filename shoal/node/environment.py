@@ -13,9 +13,13 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from shoal.extras import needed
 from shoal.storage.commit import RunBlocking
+
+if TYPE_CHECKING:
+    from shoal.backup.bucket import ObjectStore
 
 T = TypeVar("T")
 
@@ -30,6 +34,19 @@ async def turn() -> None:
     await asyncio.sleep(0)
 
 
+def opened(url: str) -> ObjectStore:
+    """The bucket or directory at an address. It loads the library for them, which most stores do not need.
+
+    Raises:
+        InvalidInput: it is no such address.
+        Unsupported: the library is not installed.
+    """
+    with needed():
+        from shoal.backup import clouds
+
+    return clouds.opened(url)
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The clocks, the randomness and the threads that a node may use. `close` ends the threads."""
@@ -41,6 +58,7 @@ class Environment:
     run_blocking: RunBlocking
     close: Callable[[], None]
     pause: Callable[[], Awaitable[None]] = turn  # Between two steps of work in the background.
+    open_bucket: Callable[[str], ObjectStore] = opened  # The place of a backup at an address.
 
 
 def _monotonic() -> float:

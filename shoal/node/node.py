@@ -19,33 +19,28 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.config import Config, checked
-from shoal.crdt.clock import HybridClock
 from shoal.encryption import KeyService
 from shoal.errors import ShoalError, StorageFull
 from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.presence.handler import Presences
 from shoal.kinds.worklist.serving.handouts import Handouts
+from shoal.node.backup.backups import Backups
 from shoal.node.collection.sealing import KeyKeeper
-from shoal.node.context import NodeContext
+from shoal.node.context import context_of
 from shoal.node.database import Database
 from shoal.node.environment import Environment
-from shoal.node.incarnation import Incarnation
-from shoal.node.partitions import Partitions
 from shoal.node.replicas import unreplicated
 from shoal.node.service import Service
 from shoal.node.session import ServiceSession
 from shoal.node.snapshots import switching
 from shoal.node.spaces.quotas import Quotas
-from shoal.node.spaces.sharing import Sharing
 from shoal.node.spaces.usage import Usage
-from shoal.node.watching.feed import Feed
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.engine import untested
 from shoal.storage.opening import encrypted, open_storage
 
 QUOTA_COUNT_S = 2.0  # How long a write waits after a start until the bytes and objects of its space are counted.
-WATCH_TELLS_MAX = 1_000_000  # Changes × their subscribers that are still to be told; beyond this, other work waits.
 
 if TYPE_CHECKING:
     from shoal.node.peers.replicator import Replicator
@@ -89,7 +84,7 @@ class Node:
         )
         if self._commit.failed is not None:
             self._failed(self._commit.failed)
-        context = self._context = _context_of(storage, self._commit, config, environment)
+        context = self._context = context_of(storage, self._commit, config, environment)
         self._incarnation, self._feed = context.incarnation, context.feed
         self._usage = self._commit.counting = Usage(storage, environment.pause, wait_s=QUOTA_COUNT_S)
         self._database = Database(context, replaced=self._usage.recount)
@@ -122,6 +117,15 @@ class Node:
             ),
             keys=self.keys,
         )
+        self.backups = Backups(
+            context,
+            self._database,
+            register=self.register,
+            fellows=lambda: cluster.quorum.linked,
+            is_alone=self.replicator is None,
+        )
+        """Where the cluster is backed up, and how far."""
+        self.service.back_up(self.backups.answers, self.backups.view)
         if self.replicator is not None:
             self.replicator.start()
         self._database.erasure.start()
@@ -133,6 +137,7 @@ class Node:
         if self.keys is not None:
             self.keys.start()
         self.service.start()
+        self.backups.start()
         self._stopped = False
 
     def _replication(self, presences: Presences) -> Replicator:
@@ -186,6 +191,7 @@ class Node:
         self._stopped = True
         try:
             self.register.close()
+            await self.backups.stop()
             if self.replicator is not None:
                 await self.replicator.stop()
             await self._database.retiring.stop()
@@ -276,22 +282,3 @@ async def open_node(
             (await opening).close()
         environment.close()
         raise
-
-
-def _context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, environment: Environment) -> NodeContext:
-    clock = HybridClock()
-    return NodeContext(
-        config=config,
-        environment=environment,
-        storage=storage,
-        commit=commit,
-        incarnation=Incarnation(storage, environment.entropy),
-        clock=clock,
-        partitions=Partitions(storage, clock),
-        feed=Feed(
-            subscribers_max=config.subscribers_max,
-            bytes_max=config.subscription_bytes_max,
-            tells_max=WATCH_TELLS_MAX,
-        ),
-        sharing=Sharing(environment.monotonic),
-    )

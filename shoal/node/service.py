@@ -45,7 +45,7 @@ from shoal.names import check_key, check_name
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.handler import Contest, Flow
+from shoal.node.handler import Answers, Contest, Flow
 from shoal.node.reads.cluster import ClusterReads, Listings, Readiness
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.search import Searches
@@ -123,6 +123,7 @@ class Service:
         self._storage, self._commit, self._incarnation = context.storage, context.commit, context.incarnation
         self._feed, self._config = context.feed, config
         self._credentials: Callable[[], Credentials] = Credentials
+        self._backup: Callable[[], requests.BackupView | None] = lambda: None
         self.readiness = Readiness(context.incarnation, context.commit, replicas=replicas)
         """Whether this node serves: its sessions, and each request."""
         self.sharing = context.sharing
@@ -143,7 +144,7 @@ class Service:
         about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self._status)
         self._always = about_itself.always
         listings = Listings(database, replicas=replicas, config=config)
-        answers = {
+        answers = self._answers = {
             **AuditReads(signer, context.storage, context.partitions, config=config).answers,
             **self._holding.answers,
             **about_itself.answers,
@@ -170,6 +171,11 @@ class Service:
     def present(self, credentials: Callable[[], Credentials]) -> None:
         """From now on the node's status shows these credentials."""
         self._credentials = credentials
+
+    def back_up(self, answers: Answers, view: Callable[[], requests.BackupView]) -> None:
+        """From now on these requests about the cluster's backup are answered, and the node's status shows it."""
+        self._answers.update(answers)
+        self._backup = view
 
     def start(self) -> None:
         """Start its background tasks on the running loop."""
@@ -442,7 +448,7 @@ class Service:
 
     def _status(self) -> requests.NodeStatus:
         state, reason = self.readiness.told
-        credentials, keys = self._credentials(), self._keys
+        credentials, keys, backup = self._credentials(), self._keys, self._backup()
         return requests.NodeStatus(
             version=__version__,
             node=self._incarnation.node.hex(),
@@ -475,6 +481,11 @@ class Service:
             cluster_keys=list(credentials.cluster_keys),
             cluster_key_file=credentials.cluster_key_file,
             cluster_key_trouble=credentials.cluster_key_trouble,
+            backup="" if backup is None or backup.state == "none" else backup.state,
+            backup_trouble="" if backup is None else backup.trouble,
+            backup_lag_ms=0 if backup is None else backup.lag_ms,
+            backup_bytes=0 if backup is None else backup.bytes,
+            backup_verified_ms=0 if backup is None else backup.verified_ms,
         )
 
     def _register_condition(self) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import ClassVar, TypeVar
 
+from shoal.backup.bucket import ObjectStore
 from shoal.node.environment import Environment
 
 T = TypeVar("T")
@@ -32,7 +33,14 @@ class SimulatedEnvironment:
             entropy=self.random.randbytes,
             run_blocking=self._run_blocking,
             close=lambda: None,
+            open_bucket=self._open_bucket,
         )
+        self.bucket: ObjectStore | None = None
+        """The one at every address."""
+
+    def _open_bucket(self, url: str) -> ObjectStore:
+        assert self.bucket is not None, f"there is no bucket at {url}"
+        return self.bucket
 
     def hold_syncs(self) -> None:
         """Nothing becomes durable until `release_syncs`."""

@@ -33,7 +33,7 @@ def memory_outlasts_the_switch(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_catalog_is_not_made_again(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(switching._Entries, "added_to", lambda self, rows: dict(rows))
+    patch.setattr(switching.Entries, "added_to", lambda self, rows: dict(rows))
 
 
 _REFILLED = frozenset({"refilled"})

@@ -76,6 +76,11 @@ async def _status(target: Target, *, json: bool) -> None:
         del found["cluster_key_file"], found["cluster_keys"]
     if not found["master_key"]:
         del found["data_keys"]
+    verified_ms = found.pop("backup_verified_ms")
+    if found["backup"]:
+        found["backup_verified"] = moment(verified_ms) if verified_ms else "never"
+    else:
+        del found["backup_lag_ms"], found["backup_bytes"]
     found["certificate_expires"] = moment(ends_ms) if ends_ms else ""
     found["tokens_end"] = moment(tokens_end_ms) if tokens_end_ms else ""
     found["started"] = moment(started_ms)

@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
+from typing import TypeVar
 
 from msgspec import Raw
 
@@ -56,6 +57,8 @@ SUPPLY_BYTES_MAX = 256 * 1024  # Operations in one answer to a peer that asked f
 SUPPLY_OPERATIONS_MAX = 512  # In one such answer: small ones take long to read before they fill it.
 
 _BUSY_MS = 100
+
+T = TypeVar("T")
 
 
 def busy(id: int) -> Busy:
@@ -126,17 +129,31 @@ class Outgoing:
         Raises:
             StoreCorrupt: damage left no operation at all.
         """
-        found: list[Raw] = []
+        durable = [(number, o, first, min(last, self._durable(number, o))) for number, o, first, last in ranges]
+        found = self.read(durable, lambda raw: len(memoryview(raw)), encode_shipment, bytes_max=bytes_max, most=operations_max)
+        return [encoded for _, encoded in found]
+
+    def read(
+        self,
+        ranges: Iterable[Range],
+        size_of: Callable[[T], int],
+        encode: Callable[[Shipment], T],
+        *,
+        bytes_max: int,
+        most: int,
+    ) -> list[tuple[int, T]]:
+        """As `shipments`, of ranges that are durable: the time of each operation, and what `encode` makes of it."""
+        found: list[tuple[int, T]] = []
         objects = _Objects(self._storage, self._generations)
         size = 0
         damage: StoreCorrupt | None = None
         for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
             try:
                 for logged in self._logged(number, list(group)):
-                    if size >= bytes_max or len(found) >= operations_max:
+                    if size >= bytes_max or len(found) >= most:
                         return found
-                    found.append(self._shipped(number, logged, objects))
-                    size += len(memoryview(found[-1]))
+                    found.append((logged.hlc, encode(self._shipped(number, logged, objects))))
+                    size += size_of(found[-1][1])
             except StoreCorrupt as error:  # The peer still gets those of other partitions.
                 damage = error
         if damage is not None and not found:
@@ -166,12 +183,15 @@ class Outgoing:
                 times.append(operation.decode(operation.LogEntry.unpack(stored).packed).wall_ms)
         return min(times, default=None)
 
+    def _durable(self, number: int, origin: bytes) -> int:
+        return self._partitions.load(number).durable[Origin(origin)]
+
     def _logged(self, number: int, ranges: list[Range]) -> Iterator[_Logged]:
         partition = self._partitions.load(number)
         if partition.closed:
             return iter(())
         runs = [
-            self._run(number, Origin(origin), first, min(last, partition.durable[Origin(origin)]))
+            self._run(number, Origin(origin), first, last)
             for _, origin, first, last in ranges
             if first > partition.base[Origin(origin)]
         ]
@@ -185,11 +205,11 @@ class Outgoing:
             body = _body(number, entry)
             yield _Logged(body.hlc, keys.split_log(key)[1], entry, body)
 
-    def _shipped(self, number: int, logged: _Logged, objects: _Objects) -> Raw:
+    def _shipped(self, number: int, logged: _Logged, objects: _Objects) -> Shipment:
         mutations = mutation.decode(logged.body.payload)
         besides = [objects.attached(logged, nth, change) for nth, change in enumerate(mutations)]
         dot, entry = logged.dot, logged.entry
-        return encode_shipment(Shipment(number, dot.origin, dot.sequence, entry.chain, entry.packed, blobs.pack(besides)))
+        return Shipment(number, dot.origin, dot.sequence, entry.chain, entry.packed, blobs.pack(besides))
 
 
 def _body(number: int, entry: operation.LogEntry) -> operation.Body:

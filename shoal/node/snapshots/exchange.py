@@ -187,18 +187,26 @@ class SnapshotSender:
         return SnapshotPiece(kept.partition, kept.attempt, kept.id, nth, rows, digest)
 
     def _read(self, kept: _Kept, start: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
-        """The rows of a piece that begins at a key, and the key at which the next one begins; empty: there is none."""
-        bytes_max, size = SNAPSHOT_PIECE_BYTES, 0
-        rows: list[tuple[bytes, bytes]] = []
-        tables = keys.PARTITION_TABLES[keys.PARTITION_TABLES.index(start[:1]) if start else 0 :]
-        for table in tables:
-            first, stop = keys.rows_of(table, kept.partition)
-            for row in kept.rows.scan(max(first, start) if start[:1] == table else first, stop):
-                size += len(row[0]) + len(row[1])
-                if rows and size > bytes_max:
-                    return rows, row[0]
-                rows.append(row)
-        return rows, b""
+        return read_piece(kept.rows, kept.partition, start)
+
+
+def read_piece(rows: Snapshot, partition: int, start: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """The rows of a piece of a partition that begins at a key, and the key at which the next one begins; empty: there is none.
+
+    Raises:
+        StoreCorrupt: a block does not pass its checksum.
+    """
+    bytes_max, size = SNAPSHOT_PIECE_BYTES, 0
+    found: list[tuple[bytes, bytes]] = []
+    tables = keys.PARTITION_TABLES[keys.PARTITION_TABLES.index(start[:1]) if start else 0 :]
+    for table in tables:
+        first, stop = keys.rows_of(table, partition)
+        for row in rows.scan(max(first, start) if start[:1] == table else first, stop):
+            size += len(row[0]) + len(row[1])
+            if found and size > bytes_max:
+                return found, row[0]
+            found.append(row)
+    return found, b""
 
 
 def _refused(request: SnapshotRequest, why: str, retry_after_ms: int) -> SnapshotPiece:

@@ -93,7 +93,7 @@ def writes(storage: Storage, number: int, pieces: Iterable[list[Row]]) -> Iterat
     vector, *others = (keys.rows_of(table, number) for table in (*keys.PARTITION_TABLES, *keys.DERIVED_TABLES))
     # A partition without a vector is empty: nothing else is written before it, or left when it goes.
     yield Write({}, [vector, *_filled(storage, others)] if _filled(storage, [vector]) else [])
-    entries = _Entries()
+    entries = Entries()
     for rows in pieces:
         yield Write(entries.added_to(rows), [])
     yield Write({marker_of(number): None}, discard(storage, number).ranges)
@@ -192,7 +192,7 @@ def _leaving(storage: Storage, number: int) -> Iterator[Write]:
     yield leaving
 
 
-class _Entries:
+class Entries:
     """Adds the catalog's entries to the rows of a snapshot, which come in their order."""
 
     def __init__(self) -> None:

@@ -32,6 +32,7 @@ from shoal.kinds.worklist.requests import *
 from shoal.protocol.base import *
 from shoal.protocol.declared import *
 from shoal.protocol.requests.audit import *
+from shoal.protocol.requests.backup import *
 from shoal.protocol.requests.batches import *
 from shoal.protocol.requests.fenced import *
 from shoal.protocol.requests.membership import *

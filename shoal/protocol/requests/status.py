@@ -78,6 +78,11 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     cluster_keys: list[str] | None = None  # Names of the keys as in `cluster_key_file`; none: no key; None: an older version.
     cluster_key_file: bool = False  # Whether its key is in a file, and so can be changed without a restart.
     cluster_key_trouble: str = ""  # Why that file is not in use as it is now; else empty.
+    backup: Literal["", "current", "behind", "failing"] = ""  # Of the cluster, as this node knows it; empty: none is declared.
+    backup_trouble: str = ""  # Why this node does not ship to it, and what to do; else empty.
+    backup_lag_ms: int = 0  # The recovery point: how long ago all that this node held was in the backup; 0: it is now.
+    backup_bytes: int = 0  # Of the objects in the backup that count.
+    backup_verified_ms: int = 0  # When the backup was last restored and found sound; 0: never.
 
 
 @operation(family="cluster")

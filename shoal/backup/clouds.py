@@ -1,0 +1,211 @@
+"""Buckets of clouds, and directories, through obstore: `s3://`, `gs://`, `az://` and `file://`.
+
+Laws:
+- obstore repeats requests by itself; nothing here repeats them again. Each call has a bound of time.
+- An error says what the cloud said, never a credential. Credentials come from the environment, as obstore reads them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, NotFoundError
+from obstore.store import LocalStore, MemoryStore, from_url
+
+from shoal.backup.bucket import Listed
+from shoal.errors import BackupUnreachable, InvalidInput
+
+CALL_S = 120.0  # One call, with the requests that obstore repeats.
+RETRIES_MAX = 4
+RETRY_S = 30.0
+_SAID_CHARS_MAX = 400
+SCHEMES = ("file", "s3", "gs", "az")
+
+T = TypeVar("T")
+
+
+class CloudStore:
+    """An `ObjectStore` of obstore."""
+
+    def __init__(self, store: Any, url: str) -> None:
+        self._store = store
+        self.url = url
+
+    async def put_new(self, name: str, content: bytes, /) -> bool:
+        """Make an object (`ObjectStore.put_new`)."""
+        try:
+            await self._call(f"write {name}", obstore.put_async(self._store, name, content, mode="create", use_multipart=False))
+        except AlreadyExistsError:
+            return False
+        return True
+
+    async def replace(self, name: str, content: bytes, /) -> None:
+        """Make or replace an object (`ObjectStore.replace`)."""
+        await self._call(f"write {name}", obstore.put_async(self._store, name, content, mode="overwrite", use_multipart=False))
+
+    async def get(self, name: str, start: int = 0, stop: int | None = None, /) -> bytes | None:
+        """The bytes of an object (`ObjectStore.get`)."""
+        try:
+            if stop is not None:
+                ranged = obstore.get_range_async(self._store, name, start=start, end=stop)
+                return bytes(await self._call(f"read {name}", ranged, may_lack=True))
+            found = await self._call(f"read {name}", obstore.get_async(self._store, name), may_lack=True)
+            return bytes(await self._call(f"read {name}", found.bytes_async(), may_lack=True))
+        except (NotFoundError, FileNotFoundError):
+            return None
+
+    async def listed(self, prefix: str, after: str = "", /) -> AsyncIterator[Listed]:
+        """The objects under a prefix (`ObjectStore.listed`)."""
+        found: list[Listed] = []
+        stream = obstore.list(self._store, prefix, offset=after or None, chunk_size=1000)
+        while (page := await self._call(f"list {prefix}", anext(stream, None))) is not None:
+            found += [Listed(each["path"], each["size"], int(each["last_modified"].timestamp() * 1000)) for each in page]
+        for each in sorted(found):  # Directories are listed in no order.
+            yield each
+
+    async def delete(self, names: Sequence[str], /) -> None:
+        """Delete objects (`ObjectStore.delete`)."""
+        for name in names:  # A batch that lacks one of its names may fail as a whole.
+            try:
+                await self._call(f"delete {name}", obstore.delete_async(self._store, name), may_lack=True)
+            except (NotFoundError, FileNotFoundError):
+                continue
+
+    async def _call(self, what: str, call: Awaitable[T], *, may_lack: bool = False) -> T:
+        """
+        Raises:
+            BackupUnreachable: it failed, or took too long.
+            AlreadyExistsError: there is such an object.
+            NotFoundError, FileNotFoundError: there is none, with `may_lack`.
+        """
+        try:
+            async with asyncio.timeout(CALL_S):
+                return await call
+        except AlreadyExistsError:
+            raise
+        except (BaseError, OSError, TimeoutError) as error:
+            if may_lack and isinstance(error, NotFoundError | FileNotFoundError):
+                raise
+            raise BackupUnreachable(
+                f"the backup at {self.url} cannot {what}: {_said(error)}. Nothing that is stored here is lost. {_advice(error)}"
+            ) from None
+
+
+class DirectoryStore(CloudStore):
+    """A directory. An object is on the disk before it counts as made: obstore alone leaves that to the system."""
+
+    def __init__(self, root: Path, url: str) -> None:
+        super().__init__(LocalStore(root), url)
+        self._root = root
+
+    async def put_new(self, name: str, content: bytes, /) -> bool:
+        """Make an object (`ObjectStore.put_new`)."""
+        made = await super().put_new(name, content)
+        await self._call(f"write {name}", asyncio.to_thread(self._sync, name))
+        return made
+
+    async def replace(self, name: str, content: bytes, /) -> None:
+        """Make or replace an object (`ObjectStore.replace`)."""
+        await super().replace(name, content)
+        await self._call(f"write {name}", asyncio.to_thread(self._sync, name))
+
+    def _sync(self, name: str) -> None:
+        path = self._root / name
+        for each in (path, path.parent, self._root):
+            descriptor = os.open(each, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def opened(url: str) -> CloudStore:
+    """The store at this address. Nothing is asked of it yet.
+
+    Raises:
+        InvalidInput: it is no such address.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or (parts.scheme != "file" and not parts.netloc):
+        raise InvalidInput(
+            f"{url!r} is no place for a backup. Nothing was written. Give one of: file:///DIR, s3://BUCKET/PREFIX, "
+            "gs://BUCKET/PREFIX, az://CONTAINER/PREFIX."
+        )
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise InvalidInput(
+            f"the address of a backup has a bucket and a prefix, nothing else: {parts.scheme}://{parts.hostname}{parts.path}. "
+            "Nothing was written. Give credentials in the environment (AWS_ACCESS_KEY_ID, …): docs/BACKUP.md."
+        )
+    if any(step in ("..", ".") for step in unquote(parts.path).split("/")):
+        raise InvalidInput(f"the path in {url!r} leads outside ('..' or '.'). Nothing was written. Give the path itself.")
+    if parts.scheme == "file":
+        return _directory(url, parts.netloc, unquote(parts.path))
+    try:
+        store = from_url(url.rstrip("/"), **_options(parts.scheme))
+    except (BaseError, ValueError) as error:
+        raise InvalidInput(
+            f"{url!r} cannot be used for a backup: {_said(error)}. Nothing was written. See docs/BACKUP.md."
+        ) from None
+    return CloudStore(store, url)
+
+
+def in_memory() -> CloudStore:
+    """A store in this process's memory, for tests."""
+    return CloudStore(MemoryStore(), "memory://")
+
+
+def _directory(url: str, host: str, path: str) -> CloudStore:
+    if host not in ("", "localhost") or not path.startswith("/"):
+        raise InvalidInput(
+            f"{url!r} is no directory of this machine. Nothing was written. Give its whole path: file:///mnt/backup."
+        )
+    try:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        return DirectoryStore(Path(path), url)
+    except (OSError, BaseError) as error:
+        raise BackupUnreachable(
+            f"the directory of {url} cannot be used: {_said(error)}. Nothing was written. Make it, so that this user may write."
+        ) from None
+
+
+def _options(scheme: str) -> dict[str, Any]:
+    client: dict[str, Any] = {"timeout": timedelta(seconds=RETRY_S), "connect_timeout": timedelta(seconds=10)}
+    if scheme == "s3" and _is_plain_http():
+        client["allow_http"] = True
+    retry = {"max_retries": RETRIES_MAX, "retry_timeout": timedelta(seconds=RETRY_S)}
+    return {"client_options": client, "retry_config": retry}
+
+
+def _is_plain_http() -> bool:
+    """Whether the environment names an endpoint without TLS, as a server beside the node has it."""
+    return any(
+        os.environ.get(name, "").startswith("http://") for name in ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
+    )
+
+
+def _said(error: BaseException) -> str:
+    """The first line of an error, without what follows it for programmers."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {CALL_S:g} s"
+    text = " ".join((str(error) or type(error).__name__).partition("Debug source:")[0].split())
+    return text[:_SAID_CHARS_MAX].rstrip(". ")
+
+
+_ADVICE = {
+    "PermissionDeniedError": "Give the node's credentials the right to read, list and write there.",
+    "UnauthenticatedError": "Check the credentials in the node's environment; they may have expired.",
+    "FileNotFoundError": "Check the name of the bucket.",
+}
+
+
+def _advice(error: BaseException) -> str:
+    return _ADVICE.get(
+        type(error).__name__, "Check the address, the region, the credentials and the space there: docs/BACKUP.md."
+    )

@@ -1,0 +1,199 @@
+"""The backup of a node's cluster: where it is declared, when this node ships, and what is told of that.
+
+Laws:
+- The declaration is a key of the quorum register, so that every member learns it, and a restored directory does not.
+- A bucket that fails is tried again, less and less often. It stops no write, and what is not shipped stays as it is here.
+- A store that was never declared to be backed up loads nothing of what ships.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from shoal.errors import BackupConflict, InvalidInput, NoQuorum, ShoalError
+from shoal.node.consensus.quorum_register import QuorumRegister
+from shoal.node.context import NodeContext
+from shoal.node.database import Database
+from shoal.node.handler import Answers
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import BackupView, DeclareBackup, ReadBackup
+
+if TYPE_CHECKING:
+    from shoal.node.backup.shipper import Shipper
+
+SHIP_S = 2.0  # Between two looks at what is to be shipped.
+RETRY_S_MAX = 60.0  # Between two attempts while the bucket cannot be reached.
+DECLARATION = "backup"  # The key in the register.
+CLUSTER_BYTES = 16
+_URL_CHARS_MAX = 1000
+_FORMAT = 1
+
+_log = logging.getLogger("shoal.node")
+
+
+class Declaration(msgspec.Struct, array_like=True, frozen=True):
+    """Where a cluster is backed up."""
+
+    format: int
+    url: str  # Empty: nowhere.
+    cluster: bytes  # Its identity in all its backups.
+    node: bytes  # The node that declared it: of a store that is alone, a copy is another one.
+
+
+class Backups:
+    """The backup, as one node serves and ships it. `fellows` are the nodes that are linked; `is_alone`: it has no peers."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        database: Database,
+        *,
+        register: QuorumRegister,
+        fellows: Callable[[], Collection[bytes]],
+        is_alone: bool,
+    ) -> None:
+        self._context = context
+        self._database = database
+        self._register = register
+        self._fellows = fellows
+        self._is_alone = is_alone
+        self._environment = context.environment
+        self._incarnation = context.incarnation
+        self._task: asyncio.Task[None] | None = None
+        self._known = b""  # The declaration as it was read last.
+        self.declared: Declaration | None = None
+        self.shipper: Shipper | None = None
+        """Ships to the place that is declared; None: it has not begun."""
+        self._trouble = ""
+        self.answers: Answers = {ReadBackup: self._read, DeclareBackup: self._declare}
+
+    def start(self) -> None:
+        """Begin to ship, on the running loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """End the task. What is under way is shipped again by the next node. Stopping twice is allowed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    # ── requests ──────────────────────────────────────────────────────────────
+
+    async def _read(self, _request: ReadBackup, _bookmark: Bookmark) -> BackupView:
+        return self.view()
+
+    async def _declare(self, request: DeclareBackup, _bookmark: Bookmark) -> BackupView:
+        """
+        Raises:
+            InvalidInput: it is no address.
+            BackupUnreachable, BackupDamaged: the bucket cannot be read, or not written. Nothing was declared.
+            BackupConflict: it holds the backup of another cluster. Nothing was declared.
+            NoQuorum, OutcomeUnknown, RegisterChanged: as `QuorumRegister.change`.
+        """
+        if len(request.url) > _URL_CHARS_MAX:
+            raise InvalidInput(f"the address of a backup has {_URL_CHARS_MAX} characters at most. Nothing was declared.")
+        found = await self._register.read(DECLARATION)
+        before = _decoded(found.content)
+        cluster = before.cluster if before is not None else self._environment.entropy(CLUSTER_BYTES)
+        if self._is_copy(before):
+            cluster = self._environment.entropy(CLUSTER_BYTES)  # The original goes on with its own.
+        if request.url:
+            from shoal.backup.bucket import Bucket
+
+            store = self._environment.open_bucket(request.url)
+            await Bucket(store, cluster=cluster, now=self._environment.monotonic).refresh()
+            await store.put_new(f"clusters/{cluster.hex()}", request.url.encode())  # It can be written.
+        declared = msgspec.msgpack.encode(Declaration(_FORMAT, request.url, cluster, self._incarnation.node))
+        if declared != found.content:
+            await self._register.change(DECLARATION, found.version, declared)
+        self._adopt(declared)
+        return self.view()
+
+    def view(self) -> BackupView:
+        """The backup, as this node knows it."""
+        declared = self.declared
+        if declared is None or not declared.url:
+            return BackupView("", "" if declared is None else declared.cluster.hex(), "none")
+        view = BackupView(declared.url, declared.cluster.hex(), "failing" if self._trouble else "behind", trouble=self._trouble)
+        return view if self.shipper is None else self.shipper.told(view)
+
+    # ── shipping ──────────────────────────────────────────────────────────────
+
+    async def _run(self) -> None:
+        failures = 0
+        while self._context.commit.failed is None:
+            try:
+                await self.look()
+                failures, self._trouble = 0, ""
+            except ShoalError as error:
+                failures += 1
+                if error.message != self._trouble:
+                    _log.warning("backup: %s", error.message)
+                self._trouble = error.message
+            except ValueError as error:
+                failures, self._trouble = failures + 1, f"the backup cannot be written: {error}"
+            await asyncio.sleep(min(SHIP_S * 2 ** min(failures, 8), RETRY_S_MAX))
+
+    async def look(self) -> None:
+        """Ship what is due, if this node has the turn or what it holds is late.
+
+        Raises:
+            ShoalError: the bucket or the storage cannot be read or written, or this directory is a copy.
+        """
+        await self._learn()
+        if self.declared is None or not self.declared.url or not self._may_ship():
+            return
+        if self._is_copy(self.declared):
+            raise BackupConflict(
+                f"this directory is a copy of the one that declared the backup at {self.declared.url}, which may ship there. "
+                "Nothing is shipped. Declare another place for this one: shoal backup init URL",
+                cluster=self.declared.cluster.hex(),
+            )
+        if self.shipper is None:
+            # Imported here, because most stores have no backup, and start sooner without this.
+            from shoal.node.backup.shipper import Shipper
+
+            bucket = self._environment.open_bucket(self.declared.url)
+            self.shipper = Shipper(self._context, self._database, bucket, cluster=self.declared.cluster, fellows=self._fellows)
+        await self.shipper.look()
+
+    # ── the declaration ───────────────────────────────────────────────────────
+
+    async def _learn(self) -> None:
+        """Learn where to ship. The register is asked only if this member voted on a declaration that it does not know."""
+        here = self._register.value_here(DECLARATION).content
+        if here == self._known or not here:
+            return
+        with suppress(NoQuorum):  # What was voted on here is most likely in force; it is asked again later.
+            self._adopt((await self._register.read(DECLARATION)).content)
+            return
+        if self.declared is None:
+            self.declared = _decoded(here)
+
+    def _adopt(self, content: bytes) -> None:
+        if content != self._known:
+            self._known, self.declared, self.shipper, self._trouble = content, _decoded(content), None, ""
+
+    def _is_copy(self, declared: Declaration | None) -> bool:
+        return declared is not None and self._is_alone and declared.node != self._incarnation.node
+
+    def _may_ship(self) -> bool:
+        """Whether what this node holds is the cluster's: it is a member, and knows what that holds."""
+        incarnation = self._incarnation
+        learns = incarnation.learner and not self._is_alone
+        return not (incarnation.barred or incarnation.unproven or incarnation.fence or learns)
+
+
+def _decoded(content: bytes) -> Declaration | None:
+    if not content:
+        return None
+    try:
+        return msgspec.msgpack.decode(content, type=Declaration)
+    except ValueError:
+        return None  # Of a newer version: this node ships nothing.

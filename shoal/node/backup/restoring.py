@@ -1,0 +1,428 @@
+"""Makes a directory of what a backup holds, up to a moment.
+
+Laws:
+- A restore is a fresh directory: it has the operations of the old origins, and an identity of its own. It was never a member of
+  a cluster, and its first write takes a new origin. Nothing of the nodes that shipped is in it but their operations.
+- The moment is a time of the hybrid logical clock, which respects causality: operations up to it, and no others, are a state
+  that could have been. A base counts only if all that made its rows is as old.
+- All is checked as what a peer sends: hashes, chains, partitions, and that no operation is missing before another. What is
+  missing is said, and nothing is guessed.
+- The directory appears whole: until then it has no `FORMAT`, so that no node opens it, and the next restore begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Collection, Iterator, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from shoal.backup.bucket import Bucket, ObjectStore, read
+from shoal.backup.format import (
+    Base,
+    Catalogue,
+    Entry,
+    Moment,
+    Pack,
+    Part,
+    damaged,
+    incomplete,
+    moment_of,
+    read_content,
+    read_entries,
+    read_index,
+    uncovered,
+    unpacked_vector,
+)
+from shoal.cluster import operation
+from shoal.cluster.delivery import Arrival
+from shoal.cluster.messages import Shipment
+from shoal.cluster.operation import Reach, Readiness, readiness
+from shoal.config import Config
+from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
+from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Dot, Origin
+from shoal.errors import BadOperation, InvalidInput, InvalidValue, MomentMissing
+from shoal.node.context import NodeContext, context_of
+from shoal.node.database import Database
+from shoal.node.environment import Environment, system_environment
+from shoal.node.snapshots import switching
+from shoal.node.snapshots.checking import Checker
+from shoal.records import NamedTuple
+from shoal.storage import layout
+from shoal.storage.commit import GroupCommit, LoggedStorage
+from shoal.storage.opening import open_storage
+
+STEP_OPERATIONS_MAX = 256  # Applied in one write,
+STEP_BYTES_MAX = 1 << 20  # or so many bytes.
+_UNFINISHED = (
+    "restoring"  # Within the directory, on the same file system. No node opens a directory that holds this and no `FORMAT`.
+)
+_MOVED = ("LOCK", "WITNESS", "KEYS", "db")  # `FORMAT` follows them.
+
+
+class Restored(NamedTuple):
+    """The outcome of a restore."""
+
+    partitions: int
+    operations: int  # That were applied, beside those in the bases.
+    bytes: int  # That were read.
+    moment_ms: int  # Nothing later is in it.
+    through_ms: int  # The last moment of which a node said that the backup holds everything it had.
+    erased: int = 0  # Operations and rows that cannot be read any more: the keys of their spaces were erased.
+
+
+class Progress(NamedTuple):
+    """How far a restore is."""
+
+    bytes: int
+    total: int
+
+
+Watcher = Callable[[Progress], None]
+
+
+async def restore(
+    url: str,
+    directory: Path,
+    *,
+    moment: int | None = None,
+    partitions: Collection[int] | None = None,
+    config: Config | None = None,
+    progress: Watcher = lambda _: None,
+    open_store: Callable[[str], ObjectStore] | None = None,
+) -> Restored:
+    """Make a store in `directory`, which is missing or empty, of the backup at `url`.
+
+    `moment` is in milliseconds since 1970; without it everything is restored. `partitions`: these alone. `config` says whether
+    the new directory is encrypted, and has the master key of an encrypted backup (`encryption_key`).
+
+    Raises:
+        InvalidInput: the directory is not empty, or `url` is no address. Nothing was written.
+        MomentMissing: the backup does not reach back so far. Nothing was written.
+        BackupDamaged, BackupUnreachable, BackupConflict: the backup cannot be read, or lacks something. No store was made.
+        StorageError: the directory cannot be written. No store was made.
+    """
+    environment = system_environment()
+    try:
+        store = (open_store or environment.open_bucket)(url)
+        bucket = Bucket(store, now=environment.monotonic)
+        return await _begun(bucket, directory, environment, moment, config or Config(), partitions, progress)
+    finally:
+        environment.close()
+
+
+async def restored_from(bucket: Bucket, directory: Path, *, moment: int | None, config: Config) -> Restored:
+    """As `restore`, of a bucket that is open."""
+    environment = system_environment()
+    try:
+        return await _begun(bucket, directory, environment, moment, config, None, lambda _: None)
+    finally:
+        environment.close()
+
+
+async def _begun(
+    bucket: Bucket,
+    directory: Path,
+    environment: Environment,
+    moment: int | None,
+    config: Config,
+    partitions: Collection[int] | None,
+    progress: Watcher,
+) -> Restored:
+    _check_empty(directory)
+    wanted = plan(await read(bucket), moment, partitions)
+    return await _restored(bucket, directory, wanted, config, environment, partitions, progress)
+
+
+def plan(catalogue: Catalogue, moment_ms: int | None, partitions: Collection[int] | None = None) -> Moment:
+    """The needs of a restore to a moment.
+
+    Raises:
+        MomentMissing: the backup does not reach back so far.
+    """
+    hlc = (1 << 63) - 1 if moment_ms is None else ((moment_ms + 1) << COUNTER_BITS) - 1
+    earliest_ms = earliest(catalogue, partitions)
+    if moment_ms is not None and moment_ms < earliest_ms:
+        raise MomentMissing(
+            f"the backup begins at {date(earliest_ms)}, and {date(moment_ms)} is before that. Nothing was written. Name a "
+            "later moment; `shoal backup list URL` shows those that it has.",
+            earliest_ms=earliest_ms,
+        )
+    if (base := incomplete(catalogue, hlc, partitions)) is not None:
+        first, last = wall_ms_of(base.lacks_from), wall_ms_of(base.hlc) + 1
+        raise MomentMissing(
+            f"from {date(first)} to {date(last)} the backup lacks operations of partition {base.partition}, which had left the "
+            f"logs before they were shipped. Nothing was written. Name a moment before or after that.",
+            earliest_ms=last,
+        )
+    return moment_of(catalogue, hlc, partitions)
+
+
+def earliest(catalogue: Catalogue, partitions: Collection[int] | None = None) -> int:
+    """The first moment that a backup has whole, in milliseconds since 1970: no partition begins later."""
+    bases = [base for number, found in catalogue.bases.items() for base in found if partitions is None or number in partitions]
+    begins = [wall_ms_of(base.hlc) + 1 for base in bases if base.lacks_from == 0]
+    times = [wall_ms_of(pack.first_hlc) for pack in catalogue.segments.values()] + [wall_ms_of(base.hlc) for base in bases]
+    return max([min(times, default=0), *begins])
+
+
+def _check_empty(directory: Path) -> None:
+    """Check that a store can be made in the directory; what an earlier restore left there, before its end, is removed.
+
+    Raises:
+        InvalidInput: it holds something.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise InvalidInput(f"{directory} is no directory. Nothing was written. Name one that is missing or empty.")
+    names = {entry.name for entry in os.scandir(directory)} if directory.exists() else set()
+    if _UNFINISHED in names and layout.FORMAT not in names:
+        shutil.rmtree(directory / _UNFINISHED)
+        for name in names.intersection(_MOVED):
+            path = directory / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        names -= {_UNFINISHED, *_MOVED}
+    if found := layout.strangers(names):
+        raise InvalidInput(
+            f"{directory} is not empty: it holds {', '.join(found[:3])}. Nothing was written: a restore makes a new store, and "
+            "replaces none. Name a directory that is missing or empty."
+        )
+
+
+async def _restored(
+    bucket: Bucket,
+    directory: Path,
+    wanted: Moment,
+    config: Config,
+    environment: Environment,
+    partitions: Collection[int] | None,
+    progress: Watcher,
+) -> Restored:
+    made = directory / _UNFINISHED
+    made.mkdir(parents=True)
+    now_ms, entropy = environment.now_ms, environment.entropy
+    opening = partial(open_storage, made, config=config, now_ms=now_ms, entropy=entropy)
+    try:
+        storage = await environment.run_blocking(opening)
+        restored = await folded(storage, bucket, wanted, config=config, environment=environment, only=partitions, told=progress)
+        await environment.run_blocking(partial(_appear, made, directory))
+    except BaseException:
+        await environment.run_blocking(partial(shutil.rmtree, made, ignore_errors=True))
+        raise
+    return restored
+
+
+def _appear(made: Path, directory: Path) -> None:
+    for name in (*_MOVED, layout.FORMAT):
+        if (made / name).exists():
+            os.rename(made / name, directory / name)
+            layout.sync_directory(directory)
+    shutil.rmtree(made)
+    layout.sync_directory(directory)
+
+
+async def folded(
+    storage: LoggedStorage,
+    bucket: Bucket,
+    wanted: Moment,
+    *,
+    config: Config,
+    environment: Environment,
+    only: Collection[int] | None = None,
+    told: Watcher = lambda _: None,
+) -> Restored:
+    """Write what a moment needs into an empty storage, and close it.
+
+    Raises:
+        BackupDamaged, BackupUnreachable: the backup cannot be read, or lacks something.
+        StorageFull, StorageError: the storage cannot be written.
+    """
+    commit = GroupCommit(
+        storage,
+        run_blocking=environment.run_blocking,
+        writes_pending_max=config.writes_pending_max,
+        on_durable=None,
+        now=environment.monotonic,
+        witness_interval_s=config.witness_interval_s,
+    )
+    try:
+        context = context_of(storage, commit, config, environment)
+        folding = Folding(context, bucket, wanted, only=only, told=told)
+        await folding.run()
+        commit.write(context.incarnation.closing())
+        await commit.wait_durable(commit.written)
+        return folding.restored
+    finally:
+        await commit.close()
+        await environment.run_blocking(storage.close)
+
+
+class Folding:
+    """One restore into an empty storage."""
+
+    def __init__(
+        self, context: NodeContext, bucket: Bucket, wanted: Moment, *, only: Collection[int] | None, told: Watcher
+    ) -> None:
+        self._bucket = bucket
+        self._wanted = wanted
+        self._only = only
+        self._told = told
+        self._storage, self._commit = context.storage, context.commit
+        self._environment = context.environment
+        self._pending_max = max(1, context.config.writes_pending_max // 2)
+        self._partitions = context.partitions
+        self._database = Database(context, replaced=lambda: None)
+        self._seen: set[int] = set()
+        self._bytes = self._operations = 0
+        self._held: tuple[str, bytes] = ("", b"")  # The pack that was read last.
+        packs = bucket.catalogue.packs
+        pieces = {name for base in wanted.bases.values() for name, _ in base.pieces if name in packs}
+        self._total = sum(packs[name].size for name in pieces) + sum(pack.size for pack in wanted.segments)
+
+    @property
+    def restored(self) -> Restored:
+        """The outcome so far."""
+        head = self._bucket.catalogue.head
+        last = max([0, *(tip.hlc for number in self._seen for tip in self._partitions.load(number).tips.values())])
+        return Restored(
+            len(self._seen), self._operations, self._bytes, wall_ms_of(last), 0 if head is None else head.through_ms
+        )
+
+    async def run(self) -> None:
+        """Write the bases, then apply the operations after them.
+
+        Raises:
+            ShoalError: as `folded`.
+        """
+        for base in sorted(self._wanted.bases.values(), key=lambda base: base.pieces[:1]):
+            await self._base(base)
+        await self._commit.wait_durable(self._commit.written)
+        for pack in self._wanted.segments:
+            await self._segment(pack)
+
+    # ── bases ─────────────────────────────────────────────────────────────────
+
+    async def _base(self, base: Base) -> None:
+        """Write the rows of a base, each piece once it is checked: the directory is used only if all of them are sound."""
+        number = base.partition
+        checker, entries = Checker(number, clock=base.hlc), switching.Entries()
+        try:
+            for name, nth in base.pieces:
+                rows = checker.take(await self._piece(name, nth, number))
+                self._commit.write(entries.added_to(rows))
+                await self._room()
+            content = checker.finish()
+        except BadOperation as error:
+            raise damaged(f"the base of partition {number} is unsound: {error.message}") from None
+        vector = unpacked_vector(base.vector)
+        held = {origin: tip.sequence for origin, tip in content.tips.items()}
+        if any(held.get(origin, 0) != sequence for origin, sequence in vector.items() if origin != HORIZON):
+            raise damaged(f"the base of partition {number} has other operations than its manifest says")
+        self._seen.add(number)
+
+    async def _piece(self, name: str, nth: int, number: int) -> bytes:
+        pack = self._bucket.catalogue.packs.get(name)
+        if pack is None:
+            raise damaged(f"the base of partition {number} names {name}, and no manifest does")
+        parts, content = await self._whole(pack)
+        if nth >= len(parts) or parts[nth].partition != number:
+            raise damaged(f"{name} has no part {nth} of partition {number}")
+        part = parts[nth]
+        return content[part.start : part.start + part.size]
+
+    async def _whole(self, pack: Pack) -> tuple[list[Part], bytes]:
+        """A pack as a whole; those that follow each other are mostly the same."""
+        if self._held[0] != pack.name:
+            _, content = await self._bucket.whole(pack)
+            self._held = pack.name, content
+            self._read(pack.size)
+        content = self._held[1]
+        return read_index(content[pack.index :], pack), content
+
+    def _read(self, size: int) -> None:
+        self._bytes += size
+        self._told(Progress(self._bytes, self._total))
+
+    # ── operations ────────────────────────────────────────────────────────────
+
+    async def _segment(self, pack: Pack) -> None:
+        for part, content in await self._parts(pack):
+            for some in self._steps(part.partition, read_entries(content, pack.name), pack):
+                self._apply(some, pack)
+                self._seen.add(part.partition)
+                await self._room()
+
+    async def _parts(self, pack: Pack) -> list[tuple[Part, bytes]]:
+        """The parts of a segment that are needed; each with its bytes."""
+        if self._only is None:
+            parts, content = await self._bucket.whole(pack)
+            self._read(pack.size)
+            return [(part, content[part.start : part.start + part.size]) for part in parts if self._is_needed(part)]
+        parts = [part for part in await self._bucket.index(pack) if part.partition in self._only and self._is_needed(part)]
+        found = [(part, await self._bucket.part(pack, part)) for part in parts]
+        self._read(sum(part.size for part in parts))
+        return found
+
+    def _is_needed(self, part: Part) -> bool:
+        base = self._wanted.bases.get(part.partition)
+        vector = NOTHING_SEEN if base is None else unpacked_vector(base.vector)
+        return part.first_hlc <= self._wanted.hlc and uncovered(part, vector)
+
+    def _steps(self, number: int, entries: Sequence[Entry], pack: Pack) -> Iterator[list[Arrival]]:
+        """The operations of a part that are to be applied, some at a time."""
+        some: list[Arrival] = []
+        size = 0
+        reach = Reach(self._partitions.load(number).vector)
+        for entry in entries:
+            if entry.hlc > self._wanted.hlc:
+                continue
+            arrival = self._arrival(number, entry, pack)
+            state = readiness(reach, arrival.dot, arrival.body.context)
+            if state is Readiness.SEEN:
+                continue
+            if state is Readiness.EARLY:
+                raise damaged(
+                    f"an operation of partition {number} is missing before operation {entry.sequence} of origin "
+                    f"{entry.origin.hex()}, of {date(wall_ms_of(entry.hlc))}"
+                )
+            reach.take(arrival.dot)
+            some.append(arrival)
+            size += arrival.bytes
+            if len(some) >= STEP_OPERATIONS_MAX or size >= STEP_BYTES_MAX:
+                yield some
+                some, size = [], 0
+                reach = Reach(self._partitions.load(number).vector)
+        if some:
+            yield some
+
+    def _arrival(self, number: int, entry: Entry, pack: Pack) -> Arrival:
+        packed, beside = read_content(entry.content, pack.name)
+        try:
+            body = operation.decode(packed)
+        except InvalidValue as error:
+            raise damaged(f"operation {entry.sequence} of origin {entry.origin.hex()}: {error.message}") from None
+        if body.hlc != entry.hlc:
+            raise damaged(f"operation {entry.sequence} of origin {entry.origin.hex()} has another time than its segment says")
+        shipment = Shipment(number, entry.origin, entry.sequence, entry.chain, packed, beside)
+        return Arrival(shipment, body, Dot(Origin(entry.origin), entry.sequence))
+
+    def _apply(self, some: list[Arrival], pack: Pack) -> None:
+        received = self._database.exchange.incoming.apply(some)
+        if received.refused:
+            _, error = received.refused[0]
+            raise damaged(f"{pack.name} holds an operation that cannot be applied: {error.message}")
+        if len(received.applied) != len(some):
+            raise damaged(f"{pack.name} holds an operation that cannot be applied")
+        self._operations += len(some)
+
+    async def _room(self) -> None:
+        if self._commit.written - self._commit.durable > self._pending_max:
+            await self._commit.wait_durable(self._commit.written)
+        else:
+            await self._environment.pause()
+
+
+def date(ms: int) -> str:
+    """A moment, for people."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")

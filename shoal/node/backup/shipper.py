@@ -1,0 +1,187 @@
+"""When a node ships to the bucket of its cluster's backup, and how far that is.
+
+Laws:
+- The nodes take turns, which saves work and is not needed for safety. A node whose operations are not in the bucket after
+  `LATE_S` ships out of turn.
+- `covered_ms` is a moment at which this node held nothing that the bucket does not have by now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from hashlib import blake2b
+
+from msgspec.structs import replace
+
+from shoal.backup.bucket import Bucket, ObjectStore
+from shoal.backup.format import VERIFIED
+from shoal.crdt.dot import HORIZON, VersionVector
+from shoal.node.backup.restoring import earliest
+from shoal.node.backup.shipping import Held, Shipping
+from shoal.node.context import NodeContext
+from shoal.node.database import Database
+from shoal.protocol.requests import BackupView
+from shoal.records import NamedTuple
+
+LATE_S = 5.0  # A node ships out of its turn what it has held for so long.
+TURN_MS = 60_000
+SWEEP_S = 3600.0  # Between two sweeps of what no manifest names.
+VERIFIED_LOOK_S = 300.0
+
+
+class _Watched(NamedTuple):
+    """The operations that this node held at a moment, and that were not in the bucket."""
+
+    at_ms: int
+    at: float
+    lacking: Mapping[int, Held]
+
+
+def rank(node: bytes, nodes: Iterable[bytes], now_ms: int) -> int:
+    """The place of a node in the order of turns at this time: 0 has the turn."""
+    window = (now_ms // TURN_MS).to_bytes(8, "big")
+
+    def drawn(each: bytes) -> bytes:
+        return blake2b(window + each, digest_size=16).digest()
+
+    return sum(drawn(other) < drawn(node) for other in nodes if other != node)
+
+
+class Shipper:
+    """Ships to one bucket. `fellows` are the nodes that are linked."""
+
+    def __init__(
+        self,
+        context: NodeContext,
+        database: Database,
+        store: ObjectStore,
+        *,
+        cluster: bytes,
+        fellows: Callable[[], Collection[bytes]],
+    ) -> None:
+        self._context = context
+        self._database = database
+        self._bucket = Bucket(store, cluster=cluster, now=context.environment.monotonic)
+        self._fellows = fellows
+        self._partitions = context.partitions
+        self._environment = context.environment
+        self._node = context.incarnation.node
+        self._loaded = False
+        self._skipped: dict[int, str] = {}
+        self._watched: _Watched | None = None
+        self._covered_ms = 0
+        self._is_covered = False
+        self._shipped = self._shipped_bytes = 0
+        self._verified_ms = 0
+        self._verified_at = self._swept_at = float("-inf")
+        self._lagless: dict[int, VersionVector] = {}  # By partition: what was durable when nothing lacked.
+
+    async def look(self) -> None:
+        """Ship what is due.
+
+        Raises:
+            ShoalError: the bucket or the storage cannot be read or written.
+        """
+        await self._bucket.refresh()
+        if not self._loaded:
+            self._partitions.load_all()
+            self._loaded = True
+        now_ms, now = self._environment.now_ms(), self._environment.monotonic()
+        lacking = self._lacking()
+        await self._context.commit.wait_durable(self._context.commit.written)
+        self._watch(lacking, now_ms, now)
+        has_turn = rank(self._node, self._fellows(), now_ms) == 0
+        is_late = self._watched is not None and now - self._watched.at >= LATE_S
+        if lacking and (has_turn or is_late):
+            await self._ship(lacking, now_ms)
+        if has_turn:
+            await self._tidy(now)
+        await self._look_for_verification(now)
+
+    def told(self, view: BackupView) -> BackupView:
+        """This view, with how far the backup is."""
+        is_current = not view.trouble and self._is_covered and not self._lacking(look=True)
+        since_ms = self._environment.now_ms() - self._covered_ms
+        view = replace(
+            view,
+            state="current" if is_current else view.state,
+            covered_ms=self._covered_ms,
+            lag_ms=0 if is_current else max(0, since_ms),
+            shipped=self._shipped,
+            shipped_bytes=self._shipped_bytes,
+            verified_ms=self._verified_ms,
+            skipped=[f"partition {number}: {why}" for number, why in sorted(self._skipped.items())],
+        )
+        catalogue = self._bucket.catalogue
+        if catalogue.head is None:
+            return view
+        return replace(
+            view,
+            manifest=catalogue.number,
+            manifest_ms=catalogue.head.made_ms,
+            bytes=catalogue.size,
+            objects=len(catalogue.segments) + len(catalogue.packs),
+            earliest_ms=earliest(catalogue),
+        )
+
+    async def _ship(self, lacking: Mapping[int, Held], now_ms: int) -> None:
+        shipping = Shipping(self._context, self._database, self._bucket)
+        try:
+            is_all = await shipping.run(lacking, through_ms=now_ms)
+        finally:
+            self._shipped += shipping.operations
+            self._shipped_bytes += shipping.bytes
+            self._skipped = shipping.skipped
+        if is_all:
+            self._covered(now_ms)
+            self._watched = None
+
+    def _watch(self, lacking: Mapping[int, Held], now_ms: int, now: float) -> None:
+        """Note what this node holds that is not in the bucket, until it is."""
+        if not lacking:
+            self._covered(now_ms)
+            self._watched = None
+            return
+        if self._watched is not None:
+            left = {n: held for n, held in self._watched.lacking.items() if self._lacks(n, held)}
+            if left:
+                self._watched = self._watched._replace(lacking=left)
+                return
+            self._covered(self._watched.at_ms)
+        self._watched = _Watched(now_ms, now, lacking)
+
+    def _covered(self, ms: int) -> None:
+        self._covered_ms, self._is_covered = max(self._covered_ms, ms), True
+
+    def _lacks(self, number: int, held: Held) -> bool:
+        """Whether the bucket lacks something of what was held of a partition."""
+        known = self._bucket.catalogue.vector(number)
+        return bool(held.vector.missing(known)) or known[HORIZON] < held.horizon
+
+    def _lacking(self, *, look: bool = False) -> dict[int, Held]:
+        """The partitions of which the bucket lacks something that is held here. `look`: nothing is noted."""
+        found: dict[int, Held] = {}
+        for number, vector in self._partitions.vectors().items():
+            if self._lagless.get(number) is vector:
+                continue
+            held = Held(vector, self._partitions.load(number).retired.summary.horizon)
+            if self._lacks(number, held):
+                found[number] = held
+            elif not look:
+                self._lagless[number] = vector
+        return found
+
+    async def _tidy(self, now: float) -> None:
+        """Sweep what is not needed any more, now and then."""
+        if now - self._swept_at >= SWEEP_S:
+            self._swept_at = now
+            await self._bucket.sweep(self._environment.now_ms())
+
+    async def _look_for_verification(self, now: float) -> None:
+        """Read when the backup was last verified, now and then."""
+        if now - self._verified_at >= VERIFIED_LOOK_S:
+            self._verified_at = now
+            async for found in self._bucket.store.listed(VERIFIED):
+                with suppress(ValueError):
+                    self._verified_ms = max(self._verified_ms, int(found.name.removeprefix(VERIFIED)))

@@ -1,0 +1,112 @@
+"""A bucket in memory, whose answers are late, lost or refused as a seed says: the `ObjectStore` of simulated nodes.
+
+Law: a put is made whole or not at all, as clouds promise; what its caller hears may be something else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from random import Random
+
+from shoal.backup.bucket import Listed
+from shoal.errors import BackupUnreachable
+
+FAULTS = ("slow", "unavailable", "half", "lost")
+
+
+async def _nothing(_moment: str) -> None:
+    """No crash point is set."""
+
+
+class SimulatedBucket:
+    """`now_ms` is the bucket's clock. `share` of the calls have a fault, of the kinds in `faults`."""
+
+    def __init__(
+        self, random: Random | None = None, *, now_ms: Callable[[], int] = lambda: 0, url: str = "s3://simulated"
+    ) -> None:
+        self.url = url
+        self.objects: dict[str, bytes] = {}
+        self.modified: dict[str, int] = {}
+        self.share = 0.0
+        self.faults: Sequence[str] = FAULTS
+        self.slow_s = 3.0
+        self.refused = ""  # Why every call is refused now; empty: it is not.
+        self.room: int | None = None  # Bytes; None: there is room for everything.
+        self.met: Counter[str] = Counter()
+        self.at: Callable[[str], Awaitable[None]] = _nothing
+        """Is awaited before and after each change, with its name: "before put manifests/…"."""
+        self._random = random or Random(0)
+        self._now_ms = now_ms
+
+    async def put_new(self, name: str, content: bytes, /) -> bool:
+        """Make an object (`ObjectStore.put_new`)."""
+        await self.at(f"before put {name}")
+        lost = await self._call("put")
+        if name in self.objects:
+            self._answer(lost)
+            return False
+        self._keep(name, content)
+        await self.at(f"after put {name}")
+        self._answer(lost)
+        return True
+
+    async def replace(self, name: str, content: bytes, /) -> None:
+        """Make or replace an object (`ObjectStore.replace`)."""
+        await self.at(f"before replace {name}")
+        lost = await self._call("replace")
+        self._keep(name, content)
+        await self.at(f"after replace {name}")
+        self._answer(lost)
+
+    async def get(self, name: str, start: int = 0, stop: int | None = None, /) -> bytes | None:
+        """The bytes of an object (`ObjectStore.get`)."""
+        self._answer(await self._call("get"))
+        content = self.objects.get(name)
+        return None if content is None else content[start:stop]
+
+    async def listed(self, prefix: str, after: str = "", /) -> AsyncIterator[Listed]:
+        """The objects under a prefix (`ObjectStore.listed`)."""
+        self._answer(await self._call("list"))
+        for name in sorted(self.objects):
+            if name.startswith(prefix) and name > after:
+                yield Listed(name, len(self.objects[name]), self.modified[name])
+
+    async def delete(self, names: Sequence[str], /) -> None:
+        """Delete objects (`ObjectStore.delete`)."""
+        for name in names:
+            await self.at(f"before delete {name}")
+            lost = await self._call("delete")
+            self.objects.pop(name, None)
+            self._answer(lost)
+
+    def names(self, prefix: str) -> list[str]:
+        """The objects under a prefix."""
+        return sorted(name for name in self.objects if name.startswith(prefix))
+
+    async def _call(self, what: str) -> bool:
+        """Draw what becomes of a call. Returns whether its answer is lost."""
+        await asyncio.sleep(0)
+        if self.refused:
+            raise self._error(self.refused)
+        fault = self._random.choice(self.faults) if self.share and self._random.random() < self.share else ""
+        if fault:
+            self.met[f"{fault} {what}"] += 1
+        if fault == "slow":
+            await asyncio.sleep(self._random.uniform(0, self.slow_s))
+        if fault in ("unavailable", "half"):
+            raise self._error("503 Slow Down" if fault == "unavailable" else "the connection broke within the body")
+        return fault == "lost"
+
+    def _answer(self, lost: bool) -> None:
+        if lost:
+            raise self._error("the answer was lost")
+
+    def _keep(self, name: str, content: bytes) -> None:
+        if self.room is not None and len(content) > self.room - sum(map(len, self.objects.values())):
+            raise self._error("507 the bucket is full")
+        self.objects[name], self.modified[name] = content, self._now_ms()
+
+    def _error(self, why: str) -> BackupUnreachable:
+        return BackupUnreachable(f"the backup at {self.url} cannot be used: {why}. Nothing that is stored here is lost.")

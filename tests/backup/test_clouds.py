@@ -1,0 +1,137 @@
+"""The store of clouds and directories, as obstore gives it: a directory, memory, and a server that speaks S3."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shoal.backup import clouds
+from shoal.backup.bucket import ObjectStore
+from shoal.errors import BackupUnreachable, InvalidInput
+
+pytestmark = pytest.mark.real_time("it uses files, threads and sockets")
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[str]:
+    """A server that speaks S3; its bucket."""
+    server_of = pytest.importorskip("moto.server", reason="moto's server is not installed")
+    server = server_of.ThreadedMotoServer(port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    settings = {
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "one",
+        "AWS_SECRET_ACCESS_KEY": "two",
+        "AWS_REGION": "us-east-1",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in settings.items():
+            patch.setenv(name, value)
+        import urllib.request
+
+        request = urllib.request.Request(f"http://{host}:{port}/shoal-bucket", method="PUT")
+        urllib.request.urlopen(request).close()
+        yield "s3://shoal-bucket/prod"
+    server.stop()
+
+
+@pytest.fixture(params=["directory", "memory", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "directory":
+        return clouds.opened(f"file://{tmp_path}/bucket")
+    if request.param == "memory":
+        return clouds.in_memory()
+    return clouds.opened(request.getfixturevalue("s3") + f"/{os.urandom(4).hex()}")
+
+
+async def test_an_object_is_made_once(store: ObjectStore) -> None:
+    assert await store.put_new("manifests/1", b"one")
+    assert not await store.put_new("manifests/1", b"two")
+    assert await store.get("manifests/1") == b"one"
+
+
+async def test_of_two_puts_at_once_one_is_made(store: ObjectStore) -> None:
+    made = await asyncio.gather(*(store.put_new("manifests/2", b"%d" % nth) for nth in range(8)))
+    assert made.count(True) == 1
+    assert await store.get("manifests/2") == b"%d" % made.index(True)
+
+
+async def test_a_part_of_an_object_is_read(store: ObjectStore) -> None:
+    await store.put_new("segments/a", b"0123456789")
+    assert await store.get("segments/a", 2, 5) == b"234"
+    assert await store.get("segments/none") is None
+    assert await store.get("segments/none", 2, 5) is None
+
+
+async def test_an_object_is_replaced_as_a_whole(store: ObjectStore) -> None:
+    await store.replace("keys/a", b"one")
+    await store.replace("keys/a", b"two")
+    assert await store.get("keys/a") == b"two"
+
+
+async def test_objects_are_listed_in_the_order_of_their_names(store: ObjectStore) -> None:
+    for nth in (3, 1, 2):
+        await store.put_new(f"manifests/{nth}", b"x" * nth)
+    await store.put_new("segments/1", b"")
+    listed = [found async for found in store.listed("manifests/")]
+    assert [(found.name, found.size) for found in listed] == [(f"manifests/{nth}", nth) for nth in (1, 2, 3)]
+    assert all(found.modified_ms for found in listed)
+    assert [found.name async for found in store.listed("manifests/", "manifests/1")] == ["manifests/2", "manifests/3"]
+
+
+async def test_objects_are_deleted_and_those_that_are_gone_pass(store: ObjectStore) -> None:
+    await store.put_new("segments/a", b"x")
+    await store.delete(["segments/a", "segments/none"])
+    assert [found async for found in store.listed("segments/")] == []
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("ftp://host/x", "is no place for a backup"),
+        ("/mnt/backup", "is no place for a backup"),
+        ("s3:///x", "is no place for a backup"),
+        ("s3://key:secret@bucket/x", "Give credentials in the environment"),
+        ("s3://bucket/x?region=eu", "nothing else"),
+        ("s3://bucket/a/../../b", "leads outside"),
+        ("file:///tmp/../etc", "leads outside"),
+        ("file://host/x", "no directory of this machine"),
+    ],
+)
+def test_a_wrong_address_is_refused(url: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said) as refused:
+        clouds.opened(url)
+    assert "secret" not in refused.value.message
+
+
+def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(BackupUnreachable, match="cannot be used"):
+        clouds.opened(f"file://{tmp_path}/file/bucket")
+
+
+@pytest.mark.usefixtures("s3")
+async def test_a_bucket_that_is_not_there_is_told() -> None:
+    with pytest.raises(BackupUnreachable, match="cannot write") as refused:
+        await clouds.opened("s3://shoal-no-such-bucket/prod").put_new("segments/a", b"x")
+    assert "two" not in refused.value.message.split()
+
+
+@pytest.mark.usefixtures("s3")
+async def test_a_server_that_is_away_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setattr(clouds, "RETRIES_MAX", 0)
+    with pytest.raises(BackupUnreachable, match="cannot write"):
+        await clouds.opened("s3://shoal-bucket/prod").put_new("segments/a", b"x")
+
+
+async def test_an_answer_that_does_not_come_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clouds, "CALL_S", 0.0)
+    store = clouds.in_memory()
+    with pytest.raises(BackupUnreachable, match="no answer within"):
+        await store._call("write x", asyncio.sleep(0.05))
