@@ -177,6 +177,17 @@ BY_HAND: tuple[Route, ...] = (
     ),
     Route(
         "GET",
+        "/v1/watch",
+        watching.watch_spaces,
+        "Changes of several spaces as server-sent events",
+        watching.ChangeView,
+        query=watching.SpacesQuery,
+        content_type="text/event-stream",
+        errors=(SlowConsumer,),
+        reason=_STREAM,
+    ),
+    Route(
+        "GET",
         f"{SPACE}/watch",
         watching.watch,
         "Changes as server-sent events",

@@ -10,13 +10,17 @@ Laws:
 - A consumer that falls behind gets no silent gap: a `reset` event takes the place of the changes that
   were left out. A consumer that reads nothing is cut off after a write has waited for `heartbeat_s`.
 - When the node stops, or the token counts no more, the stream ends with an error.
+- A stream of several spaces resumes nothing: its changes are hints to read again, and a consumer that falls behind gets
+  an error. It takes the right to watch each of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
 from typing import TypeVar, cast
+from urllib.parse import unquote
 
 import msgspec
 from aiohttp import web
@@ -24,12 +28,14 @@ from msgspec import Struct
 
 from shoal.api.http.exchange import Exchange
 from shoal.api.http.problems import internal
-from shoal.errors import ShoalError, ShuttingDown, SlowConsumer
+from shoal.errors import InvalidInput, ShoalError, ShuttingDown, SlowConsumer
 from shoal.protocol.position import Position
 from shoal.protocol.requests import Change, ObjectKind, Push, Reset, Watch, Watching
 from shoal.workflows.spaces import check_kinds
 
 WATCH_ID_BYTES_MAX = 6 * 1024  # A position as the id of a server-sent event, which comes back in a header.
+
+WATCH_SPACES_MAX = 64  # Spaces of one stream: each is a watch of its own.
 
 RETRY_MS = 1000
 """The time after which a browser reconnects."""
@@ -44,6 +50,13 @@ class WatchQuery(Struct, forbid_unknown_fields=True):
     kinds: str = ""  # Several kinds, with commas between them; empty: all.
     prefix: str = ""
     after: str | None = None  # The id of an event, to continue after it. The header Last-Event-ID takes precedence.
+
+
+class SpacesQuery(Struct, forbid_unknown_fields=True):
+    """The spaces whose changes are wanted."""
+
+    spaces: str = ""  # Their names, percent-encoded, with commas between them; at most 64.
+    kinds: str = ""  # Kinds of objects, with commas between them; empty: all.
 
 
 class ChangeView(Struct):
@@ -95,8 +108,57 @@ async def watch(exchange: Exchange) -> web.StreamResponse:
     return response
 
 
+async def watch_spaces(exchange: Exchange) -> web.StreamResponse:
+    """Stream the changes of several spaces until the client leaves or the node stops. A reconnect begins anew.
+
+    Raises:
+        InvalidInput: no space is named, or too many, or a kind is unknown.
+    """
+    query = exchange.query(SpacesQuery)
+    kinds = [kind for kind in query.kinds.split(",") if kind]
+    check_kinds(kinds)
+    spaces = list(dict.fromkeys(unquote(name) for name in query.spaces.split(",") if name))
+    if not 1 <= len(spaces) <= WATCH_SPACES_MAX:
+        raise InvalidInput(f"`spaces` names 1 to {WATCH_SPACES_MAX} spaces; got {len(spaces)}.", field="spaces")
+    async with AsyncExitStack() as stack:
+        watches = [Watch(space, None, "", cast("list[ObjectKind]", kinds)) for space in spaces]
+        sources = [await stack.enter_async_context(exchange.session.subscribe(watch)) for watch in watches]
+        response = web.StreamResponse(headers={**HEADERS, **exchange.bookmark_headers()})
+        await response.prepare(exchange.request)
+        if exchange.request.method == "HEAD":
+            return response
+        stream = _Stream(exchange, response, None)
+        try:
+            await stream.write(b": watching\nretry: %d\n\n" % RETRY_MS)
+            await stream.write(_event("began", {}))
+            async with aclosing(_merged(sources)) as changes:
+                await stream.relay(changes)
+        except (TimeoutError, ConnectionError):
+            if exchange.request.transport is not None:
+                exchange.request.transport.abort()
+    return response
+
+
+async def _merged(sources: Sequence[AsyncIterator[Push]]) -> AsyncGenerator[Push, None]:
+    """The pushes of several sources, as they come; it ends with the error of any. Of each, one push is read ahead."""
+    waiting = {asyncio.ensure_future(anext(source)): source for source in sources}
+    try:
+        while True:
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                source = waiting.pop(task)
+                push: Push = task.result()
+                waiting[asyncio.ensure_future(anext(source))] = source
+                yield push
+    finally:
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
 class _Stream:
-    def __init__(self, exchange: Exchange, response: web.StreamResponse, position: Position) -> None:
+    def __init__(self, exchange: Exchange, response: web.StreamResponse, position: Position | None) -> None:
+        """`position`: where the watch is, which its events name as their ids; None: they have none."""
         self._position = position
         self._id_bytes_max = WATCH_ID_BYTES_MAX
         self._stopping = exchange.stopping
@@ -141,7 +203,8 @@ class _Stream:
     def _told(self, push: Push) -> bytes:
         match push:
             case Change():
-                self._position.note(push)
+                if self._position is not None:
+                    self._position.note(push)
                 return _event("change", _view(push), id=self._id())
             case Reset():
                 self._position = Position.unpack(push.position)
@@ -152,6 +215,8 @@ class _Stream:
                 return _event("began", {}, id=self._id())
 
     def _id(self) -> str:
+        if self._position is None:
+            return ""
         text = self._position.text(bytes_max=self._id_bytes_max)
         return text if len(text) <= self._id_bytes_max else ""
 

@@ -245,6 +245,7 @@ export function refresh (space) {
 // A browser opens six connections to a node: two may be streams, and a page that is hidden has none.
 const STREAMS_MAX = 2
 const POLL_MS = 2_000
+const SPACES_MS = 30_000 // How often it is asked whether there are new spaces.
 /** @type {Map<string, { followers: Set<Resource>, end: AbortController | undefined, timer?: ReturnType<typeof setInterval> }>} */
 const followed = new Map()
 
@@ -271,19 +272,29 @@ function open (space) {
   const streams = [...followed.values()].filter(({ end }) => end !== undefined).length
   if (space === '*') openAll(entry)
   else if (streams >= STREAMS_MAX) entry.timer = setInterval(() => tell(entry.followers, undefined), POLL_MS)
-  else listen(space, entry.followers, (entry.end = new AbortController()).signal)
+  else {
+    const { signal: ending } = entry.end = new AbortController()
+    listen(() => store.space(space).watch({ signal: ending, reconnectMs: Infinity }), entry.followers, ending)
+  }
 }
 
-/** No stream has all spaces: a few are followed each, more are asked again. @param {NonNullable<ReturnType<typeof followed.get>>} entry */
+/** One stream has all spaces that are shown; without names they are asked again. @param {NonNullable<ReturnType<typeof followed.get>>} entry */
 async function openAll (entry) {
   const { signal: ending } = entry.end = new AbortController()
-  const names = []
-  try {
-    for await (const name of store.spaces()) if (names.push(name) > STREAMS_MAX) break
-  } catch { /* Without names they are asked again. */ }
+  const names = await spacesOf('*').then((found) => found.names).catch(() => [])
   if (ending.aborted) return
-  if (names.length > 0 && names.length <= STREAMS_MAX) for (const name of names) listen(name, entry.followers, ending)
-  else entry.timer = setInterval(() => tell(entry.followers, undefined), POLL_MS)
+  if (names.length === 0) {
+    entry.timer = setInterval(() => tell(entry.followers, undefined), POLL_MS)
+    return
+  }
+  listen(() => store.watch(names, { signal: ending, reconnectMs: Infinity }), entry.followers, ending)
+  entry.timer = setInterval(async () => {
+    const found = await spacesOf('*').catch(() => undefined)
+    if (found === undefined || ending.aborted || found.names.join('\n') === names.join('\n')) return
+    close('*')
+    open('*')
+    tell(entry.followers, undefined)
+  }, SPACES_MS)
 }
 
 /** @param {string} space */
@@ -299,11 +310,11 @@ function tell (followers, event) {
   for (const resource of followers) if (event?.type !== 'change' || resource.kinds.size === 0 || resource.kinds.has(event.kind)) resource.changed()
 }
 
-/** @param {string} space @param {Set<Resource>} followers @param {AbortSignal} ending */
-async function listen (space, followers, ending) {
+/** @param {() => AsyncIterable<any>} watch @param {Set<Resource>} followers @param {AbortSignal} ending */
+async function listen (watch, followers, ending) {
   while (!ending.aborted) {
     try {
-      for await (const event of store.space(space).watch({ signal: ending, reconnectMs: Infinity })) {
+      for await (const event of watch()) {
         if (event.type !== 'began') tell(followers, event)
       }
     } catch {

@@ -186,7 +186,7 @@ async def test_a_list_of_spaces_shows_those_in_which_something_is_granted(creden
 # ── HTTP ──────────────────────────────────────────────────────────────────────
 
 
-QUERIES = {"items:indexes": "?label=memory", "/diff": "?from=main"}
+QUERIES = {"/v1/watch": "?spaces=crew", "items:indexes": "?label=memory", "/diff": "?from=main"}
 """Of routes that need one."""
 
 

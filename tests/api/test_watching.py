@@ -99,3 +99,21 @@ async def test_a_watcher_that_leaves_is_forgotten(serve: Serve, http: aiohttp.Cl
     async with asyncio.timeout(20):
         while rest.served.session.watchers:
             await asyncio.sleep(0.01)
+
+
+async def test_one_stream_has_the_changes_of_several_spaces(rest: Rest) -> None:
+    async with rest.request("GET", "/v1/watch?spaces=crew,other%252Fspace&kinds=thread") as response:
+        assert (response.status, response.content_type) == (200, "text/event-stream")
+        assert await line(response, b"event: ") == b"began"
+        assert len(rest.served.session.watchers) == 2
+        for name in ("a", "b"):
+            rest.served.session.publish(msgspec.structs.replace(CHANGE, name=name))
+            for _ in range(2):
+                assert await line(response, b"event: ") == b"change"
+                assert msgspec.json.decode(await line(response, b"data: "))["name"] == name
+
+
+async def test_a_stream_of_several_spaces_names_some(rest: Rest) -> None:
+    for spaces in ("", ",".join(f"s{number}" for number in range(65))):
+        status, problem = await rest("GET", f"/v1/watch?spaces={spaces}")
+        assert (status, problem["code"]) == (400, "invalid-input")

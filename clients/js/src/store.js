@@ -5,7 +5,7 @@ import { Items } from './items.js'
 import { Thread } from './thread.js'
 import { path, Transport } from './transport.js'
 import { Budget, Counter, Register, SharedList, SharedMap, SharedSet } from './values.js'
-import { watch } from './watch.js'
+import { watch, watchSpaces } from './watch.js'
 
 /** @typedef {import('../types/api.js').components['schemas']} Schemas */
 /** @typedef {import('./transport.js').ReadOptions} ReadOptions */
@@ -40,6 +40,15 @@ export class Store {
       if (!page.more) return
       after = page.names.at(-1)
     }
+  }
+
+  /**
+   * Each durable change in several spaces, over one connection: hints to read again. Use `for await`; after a reconnect comes a `reset`.
+   * @param {readonly string[]} spaces At most 64.
+   * @param {Omit<import('./watch.js').WatchOptions, 'prefix' | 'after'>} [options]
+   */
+  watch (spaces, options) {
+    return watchSpaces(this._transport, spaces, options)
   }
 
   /** Who this client is, and what its token grants. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['AccessView']>} */

@@ -33,15 +33,37 @@ import { failed, Limit, path } from './transport.js'
  * @param {WatchOptions} [options]
  * @returns {AsyncGenerator<WatchEvent, void, void>}
  */
-export async function * watch (transport, space, { kinds = [], prefix, after = '', signal, reconnectMs = transport.settings.requestTimeoutMs } = {}) {
-  const query = { kinds: kinds.join(',') || undefined, prefix: prefix || undefined }
+export function watch (transport, space, { prefix, ...options } = {}) {
+  return followed(transport, `/v1/spaces${path(space)}/watch`, { prefix: prefix || undefined }, options)
+}
+
+/**
+ * Several spaces over one connection. Nothing is resumed: after a reconnect comes a `reset`, and events have no bookmark.
+ * @param {import('./transport.js').Transport} transport
+ * @param {readonly string[]} spaces At most 64.
+ * @param {Omit<WatchOptions, 'prefix' | 'after'>} [options]
+ * @returns {AsyncGenerator<WatchEvent, void, void>}
+ */
+export function watchSpaces (transport, spaces, options = {}) {
+  return followed(transport, '/v1/watch', { spaces: spaces.map(encodeURIComponent).join(',') }, options)
+}
+
+/**
+ * @param {import('./transport.js').Transport} transport
+ * @param {string} address
+ * @param {Record<string, string | undefined>} named
+ * @param {Omit<WatchOptions, 'prefix'>} options
+ * @returns {AsyncGenerator<WatchEvent, void, void>}
+ */
+async function * followed (transport, address, named, { kinds = [], after = '', signal, reconnectMs = transport.settings.requestTimeoutMs } = {}) {
+  const query = { ...named, kinds: kinds.join(',') || undefined }
   let [bookmark, begun] = [after, false]
   let tries = transport.tries(0, reconnectMs)
   for (;;) {
     try {
       const headers = bookmark ? { 'Last-Event-ID': bookmark } : undefined
       let heard = false
-      const stream = await Stream.open(transport, { method: 'GET', path: `/v1/spaces${path(space)}/watch`, query, headers, signal })
+      const stream = await Stream.open(transport, { method: 'GET', path: address, query, headers, signal })
       try {
         for (;;) {
           const sent = await stream.next()

@@ -1,7 +1,8 @@
 """Threads at a glance, each with a state and the reason for it as a sentence; and the work of a space: its queues and leases.
 
 Law: a page looks at `LISTING_SCAN_MAX` threads at most, a few in each step, and ends before `SUMMARIES_BYTES_MAX` bytes, but
-for its first element.
+for its first element. A page that was made is shown again while nothing was written here, and for
+`SUMMARIES_KEPT_MS` at most: ten people who look at one idle node cost it as much as one.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ TOTAL_MAX = 1000  # Threads of one status that are counted.
 _SOURCES = {"stuck": ("failed", "running"), "waits": ("waiting", "paused")}
 """The statuses of threads that may be in a state, which the catalog finds without looking at others."""
 LEASES_MAX = 1000  # Of a space that are told with its work.
+SUMMARIES_KEPT = 64  # Pages of summaries that are kept for whoever asks the same.
+SUMMARIES_KEPT_MS = 10_000  # How long at most: time alone makes an open step old, and ends a lease.
 
 _QUEUE_BYTES = 100  # The names of a queue's fields in JSON.
 _TEXT_CHARS_MAX = 300  # Of a text that a person wrote, in a summary.
@@ -69,10 +72,29 @@ class Leases(Protocol):
         ...
 
 
+class _Kept(NamedTuple):
+    """A page that was made when so many writes were made."""
+
+    written: int
+    reply: Summaries
+    seen: list[str]  # The threads that were looked at.
+
+
 class Glances:
     """Answers `ListSummaries` and `ListWork`."""
 
-    def __init__(self, database: Database, listings: Listings, *, now_ms: Callable[[], int], leases: Leases) -> None:
+    def __init__(
+        self,
+        database: Database,
+        listings: Listings,
+        *,
+        now_ms: Callable[[], int],
+        leases: Leases,
+        written: Callable[[], int],
+    ) -> None:
+        """`written` counts the writes of this node, those of peers included."""
+        self._written = written
+        self._kept: dict[ListSummaries, _Kept] = {}
         self._database = database
         self._listings = listings
         self._now_ms = now_ms
@@ -111,11 +133,19 @@ class Glances:
         check_name("space", request.space)
         check_text(request.text, "a text to look for")
         await self._listings.reach_all(bookmark)
-        seen: list[str] = []
-        items, cursor = await in_turns(self._summarised(request, seen))
-        totals = {} if request.after else self._totals(request)
-        await self._listings.show(request.space, seen, bookmark)
-        return Summaries(items, cursor, self._now_ms(), totals)
+        now_ms, written = self._now_ms(), self._written()
+        kept = self._kept.get(request)
+        if kept is None or kept.written != written or not 0 <= now_ms - kept.reply.now_ms <= SUMMARIES_KEPT_MS:
+            seen: list[str] = []
+            items, cursor = await in_turns(self._summarised(request, seen))
+            totals = {} if request.after else self._totals(request)
+            kept = _Kept(written, Summaries(items, cursor, now_ms, totals), seen)
+            self._kept.pop(request, None)
+            self._kept[request] = kept
+            if len(self._kept) > SUMMARIES_KEPT:
+                del self._kept[next(iter(self._kept))]
+        await self._listings.show(request.space, kept.seen, bookmark)
+        return kept.reply
 
     def _summarised(self, request: ListSummaries, seen: list[str]) -> Steps[tuple[list[ThreadSummary], str]]:
         """A page, and the place after which the next one begins. `seen` gets the names of the threads that were looked at."""

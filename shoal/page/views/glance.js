@@ -7,6 +7,7 @@ import { Mark } from '../kit/states.js'
 import { span, Time, now } from '../kit/time.js'
 
 const ROWS = 100
+const TIME_MS = 60_000 // What only time changes, such as the age of an open step; all else is told.
 
 /** @typedef {any} Glance A summary, with its `space`. */
 /** @typedef {{ threads: Glance[], totals: Record<string, number>, more: boolean, cursors: Record<string, string>, isCut: boolean }} Page `isCut`: there are more spaces. */
@@ -32,7 +33,7 @@ export async function page (space, filters, cursors) {
 }
 
 /** @param {string} space @param {Record<string, any>} filters */
-export const glances = (space, filters) => live(`glances ${space} ${JSON.stringify(filters)}`, () => page(space, filters), { space, kinds: ['thread', 'lease'], every: 15_000 })
+export const glances = (space, filters) => live(`glances ${space} ${JSON.stringify(filters)}`, () => page(space, filters), { space, kinds: ['thread', 'lease'], every: TIME_MS })
 
 /** Totals are counted up to a bound. @param {number} count */
 const counted = (count) => count >= 1000 ? `${count} or more` : String(count)

@@ -189,3 +189,19 @@ async def test_pages_of_work_show_each_queue_once(open_bench: Opener) -> None:
             break
         after = one.cursor
     assert found == [(f"t{number:02}", name) for number in range(11) for name in ("first", "second")]
+
+
+async def test_a_kept_page_is_made_anew_after_a_write(bench: Bench) -> None:
+    await filled(bench)
+    first = await page(bench)
+    assert await page(bench) is first
+    assert await page(bench, limit=3) is not first
+    await bench.space.thread("well").fail("no money")
+    assert (await page(bench)).totals["failed"] == 2
+
+
+async def test_a_kept_page_does_not_outlive_its_time(bench: Bench) -> None:
+    await begin(bench.space.thread("steps"))
+    assert (await states(bench, stuck_after_ms=5000))["steps"] == "well"
+    bench.simulated.now_ms += 11_000
+    assert (await states(bench, stuck_after_ms=5000))["steps"] == "stuck"
