@@ -7,6 +7,12 @@ export class Store {
     space(name: string): Space;
     /** The names of the spaces. @returns {AsyncGenerator<string, void, void>} */
     spaces(): AsyncGenerator<string, void, void>;
+    /**
+     * Each durable change in several spaces, over one connection: hints to read again. Use `for await`; after a reconnect comes a `reset`.
+     * @param {readonly string[]} spaces At most 64.
+     * @param {Omit<import('./watch.js').WatchOptions, 'prefix' | 'after'>} [options]
+     */
+    watch(spaces: readonly string[], options?: Omit<import("./watch.js").WatchOptions, "prefix" | "after">): AsyncGenerator<import("./watch.js").WatchEvent, void, void>;
     /** Who this client is, and what its token grants. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['AccessView']>} */
     access(options?: {
         signal?: AbortSignal;

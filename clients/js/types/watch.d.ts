@@ -17,7 +17,15 @@
  * @param {WatchOptions} [options]
  * @returns {AsyncGenerator<WatchEvent, void, void>}
  */
-export function watch(transport: import("./transport.js").Transport, space: string, { kinds, prefix, after, signal, reconnectMs }?: WatchOptions): AsyncGenerator<WatchEvent, void, void>;
+export function watch(transport: import("./transport.js").Transport, space: string, { prefix, ...options }?: WatchOptions): AsyncGenerator<WatchEvent, void, void>;
+/**
+ * Several spaces over one connection. Nothing is resumed: after a reconnect comes a `reset`, and events have no bookmark.
+ * @param {import('./transport.js').Transport} transport
+ * @param {readonly string[]} spaces At most 64.
+ * @param {Omit<WatchOptions, 'prefix' | 'after'>} [options]
+ * @returns {AsyncGenerator<WatchEvent, void, void>}
+ */
+export function watchSpaces(transport: import("./transport.js").Transport, spaces: readonly string[], options?: Omit<WatchOptions, "prefix" | "after">): AsyncGenerator<WatchEvent, void, void>;
 export type Schemas = import("../types/api.js").components["schemas"];
 /**
  * The watch has begun; it comes first, and not with `after`.
