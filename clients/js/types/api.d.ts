@@ -4599,6 +4599,16 @@ export interface components {
             more: boolean;
         };
         /**
+         * SpacesQuery
+         * @description The spaces whose changes are wanted.
+         */
+        SpacesQuery: {
+            /** @description Kinds of objects, with commas between them; empty: all. */
+            kinds?: string;
+            /** @description Their names, percent-encoded, with commas between them; at most 64. */
+            spaces?: string;
+        };
+        /**
          * SpendBody
          * @description Spend an amount that the serving node has rights to, or can get. Of all spends with one `key`, one counts.
          */
