@@ -357,6 +357,45 @@ export interface components {
             entries: components["schemas"]["AuditEntryView"][];
         };
         /**
+         * BackupView
+         * @description The backup of a cluster, as the serving node knows it.
+         */
+        BackupView: {
+            /** @description Of all objects that count. */
+            bytes: number;
+            /** @description The identity of the cluster in its backups, in hex; empty: there was never one. */
+            cluster: string;
+            /** @description Everything that the serving node held at this moment is in the bucket; 0: that is not known yet. */
+            covered_ms: number;
+            /** @description The first moment to which the backup can be restored; 0: there is none. */
+            earliest_ms: number;
+            /** @description The recovery point: how long ago that was; 0 if all is there now. */
+            lag_ms: number;
+            /** @description The number of the last manifest that it has read, */
+            manifest: number;
+            /** @description and when that was written. */
+            manifest_ms: number;
+            /** @description Of these. */
+            objects: number;
+            /** @description Operations that the serving node shipped, in this opening, */
+            shipped: number;
+            /** @description and bytes that it put. */
+            shipped_bytes: number;
+            /** @description Partitions that could not be shipped at the last attempt, and why. */
+            skipped: string[];
+            /**
+             * @description `behind`: something waits to be shipped. `failing`: see `trouble`.
+             * @enum {unknown}
+             */
+            state: "behind" | "current" | "failing" | "none";
+            /** @description Why the serving node does not ship, and what to do; else empty. */
+            trouble: string;
+            /** @description Empty: there is none. */
+            url: string;
+            /** @description When `shoal backup verify` last restored it and found it sound; 0: never. */
+            verified_ms: number;
+        };
+        /**
          * BatchBody
          * @description The writes of one request; all their objects must be in one partition.
          */
@@ -788,6 +827,14 @@ export interface components {
             checkpoint: string;
             /** @description A description of the change or the damage. */
             what: string;
+        };
+        /**
+         * DeclareBackupBody
+         * @description Have all nodes of this cluster ship to a bucket from now on. The place is empty, or holds the backup of this cluster.
+         */
+        DeclareBackupBody: {
+            /** @description s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR; empty: ship nowhere any more. What is there stays. */
+            url: string;
         };
         /**
          * DeleteBranchOp
@@ -2723,6 +2770,19 @@ export interface components {
          * @description The state of a node, and counts of its work.
          */
         NodeStatusView: {
+            /**
+             * @description Of the cluster, as this node knows it; empty: none is declared.
+             * @enum {unknown}
+             */
+            backup: "" | "behind" | "current" | "failing";
+            /** @description Of the objects in the backup that count. */
+            backup_bytes: number;
+            /** @description The recovery point: how long ago all that this node held was in the backup; 0: it is now. */
+            backup_lag_ms: number;
+            /** @description Why this node does not ship to it, and what to do; else empty. */
+            backup_trouble: string;
+            /** @description When the backup was last restored and found sound; 0: never. */
+            backup_verified_ms: number;
             /** @description Bytes on disk. */
             bytes_on_disk: number;
             /** @description Whether its key is in a file, and so can be changed without a restart. */
