@@ -30,6 +30,7 @@ from benchmarks import (
     joining,
     machine,
     natives,
+    page,
     reopenings,
     replicated,
     served,
@@ -69,6 +70,7 @@ ALL = [
     Benchmark("idle", idle_cluster.run),
     Benchmark("documents", documents.run),
     Benchmark("yjs", yjs.run),
+    Benchmark("page", page.run),
 ]
 FULL = Effort(repeats=5, seconds=2.0, crashes=50, threads=100_000)
 QUICK = Effort(repeats=2, seconds=0.5, crashes=4, threads=2000)

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,6 +71,11 @@ _METHOD = (
 
 
 def run(effort: Effort) -> Section:
+    if not Path(_CHROMIUM).exists() or find_spec("playwright") is None:
+        told = (
+            f"Not measured: there is no {_CHROMIUM} (`SHOAL_CHROMIUM` names another one), or the extra `page` is not installed."
+        )
+        return Section("The page", told, [])
     with _chromium() as browser:
         with tempfile.TemporaryDirectory() as directory:
             figures = [*_of_many(browser, Path(directory) / "store", effort)]
@@ -79,9 +86,7 @@ def run(effort: Effort) -> Section:
 
 @contextmanager
 def _chromium() -> Iterator[Any]:
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as running:
+    with import_module("playwright.sync_api").sync_playwright() as running:
         browser = running.chromium.launch(executable_path=_CHROMIUM, args=list(_ARGUMENTS))
         yield browser
         browser.close()

@@ -16,12 +16,23 @@ NAMED = '[project]\nname = "shoal"\nversion = "0"\n'
 """As the build's own tables need it, so that any version of setuptools builds them."""
 
 
+def copied_by_the_image() -> list[str]:
+    """What the Dockerfile copies before it builds the wheel, of which .dockerignore lets all through."""
+    before = (ROOT / "Dockerfile").read_text().partition("pip wheel")[0]
+    copies = [line.split()[1:-1] for line in before.splitlines() if line.startswith("COPY ")]
+    let = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    names = [name for copy in copies for name in copy]
+    assert set(names) <= let
+    return names
+
+
 def test_the_wheel_holds_every_file_of_the_page(tmp_path: Path) -> None:
     pytest.importorskip("setuptools", reason="a Python without setuptools builds no wheel")
     tree = tmp_path / "tree"
-    ignored = shutil.ignore_patterns("__pycache__", "node_modules")
-    for name in ("shoal", "clients"):
-        shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in copied_by_the_image():
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, tree / name, symlinks=True, ignore=ignored)
     tables = (ROOT / "pyproject.toml").read_text().partition("[tool.setuptools.packages")
     (tree / "pyproject.toml").write_text(NAMED + "".join(tables[1:]))
     command = [sys.executable, "-c", "import setuptools; setuptools.setup()", "-q", "build_py", "--build-lib", str(tmp_path)]
