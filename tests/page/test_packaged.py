@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -50,3 +51,13 @@ def test_the_client_of_the_page_is_the_one_that_users_have() -> None:
     assert {name.removeprefix("client/") for name in page.listed() if name.startswith("client/")} == {
         file.name for file in source.glob("*.js")
     }
+
+
+def test_pictures_are_small_and_described() -> None:
+    pictures = {path.name for path in (ROOT / "docs" / "images").iterdir()}
+    used = dict[str, str]()
+    for text in ("README.md", "docs/PAGE.md"):
+        used |= {name: alt for alt, name in re.findall(r"!\[([^]]*)]\([a-z/]*images/([^)]+)\)", (ROOT / text).read_text())}
+    assert set(used) == pictures
+    assert all(len(alt) > 40 for alt in used.values())
+    assert [name for name in pictures if (ROOT / "docs" / "images" / name).stat().st_size > 150_000] == []
