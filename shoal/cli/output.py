@@ -8,7 +8,7 @@ Laws:
 - Tables and colours are only for a terminal. A pipe gets plain lines, and `--json` its documents, so that the input of a
   program does not depend on a terminal.
 - Stored text is never interpreted as markup, and no control character of it reaches the terminal: it cannot move the cursor
-  or set a title.
+  or set a title. Nor does one that reorders what stands around it (CVE-2021-42574): what is shown is what is stored.
 - A table has at most `_ROWS_MAX` rows; further rows are another table, so that endless output is shown as it comes.
 """
 
@@ -75,9 +75,10 @@ def option() -> Any:
     return next(each for each in typer.main.get_command(alone).params if each.name == "output")
 
 
-# JSON escapes the control characters below a space, but not these.
-_CONTROL = re.compile("[\x7f-\x9f]")
-_EVERY_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
+# JSON escapes the control characters below a space, but not these. Those from U+2028 on end a line, or reorder text.
+_MORE = r"\x7f-\x9f\u2028-\u202e\u2066-\u2069"
+_CONTROL = re.compile(f"[{_MORE}]")
+_EVERY_CONTROL = re.compile(rf"[\x00-\x1f{_MORE}]")
 
 
 def to_text(value: Any, *, indent: int | None = None) -> str:
@@ -107,6 +108,8 @@ def _emit_yaml(value: Any) -> None:
     import yaml  # An extra.
 
     document = yaml.safe_dump(values.to_json(value), allow_unicode=True, sort_keys=False)
+    if _CONTROL.search(document):  # YAML takes these for printable. Only a text in quotes can escape them.
+        document = yaml.safe_dump(values.to_json(value), sort_keys=False)
     typer.echo(f"---\n{document}", nl=False)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import yaml
 from typer.testing import CliRunner
 
 from shoal.cli.main import app
-from shoal.cli.output import emit, form, pairs, to_text
+from shoal.cli.output import emit, form, pairs, plain, to_text
 from tests.cli.test_options import ALL
 
 
@@ -24,6 +25,26 @@ def test_no_control_character_reaches_the_terminal() -> None:
     text = to_text(every)
     assert not any(ord(character) < 0x20 or 0x7F <= ord(character) < 0xA0 for character in text)
     assert json.loads(text) == every
+
+
+REORDERING = "".join(map(chr, [*range(0x2028, 0x202F), *range(0x2066, 0x206A)]))
+
+
+@pytest.mark.parametrize("shown", [to_text, plain])
+def test_no_character_reorders_what_is_shown(shown: Callable[[str], str]) -> None:
+    """A value would look like another one, such as an amount that was approved."""
+    assert not set(REORDERING) & set(shown(f"pay {REORDERING} 100"))
+
+
+def test_yaml_reorders_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    token = form.set("yaml")
+    try:
+        emit({"amount": f"pay {REORDERING} 100", "ö": "größe"})
+    finally:
+        form.reset(token)
+    text = capsys.readouterr().out
+    assert not set(REORDERING) & set(text)
+    assert yaml.safe_load(text) == {"amount": f"pay {REORDERING} 100", "ö": "größe"}
 
 
 def test_a_type_that_json_lacks_is_tagged() -> None:
