@@ -120,11 +120,16 @@ class Budgets(Memory):
             KeyReused: the key was used with another amount.
         """
         if _is_known(context, budget.grants(context.rows), request, "granted"):
-            return Granted(budget.remaining(context.rows), granted=False)
+            return Granted(counter.shown(budget.remaining(context.rows)), granted=False)
+        if counter.grows_too_large(counter.value(budget.grants(context.rows)), request.amount):
+            raise InvalidInput(
+                f"more than {counter.SHOWN_MAX:,} would be granted to budget {request.budget!r} in all. Nothing was written.",
+                field="amount",
+            )
         change = budget.Grant(request.amount, request.key or context.implied_key)
         context.apply(change)
         self.changes(context.transaction, context.target)
-        return Granted(budget.remaining(context.rows), granted=True)
+        return Granted(counter.shown(budget.remaining(context.rows)), granted=True)
 
     def _spend(self, context: WriteContext, request: Spend) -> Spent:
         """Spend from this node's rights; a repeated key spends once.
@@ -136,14 +141,14 @@ class Budgets(Memory):
         """
         rows, target, own = context.rows, context.target, context.stamp.dot.origin
         if _is_known(context, budget.spends(rows), request, "spent"):
-            return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=False)
+            return Spent(counter.shown(budget.remaining(rows)), counter.shown(self._usable(rows, target, own)), spent=False)
         usable, remaining = self._usable(rows, target, own), budget.remaining(rows)
         if request.amount > usable:
             raise _exhausted(request, remaining) if request.amount > remaining else _elsewhere(request, rows, usable)
         change = budget.Spend(request.amount, self._incarnation.node, request.key or context.implied_key)
         context.apply(change)
         self.changes(context.transaction, target)
-        return Spent(budget.remaining(rows), self._usable(rows, target, own), spent=True)
+        return Spent(counter.shown(budget.remaining(rows)), counter.shown(self._usable(rows, target, own)), spent=True)
 
     def _draw(self, context: WriteContext, request: DrawRights) -> requests.Rights:
         """Draw first from past openings of this directory, then the rest, or a share, from the pool."""
@@ -318,11 +323,11 @@ class Budgets(Memory):
         rows = view.rows
         granted, spent = counter.value(budget.grants(rows)), counter.value(budget.spends(rows))
         return BudgetState(
-            granted,
-            spent,
-            granted - spent,
-            budget.pool(rows),
-            self.usable(rows, view.target),
+            counter.shown(granted),
+            counter.shown(spent),
+            counter.shown(granted - spent),
+            counter.shown(budget.pool(rows)),
+            counter.shown(self.usable(rows, view.target)),
             sorted(_holders(rows), key=lambda holder: -holder.rights)[:_LISTED_MAX],
             _conflicts(rows)[:_LISTED_MAX],
         )

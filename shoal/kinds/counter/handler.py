@@ -38,6 +38,7 @@ class Counters:
 
         Raises:
             KeyReused: the key was used with another amount.
+            InvalidInput: the sum would not fit 64 bits.
         """
         rows, key = context.rows, request.key or context.implied_key
         # The table of answers may have forgotten a request's key that a user chose.
@@ -47,12 +48,18 @@ class Counters:
                     f"key {request.key or context.key!r} has added {amount} to counter {request.counter!r}, not "
                     f"{request.amount}. Nothing was written. Use a new key for a new add."
                 )
-            return Added(value=counter.value(rows), added=False)
+            return Added(value=counter.shown(counter.value(rows)), added=False)
+        if counter.grows_too_large(counter.value(rows), request.amount):
+            raise InvalidInput(
+                f"counter {request.counter!r} would be above {counter.SHOWN_MAX:,}, or below its negative. Nothing was "
+                "written.",
+                field="amount",
+            )
         context.apply(counter.Add(request.amount, key))
-        return Added(value=counter.value(rows), added=True)
+        return Added(value=counter.shown(counter.value(rows)), added=True)
 
     def _read(self, view: View, _request: ReadCounter) -> CounterValue:
-        return CounterValue(counter.value(view.rows))
+        return CounterValue(counter.shown(counter.value(view.rows)))
 
 
 def handler(_config: Config) -> Handler:

@@ -34,6 +34,7 @@ from shoal.records import NamedTuple
 VALUE, KEY, CONFLICT = b"V", b"K", b"X"
 _EXPIRING_KEY, _EXPIRING_CONFLICT = expiring.PREFIX + KEY, expiring.PREFIX + CONFLICT
 _CLAIM_BYTES = DOT_BYTES + 2
+SHOWN_MAX = 2**63 - 1  # As messages have signed integers of 64 bits.
 
 
 class Add(msgspec.Struct, array_like=True, frozen=True, tag="add"):
@@ -63,6 +64,16 @@ def value(rows: Rows) -> int:
     """The sum of all adds that count."""
     stored = rows.get(VALUE)
     return 0 if stored is None else unpack(stored)
+
+
+def shown(total: int) -> int:
+    """A sum as it is told: no message holds a greater one than `SHOWN_MAX`. Nodes that are apart may have added more."""
+    return max(-SHOWN_MAX, min(total, SHOWN_MAX))
+
+
+def grows_too_large(total: int, amount: int) -> bool:
+    """Whether an add should be refused: the sum would be one that cannot be told, and further from 0 than it is."""
+    return abs(total + amount) > SHOWN_MAX and abs(total + amount) > abs(total)
 
 
 def find(rows: Rows, key: str) -> int | None:

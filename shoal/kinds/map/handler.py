@@ -20,6 +20,7 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, TooLarge, TooManySiblings
+from shoal.kinds.counter import state as counter
 from shoal.kinds.counter.handler import AMOUNT_MAX
 from shoal.kinds.map import state as ormap
 from shoal.kinds.map.state import ADDS_FOLDED_MIN
@@ -209,11 +210,20 @@ class Maps:
 
         Raises:
             TooLarge: the map has `map_keys_max` keys.
+            InvalidInput: the sum would not fit 64 bits.
         """
         self._bound(context.rows, request)
+        if counter.grows_too_large(self.sums.value(context.rows, context.target, request.key) or 0, request.amount):
+            raise InvalidInput(
+                f"{request.key!r} of map {request.map!r} would be above {counter.SHOWN_MAX:,}, or below its negative. Nothing "
+                "was written.",
+                field="amount",
+            )
         key = context.implied_key
         before = ormap.unkeyed(context.rows, request.key, context.stamp.dot.origin) if key is None else []
         amount = request.amount + sum(part.amount for part in before)
+        if abs(amount) > AMOUNT_MAX:  # It stays beside them: no row holds so large a sum.
+            before, amount = [], request.amount
         change = ormap.Add(request.key, amount, tuple(part.dot for part in before), key)
         context.apply(change)
         # No other add has its request: the key would have been found, and answered with the first one's reply.
@@ -302,11 +312,12 @@ class Maps:
     def _entry(self, view: View, key: str) -> MapEntry:
         rows = view.rows
         siblings = register.siblings(ormap.register_of(rows, key))
+        total = self.sums.value(rows, view.target, key)
         return MapEntry(
             key,
             [requests.Sibling(sibling.value, sibling.wall_ms) for sibling in siblings],
             register.version_of(siblings),
-            self.sums.value(rows, view.target, key),
+            None if total is None else counter.shown(total),
             list(orset.members(ormap.set_of(rows, key))),
         )
 

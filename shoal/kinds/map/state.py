@@ -32,6 +32,7 @@ import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin
 from shoal.crdt.rows import Rows, Stamp, Within
+from shoal.kinds.counter.state import SHOWN_MAX
 from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
 from shoal.kinds.set.state import Named
@@ -261,6 +262,12 @@ def fold(
             if not settled(part):
                 contested.add(part.request)
     over = [(row, part) for row, part in adds if own(part) and settled(part) and part.request not in contested][:most]
+
+    def total() -> int:
+        return sum(part.amount for row, part in over if part.request is None or counts[part.request] == row)
+
+    while abs(total()) > SHOWN_MAX:
+        over.pop()  # No row holds so large a sum. Others are added up, so that it stays readable.
     if len(over) < max(1, least) or (len(over) == 1 and over[0][1].directory == directory):
         return None
     folded = {row for row, _ in over}
@@ -268,7 +275,7 @@ def fold(
     return Fold(
         key,
         tuple(row for row, _ in over),
-        sum(part.amount for row, part in over if part.request is None or counts[part.request] == row),
+        total(),
         tuple(row for row, part in adds if part.request in won and row not in folded),
         directory,
     )
