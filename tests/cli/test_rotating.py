@@ -7,7 +7,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli import rotating
 from shoal.cli.main import app
-from shoal.errors import Unreachable
+from shoal.errors import Disconnected, OutcomeUnknown, Unavailable, Unreachable
 from shoal.protocol.requests import ClusterView, Member, NodeStatus
 from shoal.transport.keyring import Keyring, name_of, parsed
 from tests.api.conftest import STATUS
@@ -86,8 +86,10 @@ def test_a_key_is_changed_while_writes_go_on(started: Three, tmp_path: Path) -> 
         async with shoal.connect(started.all, durability="quorum") as store:
             counter = store.space("crew").counter("n")
             while not stopped.is_set():
-                await counter.add(1)
-                done.append(1)
+                # A busy machine may take longer than a request has time for: it is sent again, as the error says.
+                with suppress(OutcomeUnknown, Unavailable, Disconnected):
+                    await counter.add(1, key=f"add-{len(done)}")
+                    done.append(1)
                 await asyncio.sleep(0.01)
 
     writer = threading.Thread(target=lambda: asyncio.run(write_on()))
@@ -108,6 +110,7 @@ def test_a_key_is_changed_while_writes_go_on(started: Three, tmp_path: Path) -> 
             for url in started.urls:
                 _awaits(url, parsed(texts[-1]).names)
             linked(started.urls)
+            _goes_on(done)
             if copied < 2:
                 began = rotate(operators, "--within", "0", "--url", started.all)
         ended = rotate(operators, "--within", "30", "--url", started.all)
@@ -118,11 +121,21 @@ def test_a_key_is_changed_while_writes_go_on(started: Three, tmp_path: Path) -> 
     rings = [parsed(text) for text in texts]
     new = rings[-1].key
     assert rings == [Keyring(OLD), Keyring(OLD, new=new), Keyring(new, old=OLD), Keyring(new)]
-    assert len(done) > 10
-    total = asked(f"{started.urls[2]}/v1/spaces/crew/counters/n")["value"]
-    assert total >= len(done)
+    totals = [asked(f"{url}/v1/spaces/crew/counters/n")["value"] for url in started.urls]
+    assert sorted(totals)[1] >= len(done), "two of three hold what was acknowledged"
+    assert max(totals) in (len(done), len(done) + 1), "each once; the outcome of the last one may be unknown"
     assert new not in ended.output + began.output
     assert operators.stat().st_mode & 0o777 == 0o600
+
+
+def _goes_on(done: list[int]) -> None:
+    """Return once writes were acknowledged after this call began."""
+    before = len(done)
+    for _ in range(int(PATIENCE_S / 0.1)):
+        if len(done) > before + 3:
+            return
+        threading.Event().wait(0.1)
+    raise AssertionError(f"{len(done) - before} writes in {PATIENCE_S} s")
 
 
 def _awaits(url: str, names: list[str]) -> None:
