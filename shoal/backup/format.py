@@ -24,7 +24,7 @@ from shoal.errors import BackupDamaged
 from shoal.records import NamedTuple
 
 FORMAT = 1
-MANIFESTS, SEGMENTS, BASES, KEYS, VERIFIED = "manifests/", "segments/", "bases/", "keys/", "verified/"
+MANIFESTS, SEGMENTS, BASES, VERIFIED = "manifests/", "segments/", "bases/", "verified/"
 """The beginnings of the names of all objects."""
 
 WHOLE_EVERY = 64  # Manifests: the first of so many says everything again, so that no more have to be read.
@@ -42,8 +42,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     sequence: int
     hlc: int
     chain: bytes  # The chain hash of its origin's log after it.
-    content: bytes  # msgpack [the operation, the bytes beside it]; sealed if `sealed`.
-    sealed: bool = False
+    content: bytes  # msgpack [the operation, the bytes beside it].
 
 
 class Part(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -69,7 +68,6 @@ class Pack(msgspec.Struct, array_like=True, frozen=True, gc=False):
     first_hlc: int  # Of its operations; 0 for rows.
     last_hlc: int
     operations: int
-    sealed_by: bytes = b""  # The node whose object in `keys/` opens it; empty: it is not sealed.
 
     @property
     def first_ms(self) -> int:
@@ -232,7 +230,7 @@ class Packing:
         self._chunks.append(content)
         self.size += len(content)
 
-    def finish(self, *, made_ms: int, sealed_by: bytes = b"") -> tuple[Pack, bytes]:
+    def finish(self, *, made_ms: int) -> tuple[Pack, bytes]:
         """The pack, and the bytes of its object."""
         index = encode(self.parts)
         content = b"".join([*self._chunks, index])
@@ -246,7 +244,6 @@ class Packing:
             first_hlc=min((part.first_hlc for part in timed), default=0),
             last_hlc=max((part.last_hlc for part in timed), default=0),
             operations=self._operations,
-            sealed_by=sealed_by,
         )
         return pack, content
 

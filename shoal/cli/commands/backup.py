@@ -215,7 +215,7 @@ def restore(
     """Make a new store of a backup, as everything was at a moment. Times without a zone are this machine's.
 
     The store has a new identity, and is a member of no cluster: start a node with it alone, or as the first of a new cluster.
-    The master key of an encrypted backup is that of shoal --encryption-key; the new store is encrypted under it, too.
+    With shoal --encryption-key the new store is encrypted.
 
     Example: shoal restore file:///mnt/backup/prod --at '2026-11-27 18:00' --data ./state
     """
@@ -242,8 +242,6 @@ async def _restore(place: str, data: Path, at_ms: int | None, *, json: bool) -> 
     took_s = time.monotonic() - began
     line(f"restored {made.partitions:,} partitions to {data}: {shown_bytes(made.bytes)} in {took_s:.1f} s")
     line(f"nothing in it is later than {moment(made.moment_ms)}; the backup has everything until {moment(made.through_ms)}")
-    if made.erased:
-        line(f"{made.erased:,} operations and rows belong to spaces whose keys were erased, and cannot be read any more")
     line(f"start it with: shoal serve --data {data}")
 
 

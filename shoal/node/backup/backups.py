@@ -3,6 +3,7 @@
 Laws:
 - The declaration is a key of the quorum register, so that every member learns it, and a restored directory does not.
 - A bucket that fails is tried again, less and less often. It stops no write, and what is not shipped stays as it is here.
+- An encrypted node ships nothing: what is shipped is not sealed.
 - A store that was never declared to be backed up loads nothing of what ships.
 """
 
@@ -16,13 +17,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.errors import BackupConflict, InvalidInput, NoQuorum, ShoalError
+from shoal.errors import BackupConflict, InvalidInput, NoQuorum, ShoalError, Unsupported
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import BackupView, DeclareBackup, ReadBackup
+from shoal.storage.opening import encrypted
 
 if TYPE_CHECKING:
     from shoal.node.backup.shipper import Shipper
@@ -92,12 +94,18 @@ class Backups:
         """
         Raises:
             InvalidInput: it is no address.
+            Unsupported: this node is encrypted.
             BackupUnreachable, BackupDamaged: the bucket cannot be read, or not written. Nothing was declared.
             BackupConflict: it holds the backup of another cluster. Nothing was declared.
             NoQuorum, OutcomeUnknown, RegisterChanged: as `QuorumRegister.change`.
         """
         if len(request.url) > _URL_CHARS_MAX:
             raise InvalidInput(f"the address of a backup has {_URL_CHARS_MAX} characters at most. Nothing was declared.")
+        if request.url and encrypted(self._context.storage) is not None:
+            raise Unsupported(
+                "the directory of this node is encrypted, and what is shipped to a backup is not sealed. Nothing was declared. "
+                "Back it up by copies of the directory of a stopped node: docs/OPERATIONS.md."
+            )
         found = await self._register.read(DECLARATION)
         before = _decoded(found.content)
         cluster = before.cluster if before is not None else self._environment.entropy(CLUSTER_BYTES)
@@ -149,6 +157,11 @@ class Backups:
         await self._learn()
         if self.declared is None or not self.declared.url or not self._may_ship():
             return
+        if encrypted(self._context.storage) is not None:
+            raise Unsupported(
+                f"this node is encrypted, and ships nothing to {self.declared.url}: what is shipped is not sealed. Members that are "
+                "not encrypted ship what it issues."
+            )
         if self._is_copy(self.declared):
             raise BackupConflict(
                 f"this directory is a copy of the one that declared the backup at {self.declared.url}, which may ship there. "

@@ -70,7 +70,6 @@ class Restored(NamedTuple):
     bytes: int  # That were read.
     moment_ms: int  # Nothing later is in it.
     through_ms: int  # The last moment of which a node said that the backup holds everything it had.
-    erased: int = 0  # Operations and rows that cannot be read any more: the keys of their spaces were erased.
 
 
 class Progress(NamedTuple):
@@ -96,7 +95,7 @@ async def restore(
     """Make a store in `directory`, which is missing or empty, of the backup at `url`.
 
     `moment` is in milliseconds since 1970; without it everything is restored. `partitions`: these alone. `config` says whether
-    the new directory is encrypted, and has the master key of an encrypted backup (`encryption_key`).
+    the new directory is encrypted (`encryption_key`).
 
     Raises:
         InvalidInput: the directory is not empty, or `url` is no address. Nothing was written.
