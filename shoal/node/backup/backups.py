@@ -159,8 +159,8 @@ class Backups:
             return
         if encrypted(self._context.storage) is not None:
             raise Unsupported(
-                f"this node is encrypted, and ships nothing to {self.declared.url}: what is shipped is not sealed. Members that are "
-                "not encrypted ship what it issues."
+                f"this node is encrypted, and ships nothing to {self.declared.url}: what is shipped is not sealed. Others that "
+                "are not encrypted ship what it issues."
             )
         if self._is_copy(self.declared):
             raise BackupConflict(

@@ -44,6 +44,7 @@ FIRST_OPERATIONS_MAX = 512  # A partition with more of them, of which the bucket
 BYTES_S_MAX = 32 << 20  # That are put, on average.
 STEP_OPERATIONS = 64  # Read in one step,
 STEP_BYTES = 128 << 10  # or so many bytes.
+PARTITIONS_AT_ONCE = 16  # In one step, if each has few.
 BASE_AFTER_BYTES = 256 << 10  # A base is made once the operations since the last one take so much more than half of it,
 BASE_EVERY_MS = 10 * 60 * 1000  # at most so often for each partition.
 _RESTS = 4  # After a step, so many times as long as it took, while requests wait for the disk.
@@ -89,6 +90,8 @@ class Shipping:
         self._rows = Packing(BASES)
         self._entries: dict[int, list[Entry]] = {}
         self._waiting = 0  # Bytes of `_entries`.
+        self._since_rest = 0  # Operations that were read,
+        self._rested = self._environment.monotonic()  # and when that was.
         self.operations = self.bytes = 0
         """Those that were put."""
         self.skipped: dict[int, str] = {}
@@ -147,7 +150,6 @@ class Shipping:
         number = partition.number
         ranges = self._ranges(partition, held.vector) or []
         while ranges:
-            began = self._environment.monotonic()
             read = self._outgoing.read(ranges, _size, _same, bytes_max=STEP_BYTES, most=STEP_OPERATIONS)
             if not read:
                 self.skipped[number] = "some of its operations cannot be read, or left the log meanwhile"
@@ -155,7 +157,9 @@ class Shipping:
             for hlc, shipment in read:
                 self._add(hlc, shipment)
             ranges = _after(ranges, (shipment for _, shipment in read))
-            await self._rest(began)
+            self._since_rest += len(read) + STEP_OPERATIONS // PARTITIONS_AT_ONCE  # A partition costs something by itself.
+            if self._since_rest >= STEP_OPERATIONS:
+                await self._rest(self._rested)
             if self._waiting >= PACK_BYTES:
                 await self._flush()
                 await self._commit_load(0)
@@ -313,10 +317,12 @@ class Shipping:
     async def _rest(self, began: float) -> None:
         """Let others go first."""
         took_s = self._environment.monotonic() - began
+        self._since_rest = 0
         if self._commit.is_awaited and took_s > 0:
             await asyncio.sleep(min(_RESTS * took_s, _REST_S_MAX))
         else:
             await self._environment.pause()
+        self._rested = self._environment.monotonic()
 
 
 def wall_of(base: Base) -> int:
