@@ -158,6 +158,9 @@ def test_keys_move_choose_and_go_back(node: Node, show: Show) -> None:
     page.keyboard.press("j")
     page.keyboard.press("j")
     until(page, "location.hash.includes('threads/worker-01')")
+    page.locator(".pane.chosen").get_by_role("button", name="Pause").wait_for()
+    page.keyboard.press("Enter")
+    until(page, "document.activeElement.closest('.pane.chosen') !== null")
     page.keyboard.press("Escape")
     until(page, "!location.hash.includes('worker-01')")
     page.keyboard.press("?")
@@ -404,6 +407,15 @@ def test_one_signs_in_and_may_do_what_the_token_allows(tmp_path: Path, show: Sho
 
 
 # ── for everybody ─────────────────────────────────────────────────────────────
+
+
+def test_nothing_moves_for_those_who_ask_for_that(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/now")
+    moving = "[...document.querySelectorAll('*')].filter((each) => getComputedStyle(each).transitionDuration !== '0s').length"
+    assert page.evaluate(moving) > 0
+    page.emulate_media(reduced_motion="reduce")
+    assert page.evaluate(moving) == 0
+
 
 PLACES = (
     "#/*/now",

@@ -13,6 +13,13 @@ const NARROW = matchMedia('(max-width: 719px)')
 const isNarrow = signal(NARROW.matches)
 NARROW.addEventListener('change', () => { isNarrow.value = NARROW.matches })
 
+/** Move the focus into what is chosen. @returns {boolean} Whether there is something. */
+function enter () {
+  const found = /** @type {HTMLElement | null | undefined} */ (document.querySelector('.pane.chosen')?.querySelector('button:not(.back), a, input, select, textarea, summary'))
+  found?.focus()
+  return found !== null && found !== undefined
+}
+
 /**
  * @typedef {object} Column
  * @property {string} name
@@ -48,10 +55,15 @@ export function Table ({ columns: all, rows, rowKey, chosen, onChoose, href, sor
     if (box.current) watch.observe(box.current)
     return () => watch.disconnect()
   }, [])
-  const at = chosen === undefined ? -1 : order.indexOf(chosen)
+  // Keys may come faster than the rows are drawn again: each goes on from where the one before led.
+  const now = useRef({ order, known, chosen, onChoose })
+  now.current = { order, known, chosen, onChoose }
   const move = (/** @type {number} */ by) => {
+    const { order, known, chosen, onChoose } = now.current
+    const at = chosen === undefined ? -1 : order.indexOf(chosen)
     const next = Math.max(0, Math.min(order.length - 1, at + by))
     if (order[next] === undefined) return
+    now.current.chosen = order[next]
     onChoose?.(known.get(order[next]))
     const y = next * ROW
     const seen = box.current
@@ -60,7 +72,7 @@ export function Table ({ columns: all, rows, rowKey, chosen, onChoose, href, sor
   useKeys([
     { key: 'j', says: 'next row', does: () => move(1) }, { key: 'k', says: 'row before', does: () => move(-1) },
     { key: 'ArrowDown', says: 'next row', does: () => move(1) }, { key: 'ArrowUp', says: 'row before', does: () => move(-1) },
-    { key: 'Enter', says: 'into the chosen row', does: () => document.querySelector(/** @type {string} */ ('.pane.chosen'))?.querySelector('button, a, input, summary')?.dispatchEvent(new Event('focus')) ?? move(0) }
+    { key: 'Enter', says: 'into the chosen row', does: () => { if (!enter()) move(0) } }
   ], [order.join('\n').length, chosen, rows])
   const widths = { gridTemplateColumns: columns.map(({ width }) => width ?? 'minmax(0, 1fr)').join(' ') }
   const from = Math.max(0, Math.floor(top / ROW) - SPARE)
