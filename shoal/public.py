@@ -57,8 +57,8 @@ from shoal.kinds.set.handle import Members, SharedSet
 from shoal.kinds.step.flows import Attempt, StepRecord
 from shoal.kinds.step.handle.resume import Reason, Resumption, Standing
 from shoal.kinds.step.handle.steps import Beginning, Step
+from shoal.kinds.thread.flows.audit import AuditEntry, Moment
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
-from shoal.kinds.thread.flows.export import AuditEntry, Moment
 from shoal.kinds.thread.flows.merging import Difference, Sides
 from shoal.kinds.thread.flows.mutations import Mutation
 from shoal.kinds.thread.handle.autosave import Autosave
@@ -106,6 +106,7 @@ from shoal.values.references import FileRef
 from shoal.version import __version__
 from shoal.workflows.spaces import SpaceDeleted
 from shoal.workflows.subjects import SubjectErased, SubjectReport, SubjectTag
+from shoal.workflows.transfer.importing import ImportReport
 
 __all__ = [
     "NO_HEAD",
@@ -164,6 +165,7 @@ __all__ = [
     "Found",
     "GivenUp",
     "Hit",
+    "ImportReport",
     "Inbox",
     "Item",
     "ItemChange",

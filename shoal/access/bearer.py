@@ -35,6 +35,7 @@ from shoal.protocol.requests import (
     ExtendClaim,
     FailItem,
     Fenced,
+    Import,
     ReleaseLease,
     RenewLease,
     RenewLeases,
@@ -45,7 +46,7 @@ from shoal.records import NamedTuple
 _HALF = 8
 _BEGINS = frozenset({AcquireLease, ClaimItem})
 _OF_ONE = {RenewLease: "lease", ReleaseLease: "lease", ExtendClaim: "thread", CompleteItem: "thread", FailItem: "thread"}
-_CONCERNED = frozenset({*_BEGINS, *_OF_ONE, RenewLeases, Fenced, Batch})
+_CONCERNED = frozenset({*_BEGINS, *_OF_ONE, RenewLeases, Fenced, Batch, Import})
 
 
 class _Held(NamedTuple):

@@ -11,6 +11,7 @@ The rights that a request needs, from its declaration.
 
 Laws:
 - A request needs one right for each part of it: a batch, a multi-read and a write under leases need those of all their parts.
+- An import needs `admin` for each part of it.
 - A right is a space, a family and an action. The family is the kind of object: the name of the request's second field,
   unless one is declared. What is about no space has the space "".
 - Nothing here decides: `shoal.access.grants` does.
@@ -35,6 +36,7 @@ from shoal.protocol.requests import (
     Batch,
     CompareAndSet,
     Fenced,
+    Import,
     ListObjects,
     ListSpaces,
     ListWork,
@@ -83,7 +85,7 @@ def rule_of(kind: Any) -> Rule:
     fields = kind.__struct_fields__
     hearsay = declared.hearsay
     authors = () if action == "read" else tuple(name for name in _AUTHOR if name in fields and name not in hearsay)
-    named = bool(authors or hearsay) or kind in (Batch, Fenced)
+    named = bool(authors or hearsay) or kind in (Batch, Fenced, Import)
     family = family_of(kind)
     of_one = family if kind not in _SPECIAL and family != "cluster" else ""
     return Rule(
@@ -124,6 +126,9 @@ def parts(request: Request[Any]) -> Iterator[Request[Any]]:
         case Batch(writes):
             for write in writes:
                 yield from parts(write)
+        case Import(writes):
+            for each in writes:
+                yield from parts(each.write)
         case MultiRead(reads):
             for read in reads:
                 yield from parts(read)
@@ -148,6 +153,12 @@ def _of_parts(request: Any) -> Iterator[Need]:
 def _of_fenced(request: Fenced) -> Iterator[Need]:
     yield from _of_terms(request)
     yield from _of_parts(request)
+
+
+def _of_import(request: Import) -> Iterator[Need]:
+    """It says when something was written, which the node cannot know: that takes the right to administer."""
+    for need in _of_parts(request):
+        yield need._replace(action="admin")
 
 
 def _of_terms(request: Fenced | RenewLeases) -> Iterator[Need]:
@@ -183,6 +194,7 @@ _SPECIAL: dict[type[Request[Any]], Callable[[Any], Iterator[Need]]] = {
     Batch: _of_parts,
     MultiRead: _of_parts,
     Fenced: _of_fenced,
+    Import: _of_import,
     RenewLeases: _of_terms,
     ListObjects: _of_listing,
     ListWork: _of_work,
@@ -320,6 +332,10 @@ class Rights:
         """The request, if the author that it names is this one, or if it may name others."""
         if type(request) is Batch:
             return structs.replace(request, writes=[self._bound(write) for write in request.writes])
+        if type(request) is Import:
+            return structs.replace(
+                request, writes=[structs.replace(each, write=self._bound(each.write)) for each in request.writes]
+            )
         if type(request) is Fenced:
             return structs.replace(request, write=self._bound(request.write))
         rule = _rule(request)

@@ -50,10 +50,11 @@ BY_HAND: Mapping[str, tuple[str, ...]] = {
     "it starts a program": ("serve", "ui", "mcp", "demo"),
     _FILES: ("verify", "completion", "context", "token", "tls", "encryption", "restore"),
     _FOLLOWS: ("watch", "presence", "events", "lease show", "lease run", "worklist claim", "doc watch", "doc edit"),
-    _IDS: ("threads", "log", "show", "graph", "export", "branch", "rollback", "why", "audit thread", "resume"),
+    _IDS: ("threads", "log", "show", "graph", "branch", "rollback", "why", "audit thread", "resume"),
     _STATES: ("save", "edit", "merge", "undo", "redo", "mutations", "diff"),
     "it streams bytes from or to this machine, or lists what has been": ("file",),
     "the answer is the document itself, and no field of a reply": ("doc get",),
+    "it writes or reads lines that hold several objects": ("export", "import"),
     _SEVERAL: ("space", "subject", "items search", "items namespaces", "crew"),
     _NODES: ("status", "cluster", "backup", "audit sign", "audit export", "audit verify"),
 }

@@ -32,6 +32,7 @@ MODULES = (
     "completion",
     "threads",
     "graph",
+    "transfer",
     "mutations",
     "branches",
     "objects",

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import builtins
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, get_args
+from typing import IO, TYPE_CHECKING, Any, Literal, NoReturn, get_args
 
 from shoal import values
 from shoal.client.arguments import named
@@ -56,10 +57,11 @@ if TYPE_CHECKING:
     from shoal.kinds.register.handle import Register
     from shoal.kinds.schema.handle import Schemas
     from shoal.kinds.set.handle import SharedSet
-    from shoal.kinds.thread.flows.export import AuditKind, Moment
+    from shoal.kinds.thread.flows.audit import AuditKind, Moment
     from shoal.kinds.thread.handle.thread import Thread
     from shoal.kinds.worklist.handle.worklist import Worklist
     from shoal.workflows.spaces import SpaceDeleted
+    from shoal.workflows.transfer.importing import ImportReport
 
 
 @named
@@ -218,6 +220,54 @@ class Store:
         """
         after_ms = -1 if leases_after is None else max(0, round(leases_after * 1000))
         return await self._connection.read(requests.Rebuild(plan, after_ms))
+
+    async def export_to(
+        self,
+        file: str | os.PathLike[str] | IO[bytes],
+        *,
+        space: str | None = None,
+        thread: str | None = None,
+        reveal: bool = False,
+        changes: bool = False,
+    ) -> int:
+        """Write a thread, a space or, without these, all spaces as lines (docs/EXPORT.md). Returns how many.
+
+        A path must not exist yet. `reveal`: with secret fields; without them checkpoints that have some get other ids where
+        they are imported. `changes`: states as changes of their parents', which takes less.
+
+        Raises:
+            NotFound: there is no such thread.
+            InvalidInput: the file exists, or cannot be written; or a thread is named without its space.
+        """
+        from shoal.workflows.transfer.exporting import Wanted
+        from shoal.workflows.transfer.files import written
+
+        return await written(self._connection, Wanted(space, thread, reveal, changes), file)
+
+    async def import_from(
+        self,
+        file: str | os.PathLike[str] | IO[bytes],
+        *,
+        space: str | None = None,
+        name: str | None = None,
+        existing: Literal["refuse", "resume", "replace"] = "refuse",
+        durability: Durability | None = None,
+    ) -> ImportReport:
+        """Read back what `export_to` or `shoal export` wrote, and compare what is there afterwards (docs/EXPORT.md).
+
+        `name`: another name for the thread, or the space, of the export. `space`: where a thread goes. An object that is
+        there is left as it is; with `existing="resume"` it is gone on with, as after an import that was cut, and with
+        "replace" it is deleted first.
+
+        Raises:
+            InvalidInput: it is no export, is cut, or was altered. A file is checked before anything is written.
+            Unsupported: a later version wrote it. Nothing was written.
+            OutcomeUnknown: a part of it could not be written; import it again with "resume".
+        """
+        from shoal.workflows.transfer.files import read
+        from shoal.workflows.transfer.importing import Aim
+
+        return await read(self._connection, file, Aim(space, name, existing, durability))
 
     async def _change(
         self, change: Literal["add", "drain", "replace", "forget", "cancel"], *, joins: str = "", leaves: str = ""
@@ -607,7 +657,7 @@ class Space:
         Raises:
             InvalidInput: there is no such kind.
         """
-        from shoal.kinds.thread.flows.export import AuditKind, moments
+        from shoal.kinds.thread.flows.audit import AuditKind, moments
 
         if kind is not None:
             check_word(kind, get_args(AuditKind), "a kind")

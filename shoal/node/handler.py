@@ -30,7 +30,7 @@ from shoal.node.target import Place, Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Steps
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import AnyReply, Edit, ObjectWrite
+from shoal.protocol.requests import AnyReply, Edit, Imported, ObjectWrite
 from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
@@ -47,7 +47,10 @@ class Made(NamedTuple):
 class WriteContext:
     """The input of a write's decision, and the changes that it makes to one object."""
 
-    __slots__ = ("_first", "_place", "_spoken", "key", "made", "rows", "target", "transaction", "unclaimed")
+    __slots__ = (
+        *("_first", "_place", "_spoken", "imported", "key", "made"),
+        *("rows", "target", "transaction", "unclaimed"),
+    )
 
     def __init__(
         self,
@@ -68,6 +71,13 @@ class WriteContext:
         self._first = first
         self._place = place  # Of this write in the request.
         self._spoken = spoken
+        self.imported: Imported | None = None  # What is said of the write if it was made elsewhere before.
+
+    def importing(self, first: Stamp, imported: Imported) -> WriteContext:
+        """The context of the same write, as one that was made elsewhere before."""
+        made = WriteContext(self.target, self.rows, first, imported.key or None, 0, self.unclaimed, self._spoken)
+        made.imported = imported
+        return made
 
     @property
     def stamp(self) -> Stamp:

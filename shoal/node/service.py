@@ -215,7 +215,7 @@ class Service:
             return await self._follow_through(flow, request, bookmark, stale=stale)
         if type(request) is self._holding.wrapper:
             return await self._holding.written(request, bookmark, key, durability, stale=stale)
-        if isinstance(request, requests.ObjectWrite | requests.Batch):
+        if isinstance(request, requests.ObjectWrite | requests.Batch | requests.Import):
             alone = self._alone.answers.get(type(request))
             if alone is not None:
                 self._refuse_if_stopping()
@@ -395,7 +395,7 @@ class Service:
                 self._refuse_if_stopping()
                 provided = True
             except StoreCorrupt as error:
-                if isinstance(located.request, requests.Batch):
+                if isinstance(located.request, requests.Batch | requests.Import):
                     raise  # The error does not say which object is damaged.
                 repair = repair or self._replicas.read_repair(located.targets[0])
                 await repair.repair(error)

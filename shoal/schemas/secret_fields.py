@@ -141,6 +141,12 @@ def hidden_channel(secret: Collection[str], channel: str, packed: bytes) -> byte
     return hiding.hidden(packed, places, HIDDEN) if places else packed
 
 
+def nulled_channel(secret: Collection[str], channel: str, packed: bytes) -> bytes:
+    """A packed channel with null in the place of secret parts: what was hidden from its author, and can be saved again."""
+    places = _places(secret, channel)
+    return hiding.hidden(packed, places, None) if places else packed
+
+
 def hidden_elements(secret: Collection[str], channel: str, at: int, packed: bytes) -> bytes:
     """Packed elements of a list, of which the first has index `at` in its channel, likewise."""
     places = [_from(place, at) for place in _places(secret, channel)]

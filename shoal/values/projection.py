@@ -148,7 +148,7 @@ Place = Sequence[str]
 _OPAQUE = object()
 
 
-def hidden(packed: bytes, places: Iterable[Place], text: str) -> bytes:
+def hidden(packed: bytes, places: Iterable[Place], text: str | None) -> bytes:
     """A packed value with `text` at these places."""
     tree = _tree(packed)
     for place in places:
@@ -170,7 +170,7 @@ def _tree(packed: bytes) -> Any:
         return _OPAQUE
 
 
-def _hidden(tree: Any, place: Place, text: str) -> Any:
+def _hidden(tree: Any, place: Place, text: str | None) -> Any:
     if not place or tree is _OPAQUE or isinstance(tree, msgpack.ExtType):
         return text
     first, rest = place[0], place[1:]

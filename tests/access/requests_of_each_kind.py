@@ -19,6 +19,7 @@ SPECIAL: dict[type[Any], Any] = {
     requests.Batch: lambda space: requests.Batch([requests.Add(space, "n", 1)]),
     requests.MultiRead: lambda space: requests.MultiRead([requests.ReadCounter(space, "n")]),
     requests.Fenced: lambda space: requests.Fenced([], requests.Add(space, "n", 1)),
+    requests.Import: lambda space: requests.Import([requests.Imported(requests.Add(space, "n", 1))]),
     requests.RenewLeases: lambda space: requests.RenewLeases([requests.Term(space, "l", False, 1, "none")]),
     requests.Watch: lambda space: requests.Watch(space),
 }
@@ -26,6 +27,7 @@ NEEDS: dict[type[Any], tuple[str, str]] = {
     requests.Batch: ("counter", "append"),
     requests.MultiRead: ("counter", "read"),
     requests.Fenced: ("counter", "append"),
+    requests.Import: ("counter", "admin"),
     requests.RenewLeases: ("lease", "write"),
     requests.Watch: ("*", "read"),
     requests.ListObjects: ("thread", "read"),

@@ -109,6 +109,17 @@ def test_a_batch_needs_the_rights_of_all_its_parts() -> None:
         rights("s:write").check(requests.Fenced([term], requests.Add("s", "n", 1)))
 
 
+def test_an_import_needs_the_right_to_administer() -> None:
+    whole = requests.Import([requests.Imported(requests.Append("s", "t", VALUE), 1)])
+    with pytest.raises(Forbidden, match="`admin` of thread"):
+        rights("s:write").check(whole)
+    assert rights("s:admin").check(whole) == whole
+    by = requests.Import([requests.Imported(requests.MoveThread("s", "t", "paused", by="bob"))])
+    with pytest.raises(Forbidden, match="impersonate"):
+        rights("s:admin").check(by)
+    assert rights("s:admin,impersonate").check(by) == by
+
+
 def test_a_watch_needs_the_kinds_that_it_shows() -> None:
     mine = rights("s:counter,map:read")
     watch: list[Request[Any]] = [requests.Watch("s", "counter"), requests.Watch("s", kinds=["counter", "map"])]

@@ -244,7 +244,7 @@ def test_the_open_routes_are_these() -> None:
     assert OPENAPI_PATH not in {route.path for route in ROUTES}  # It describes what everybody may know.
 
 
-ANYBODY = {"/v1/access", "/v1/access/cookie", "/v1/spaces", SESSION_PATH}
+ANYBODY = {"/v1/access", "/v1/access/cookie", "/v1/spaces", "/v1/export", SESSION_PATH}
 """Routes that every token may use: they are about the token itself, show only what it grants, or check each request."""
 
 

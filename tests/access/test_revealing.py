@@ -165,9 +165,15 @@ async def test_no_route_shows_a_secret_without_the_right(served: Served, mint: M
 
 async def test_exports_and_reads_of_several_objects_hide_too(served: Served, mint: Mint, http: aiohttp.ClientSession) -> None:
     body = {"reads": [{"op": "load", "thread": "n"}, {"op": "load", "thread": "n", "label": "0"}]}
-    for path, data in (("/export", None), ("/threads/n/export", None), ("/read", body)):
+    for path, data, reveals in (
+        ("/export", None, False),
+        ("/export?reveal=true", None, True),
+        ("/threads/n/export", None, False),
+        ("/threads/n/export?reveal=true", None, True),
+        ("/read", body, True),
+    ):
         method = "GET" if data is None else "POST"
-        for grant, shows in ((ADMIN, False), (f"{ADMIN},reveal", data is not None)):
+        for grant, shows in ((ADMIN, False), (f"{ADMIN},reveal", reveals)):
             url, header = f"{served.url}/v1/spaces/crew{path}", mint.make(grant).header
             async with http.request(method, url, json=data, headers=header) as answer:
                 assert (answer.status, leaks(await answer.read())) == (200, shows), (path, grant)

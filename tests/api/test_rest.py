@@ -423,9 +423,9 @@ async def test_an_intent_beside_a_rival_is_withdrawn_before_the_answer(rest: Res
 
 
 async def test_an_export_that_fails_half_way_is_cut_off(rest: Rest, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def failing(*_: object) -> AsyncIterator[dict[str, Any]]:
-        for kind in ("export", "branch"):
-            yield {"type": kind}
+    async def failing(*_: object) -> AsyncIterator[bytes]:
+        for kind in (b"export", b"space", b"branch"):
+            yield kind + b"\n"
         raise RuntimeError("a bug")
 
     monkeypatch.setattr(auditing, "export", failing)

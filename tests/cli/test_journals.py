@@ -65,7 +65,7 @@ def test_an_export_is_one_thread_or_all(target: list[str]) -> None:
 
 def test_an_export_has_every_thread(target: list[str]) -> None:
     exported = documents("export", "--all", *target, *CREW)
-    assert {record["thread"] for record in exported[1:]} >= {"plain", "forked"}
+    assert {record.get("thread") for record in exported[1:]} >= {"plain", "forked"}
     forked = [record for record in exported if record["type"] == "checkpoint" and record["thread"] == "forked"]
     assert sorted(record["state"]["side"] for record in forked) == [0, 1, 2]
 
@@ -104,7 +104,7 @@ async def fill_secret(data: Path) -> None:
 def test_an_export_hides_what_is_secret(tmp_path: Path) -> None:
     asyncio.run(fill_secret(tmp_path / "state"))
     text = command("export", "t", "--data", str(tmp_path / "state"), *CREW).stdout
-    assert '"n": 1' in text
+    assert '"n":1' in text
     assert "hunter2" not in text
 
 
@@ -112,7 +112,7 @@ def test_an_export_read_again_is_what_was_saved(tmp_path: Path) -> None:
     saved = asyncio.run(fill(tmp_path / "state"))
     text = command("export", "t", "--data", str(tmp_path / "state"), *CREW).stdout
     exported = [values.from_json(json.loads(line)) for line in text.splitlines()]
-    assert (exported[0]["type"], exported[0]["format"], exported[0]["space"]) == ("export", 1, "crew")
+    assert (exported[0]["type"], exported[0]["format"], exported[0]["space"]) == ("export", 2, "crew")
     checkpoints = {record["id"]: record for record in exported if record["type"] == "checkpoint"}
     assert len(checkpoints) == sum(record["type"] == "checkpoint" for record in exported)
     assert {id: record["state"] for id, record in checkpoints.items()} == saved
@@ -122,5 +122,16 @@ def test_an_export_read_again_is_what_was_saved(tmp_path: Path) -> None:
     assert all(head in checkpoints for heads in branches.values() for head in heads)
     (best,) = [record for record in exported if record["type"] == "label"]
     assert checkpoints[best["checkpoint"]]["state"] == {"side": "left"}
-    events = [record["event"] for record in exported if record["type"] == "event" and record["key"] == "order-1"]
+    events = [record["event"] for record in exported if record["type"] == "event" and record.get("key") == "order-1"]
     assert events == [{"paid": Decimal("2.5")}]
+
+
+def test_an_import_that_leaves_something_fails(target: list[str], tmp_path: Path) -> None:
+    (tmp_path / "plain.jsonl").write_text(command("export", "plain", *target, *CREW).stdout)
+    made = command("import", str(tmp_path / "plain.jsonl"), "--data", str(tmp_path / "made"), "--as", "copy", "--space", "lab")
+    assert (made.exit_code, made.stdout.splitlines()[-1]) == (0, "there   thread 1")
+    again = command("import", str(tmp_path / "plain.jsonl"), "--data", str(tmp_path / "made"), "--as", "copy", "--space", "lab")
+    assert (again.exit_code, "thread 'copy' of space 'lab' was there" in again.stdout) == (1, True)
+    more = ("--as", "copy", "--space", "lab", "--resume", "--json")
+    [report] = documents("import", str(tmp_path / "plain.jsonl"), "--data", str(tmp_path / "made"), *more)
+    assert report["whole"]

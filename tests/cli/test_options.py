@@ -34,6 +34,7 @@ ALL = list(options())
 
 # The same name for another thing, and why that is not confusing.
 _OTHERS = {
+    "--space": {"shoal import"},  # Where a thread goes; by default the space that it comes from.
     "--data": {"shoal serve", "shoal ui"},  # It is made there, or served: no other program may have it open.
     "--url": {"shoal demo"},  # At which it works, rather than a store to look at; SHOAL_URL does not name them.
     "--tls-ca": {"shoal context add"},  # Of the server that is named.

@@ -257,8 +257,8 @@ async def test_an_export_over_http_is_that_of_the_shell(space: Space, rest: Rest
     await space.thread("other").save({"big": "x" * 50_000}, label="l")
     found = await lines(rest, "/threads/t/export")
     assert found == await cli("export", "t")
-    assert [one["type"] for one in found] == ["export", "branch", "checkpoint", "checkpoint", "checkpoint", "event"]
-    assert values.from_json(found[-1]["event"]) == (1, b"\x00")
+    assert [one["type"] for one in found] == ["export", "space", "thread", *3 * ["checkpoint"], "branch", "event", "end"]
+    assert values.from_json(found[-2]["event"]) == (1, b"\x00")
     whole = await lines(rest, "/export")
     assert whole == await cli("export", "--all")
     assert {one.get("thread") for one in whole} == {None, "t", "other"}

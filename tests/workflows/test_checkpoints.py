@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -16,11 +17,11 @@ from shoal.kinds.thread.flows import checkpoints, editing
 from shoal.kinds.thread.flows import merging as merges
 from shoal.kinds.thread.flows import mutations as undo
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
-from shoal.kinds.thread.flows.export import export
 from shoal.kinds.thread.flows.merging import difference
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.workflows.connection import Connection
+from shoal.workflows.transfer.exporting import Wanted, export
 
 
 @pytest.fixture
@@ -189,11 +190,20 @@ async def test_a_page_is_read_when_it_is_needed(space: Space, bare: ThreadCheckp
     assert len(pages) == 1 + 3
 
 
-async def test_a_record_is_exported_once_it_is_read(store: Store, space: Space, pages: list[requests.History]) -> None:
+async def test_a_record_is_exported_once_it_is_read(store: Store, space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
+    loads: list[bool] = []
+    call = store.connection.session.call
+
+    async def noted(request: Any, **manner: Any) -> Any:
+        if isinstance(request, requests.Load):
+            loads.append(request.channels is None)
+        return await call(request, **manner)
+
+    monkeypatch.setattr(store.connection.session, "call", noted)
     thread = space.thread("t")
     for number in range(7):
         await thread.save({"n": number})
-    async with aclosing(export(store.connection, "crew", "t")) as records:
-        kinds = [(await anext(records))["type"] for _ in range(3)]
-    assert kinds == ["export", "branch", "checkpoint"]
-    assert len(pages) <= 1
+    async with aclosing(export(store.connection, Wanted("crew", "t"))) as lines:
+        kinds = [json.loads(await anext(lines))["type"] for _ in range(4)]
+    assert kinds == ["export", "space", "thread", "checkpoint"]
+    assert loads == [False, True]  # One by itself, to find those below it; one with its state.

@@ -7,20 +7,21 @@ the connection is aborted, so that no reader takes it for complete.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
+import msgspec
 from aiohttp import web
 from msgspec import Raw, Struct
 
 from shoal.api.http.exchange import Exchange
 from shoal.api.http.problems import internal
 from shoal.errors import ShoalError
-from shoal.kinds.thread.flows import export as workflow
-from shoal.kinds.thread.flows.export import export
+from shoal.kinds.thread.flows import audit as workflow
 from shoal.workflows.spaces import check_exists
+from shoal.workflows.transfer.exporting import Wanted, export
+from shoal.workflows.transfer.records import Failure
 
 NDJSON = "application/x-ndjson"
 
@@ -58,42 +59,52 @@ async def audit(exchange: Exchange) -> web.Response:
     return await exchange.answer(AuditView(entries))
 
 
+class ExportQuery(Struct, forbid_unknown_fields=True):
+    """The form of an export."""
+
+    reveal: bool = False  # With secret fields, for a token that may see them. Without them checkpoints get other ids.
+    changes: bool = False  # States as changes of their parents', which takes less.
+
+
 async def export_thread(exchange: Exchange) -> web.StreamResponse:
     """Stream one thread as JSON lines."""
-    return await _streamed(exchange, export(exchange.connection, exchange.name("space"), exchange.name("thread")))
+    return await _streamed(exchange, Wanted(exchange.name("space"), exchange.name("thread")))
 
 
 async def export_space(exchange: Exchange) -> web.StreamResponse:
-    """Stream all threads of a space as JSON lines."""
-    return await _streamed(exchange, export(exchange.connection, exchange.name("space")))
+    """Stream all objects of a space as JSON lines."""
+    return await _streamed(exchange, Wanted(exchange.name("space")))
 
 
-async def _streamed(exchange: Exchange, records: AsyncGenerator[dict[str, Any], None]) -> web.StreamResponse:
-    async with aclosing(records):
-        # An error here is still answered as a problem document. The first record says what follows, the second is read.
-        first = [await anext(records), await anext(records, None)]
+async def export_store(exchange: Exchange) -> web.StreamResponse:
+    """Stream all objects of all spaces as JSON lines."""
+    return await _streamed(exchange, Wanted())
+
+
+async def _streamed(exchange: Exchange, wanted: Wanted) -> web.StreamResponse:
+    asked = exchange.query(ExportQuery)
+    async with aclosing(export(exchange.connection, wanted._replace(reveal=asked.reveal, changes=asked.changes))) as lines:
+        # An error here is still answered as a problem document. The first lines say what follows, the third is read.
+        first = [await anext(lines), await anext(lines, b""), await anext(lines, b"")]
         response = web.StreamResponse(headers={"Content-Type": NDJSON, **exchange.bookmark_headers()})
         await response.prepare(exchange.request)
         if exchange.request.method == "HEAD":
             return response
         try:
-            for record in first:
-                if record is not None:
-                    await _write(exchange, response, record)
-            async for record in records:
-                await _write(exchange, response, record)
+            await _write(exchange, response, b"".join(first))
+            async for line in lines:
+                await _write(exchange, response, line)
         except (TimeoutError, ConnectionError):
             _cut(exchange)  # It reads nothing, or is gone.
         except Exception as reason:
             error = reason if isinstance(reason, ShoalError) else internal(reason, where="export")
             with suppress(TimeoutError, ConnectionError):
-                await _write(exchange, response, {"type": "error", "code": error.code, "detail": error.message})
+                await _write(exchange, response, msgspec.json.encode(Failure(error.code, error.message)) + b"\n")
             _cut(exchange)
     return response
 
 
-async def _write(exchange: Exchange, response: web.StreamResponse, record: dict[str, Any]) -> None:
-    line = await exchange.text(record) + b"\n"
+async def _write(exchange: Exchange, response: web.StreamResponse, line: bytes) -> None:
     async with asyncio.timeout(exchange.config.heartbeat_s):
         await response.write(line)
 

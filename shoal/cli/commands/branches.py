@@ -14,7 +14,7 @@ from shoal.cli.options import Branch as BranchName
 from shoal.cli.options import By, DryRun, Limit, Reason, Reveal, ThreadName, Yes
 from shoal.cli.output import Listing, emit, line, note, pairs, to_text
 from shoal.errors import NotFound
-from shoal.kinds.thread.flows.export import event_record
+from shoal.kinds.thread.flows.audit import event_record
 from shoal.kinds.thread.flows.merging import Difference
 from shoal.kinds.thread.handle.history import Branch, Why
 from shoal.values.difference import Change

@@ -26,7 +26,7 @@ from shoal.client.watching import Change, Reset
 from shoal.errors import InvalidInput
 from shoal.kinds.lease.handle.leases import Leasing
 from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
-from shoal.kinds.thread.flows.export import event_record
+from shoal.kinds.thread.flows.audit import event_record
 from shoal.names import check_name
 from shoal.protocol.requests import LeaseState
 

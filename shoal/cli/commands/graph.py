@@ -1,10 +1,8 @@
-"""A thread as a whole: `shoal graph` draws its checkpoints, `shoal export` prints it as JSON lines.
+"""`shoal graph`: a thread's checkpoints, drawn.
 
 A drawing is a directed acyclic graph beside the lines that describe its nodes, as `git log --graph` has it.
 
 Laws:
-- A line of an export holds one record of `shoal.kinds.thread.flows.export`, and is written as soon as it is read. Values are
-  in the tagged form of `shoal.values.to_json`, so that `from_json` returns the saved values with their types.
 - Children come before parents. A node has one column; a line runs down from it to each of its parents
   that is drawn. There are no other lines, so the graph can be read from the drawing.
 - A column keeps its place as long as a line is in it, and is used again afterwards, so nothing shifts.
@@ -23,24 +21,20 @@ kind has one hub, and each of its other ends belongs to a line from or to the hu
 
 from __future__ import annotations
 
-import os
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described, shown_metadata
-from shoal.cli.execution import execute
 from shoal.cli.finding import SHORT, check_thread
 from shoal.cli.options import PANEL, Limit, ThreadName
 from shoal.cli.output import ago, emit, is_terminal, line, note, plain, show_text, to_text
-from shoal.cli.target import Data, SpaceName, Target, Url, chosen, opened
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
-from shoal.kinds.thread.flows.export import export as exported
 from shoal.records import NamedTuple
 
 if TYPE_CHECKING:
@@ -50,7 +44,6 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(graph)
-    app.command(rich_help_panel=PANEL)(export)
 
 
 @in_store
@@ -119,29 +112,6 @@ def _notes(each: Checkpoint) -> Iterator[str]:
         yield f"by {plain(each.author)}"
     if metadata := shown_metadata(each):
         yield to_text(metadata)
-
-
-def export(
-    thread: Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's name.", show_default=False)] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All threads of the space.")] = False,
-    data: Data = None,
-    url: Url = None,
-    space: SpaceName = "default",
-    json: Annotated[bool, typer.Option("--json", help="The output is always JSON lines.", rich_help_panel="Output")] = True,
-) -> None:
-    """Print a thread, or all of a space, as JSON lines: branches, checkpoints with their states, events, steps.
-
-    Example: shoal export researcher-1 --data ./state --space crew > researcher-1.jsonl
-    """
-    if (thread is None) != everything:
-        raise typer.BadParameter("give either a THREAD or --all.")
-    execute(_export(chosen(data, url, environment=os.environ), space, thread))
-
-
-async def _export(target: Target, space: str, thread: str | None) -> None:
-    async with opened(target) as store:
-        async for record in exported(store.connection, space, thread):
-            emit(record)
 
 
 Node = TypeVar("Node", bound=Hashable)

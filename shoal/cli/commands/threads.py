@@ -18,8 +18,8 @@ from shoal.errors import NotFound
 from shoal.kinds.journal.flows import Event
 from shoal.kinds.step.flows import StepRecord
 from shoal.kinds.step.handle.resume import Standing
+from shoal.kinds.thread.flows.audit import event_record, step_record
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
-from shoal.kinds.thread.flows.export import event_record, step_record
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.records import NamedTuple
 from shoal.values.codec import LANGGRAPH

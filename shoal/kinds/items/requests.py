@@ -130,6 +130,7 @@ class PutItem(ObjectWrite["ItemPut"], array_like=True, frozen=True, tag="put-ite
     ttl_ms: Annotated[Seconds | None, Named("ttl_s")] = None  # After so long it expires.
     expect: str | None = None
     vectors: Few[Vector] = field(default_factory=list)  # The vectors that a ranking compares.
+    created_ms: Annotated[int, Shape.INTERNAL] = 0  # Of one that is imported: when it was created.
 
 
 class ItemPut(Reply, array_like=True, frozen=True, tag="item-put"):
@@ -310,6 +311,7 @@ class Item(Struct, array_like=True, frozen=True):
     siblings: list[ItemSibling] = field(
         default_factory=list
     )  # Values that were put concurrently and that no later write has seen.
+    vectors: Annotated[list[bytes], Shape.INTERNAL] = field(default_factory=list)  # If they were asked for.
 
 
 class ItemsFound(Reply, array_like=True, frozen=True, tag="items-found"):
@@ -344,6 +346,7 @@ class SearchItems(ObjectRead["ItemsPage"], array_like=True, frozen=True, tag="se
     after: Cursor = b""  # The cursor of the previous reply.
     explain: bool = False  # Say how the page was found.
     matches: Terms[tuple[Match, Labels]] = field(default_factory=list)
+    vectors: Annotated[bool, Shape.INTERNAL] = False  # With the vectors of the items, for an export.
 
 
 class SearchPlan(Struct, array_like=True, frozen=True):

@@ -90,6 +90,8 @@ class Lists:
                 "Remove some, or spread them over several lists."
             )
         stamp, key = context.stamp, context.implied_key
+        if context.imported is not None and lists.find(rows, lists.id_of(stamp, key, 0)) is not None:
+            return ElementsInserted([lists.id_of(stamp, key, nth).hex() for nth in range(count)], size)
         gap = _anchored(rows, request, None) if request.index is None else _gap_at(rows, _from_start(request.index, size))
         place = lists.between(*gap, stamp, count)
         _apply(context, place, lists.Insert(place, tuple(map(values.canonical, request.values)), key))

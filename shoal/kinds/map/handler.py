@@ -193,8 +193,12 @@ class Maps:
             check_expected(f"{request.key!r} of map {request.map!r}", request.expect, register.siblings(mine))
         self._bound(rows, request)
         held = register.entries(mine)
-        seen = register.clipped(register.context_in(held), stamp.context, held)
         implied = context.implied_key
+        if context.imported is not None and any(each.key == implied for each in held):
+            return EntryPut(register.version_of(register.siblings(mine)))
+        # What is imported was written without knowledge of what is here.
+        replaced = held if context.imported is None else []
+        seen = register.clipped(register.context_in(replaced), stamp.context, held)
         change = ormap.Put(request.key, request.value, register.context_entries(seen), implied)
         context.apply(change)
         siblings = register.siblings(mine)
@@ -212,6 +216,8 @@ class Maps:
             TooLarge: the map has `map_keys_max` keys.
             InvalidInput: the sum would not fit 64 bits.
         """
+        if context.imported is not None and ormap.value(context.rows, request.key) is not None:
+            return EntryAdded()
         self._bound(context.rows, request)
         if counter.grows_too_large(self.sums.value(context.rows, context.target, request.key) or 0, request.amount):
             raise InvalidInput(

@@ -63,9 +63,14 @@ class Registers:
         rows, stamp = context.rows, context.stamp
         if request.expect is not None:
             check_expected(f"register {request.register!r}", request.expect, register.siblings(rows))
+        if context.imported is not None and any(each.key == context.implied_key for each in register.entries(rows)):
+            siblings = register.siblings(rows)
+            return Assigned(len(siblings), register.pack_context(register.context_of(rows)), register.version_of(siblings))
         # The context always travels in the change, so that applying it needs nothing else.
         held = register.entries(rows)
-        seen = register.context_in(held) if request.context is None else register.unpack_context(request.context)
+        # What is imported was written without knowledge of what is here.
+        replaced = held if context.imported is None else []
+        seen = register.context_in(replaced) if request.context is None else register.unpack_context(request.context)
         seen = register.clipped(seen, stamp.context, held)
         change = register.AssignBy(request.value, register.context_entries(seen), context.implied_key, request.by)
         # A peer of the last release knows no history: it could not apply the change.

@@ -338,6 +338,7 @@ class Checkpoint(Reply, array_like=True, frozen=True, tag="checkpoint"):
     seen: Annotated[bytes, Shape.INTERNAL] = b""  # A packed bookmark: what its author had read.
     readable_from: int = 0
     secret: list[str] = field(default_factory=list)
+    nonce: Annotated[bytes, Shape.INTERNAL] = b""  # That of its id, for `Imported.nonce`.
 
 
 @operation(

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from shoal.cluster.operation import Body
 from shoal.crdt import deletion
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.kinds import Kind, declared
@@ -43,6 +45,9 @@ else:
 _EFFECTS = {kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS}
 
 
+IMPORTS_SINCE = 7  # The version of the peer protocol that brought mutations with a time of their own.
+
+
 def since(change: Change) -> int:
     """The version of the peer protocol that brought this change, if it is younger than the oldest one spoken here; else 0.
 
@@ -68,13 +73,23 @@ class FencedMutation(Mutation, array_like=True, frozen=True):
     fence: int = 0  # Its fencing number; 0: it was made without a lease.
 
 
+class ImportedMutation(FencedMutation, array_like=True, frozen=True):
+    """A mutation that was made elsewhere before, and imported."""
+
+    time_ms: int = 0  # When it was made; 0: with its operation.
+
+    def stamp(self, dot: Dot, body: Body, context: VersionVector, nth: int) -> Stamp:
+        """Its stamp, as the `nth` mutation of the operation with this body."""
+        return Stamp(dot, body.hlc, self.time_ms or body.wall_ms, context, nth)
+
+
 _encoder = msgspec.msgpack.Encoder()
 
 
 @cache
-def _decoder() -> msgspec.msgpack.Decoder[list[FencedMutation]]:
+def _decoder() -> msgspec.msgpack.Decoder[list[ImportedMutation]]:
     """Made at the first use: it takes milliseconds, and many stores are opened only to write."""
-    return msgspec.msgpack.Decoder(list[FencedMutation])
+    return msgspec.msgpack.Decoder(list[ImportedMutation])
 
 
 def encode(mutations: Sequence[Mutation]) -> bytes:
@@ -82,7 +97,7 @@ def encode(mutations: Sequence[Mutation]) -> bytes:
     return _encoder.encode(mutations)
 
 
-def decode(payload: bytes) -> Sequence[FencedMutation]:
+def decode(payload: bytes) -> Sequence[ImportedMutation]:
     """The mutations of an operation's payload.
 
     Raises:

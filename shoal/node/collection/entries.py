@@ -119,7 +119,7 @@ class Made:
             made = mutation.decode(body.payload)[nth]
         except (InvalidValue, IndexError):
             raise StoreCorrupt(f"an entry of garbage names no change of operation {dot}. Run `shoal verify`.") from None
-        return Stamp(dot, body.hlc, body.wall_ms, NOTHING_SEEN, nth), made
+        return made.stamp(dot, body, NOTHING_SEEN, nth), made
 
     def _is_told_by_rows(self, target: Target, made: Mutation, named: Garbage) -> bool:
         """Whether this may be the entry of a change whose object's rows, as they were then, said what goes."""

@@ -198,7 +198,7 @@ class Incoming:
         if body.key is not None:
             self._keyed(number)
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
-            stamp = Stamp(dot, body.hlc, body.wall_ms, place.shown, nth)
+            stamp = change.stamp(dot, body, place.shown, nth)
             self._change(batch, number, stamp, change, beside, fresh)
         own.put(keys.log(number, dot), shipment.chain + shipment.packed)
         return before.after(dot.sequence, body.hlc, shipment.chain, shipment.packed)

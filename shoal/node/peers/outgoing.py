@@ -30,11 +30,10 @@ from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Busy, Range, Shipment, Supply, Truncated, Want, encode_shipment
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
-from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue, StorageError, StoreCorrupt
 from shoal.node import blobs
 from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node.appliers.mutation import ImportedMutation
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
@@ -81,7 +80,7 @@ class _Objects:
         self._generations = generations
         self._found: dict[tuple[int, str, str], tuple[Target, Generation]] = {}
 
-    def attached(self, logged: _Logged, nth: int, change: Mutation) -> Blobs:
+    def attached(self, logged: _Logged, nth: int, change: ImportedMutation) -> Blobs:
         """The blobs of an operation's change.
 
         Raises:
@@ -95,7 +94,7 @@ class _Objects:
             target = Target(Kind(change.kind), change.space, change.name)
             found = self._found[name] = target, self._generations.current(self._transaction, target)
         target, current = found
-        stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, NOTHING_SEEN, nth)
+        stamp = change.stamp(logged.dot, logged.body, NOTHING_SEEN, nth)
         if change.generation == current.number:
             return mutation.attached_of(current.rows, stamp, change.change)
         return self._generations.attached_of(self._transaction, target, stamp, change)

@@ -23,7 +23,8 @@ from hashlib import sha256
 from shoal.cluster import operation
 from shoal.cluster.messages import LOST_MAX, RepairReply, RepairRequest
 from shoal.cluster.operation import Tip, partition_of
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
+from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, StoreCorrupt, Unavailable
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
@@ -307,8 +308,8 @@ def judge(transaction: Transaction, place: DamagedObject, row: bytes, value: byt
         saved = _saved(transaction, place, found)
         if saved is None:
             return Verdict.UNKNOWN
-        change, body = saved
-        if (found.hlc, found.wall_ms) != (body.hlc, body.wall_ms) or sha256(dag.record_of(value)).digest() != change.record:
+        change, stamp = saved
+        if (found.hlc, found.wall_ms) != (stamp.hlc, stamp.wall_ms) or sha256(dag.record_of(value)).digest() != change.record:
             return Verdict.FALSE
     rows = rows_of(transaction, *place)
     # If two operations saved the checkpoint, this row names the one that counts.
@@ -322,17 +323,17 @@ def _has_left(transaction: Transaction, place: DamagedObject, dot: Dot) -> bool:
     return base is not None and Tip.unpack(base).sequence >= dot.sequence
 
 
-def _saved(transaction: Transaction, place: DamagedObject, found: dag.Checkpoint) -> tuple[dag.Save, operation.Body] | None:
+def _saved(transaction: Transaction, place: DamagedObject, found: dag.Checkpoint) -> tuple[dag.Save, Stamp] | None:
     """The save in the log here that a stored checkpoint claims to come from; None if there is none."""
     with suppress(ShoalError):  # The log may be damaged there too.
         stored = transaction.get(keys.log(place.target.partition, found.dot))
         if stored is None:
             return None
         body = operation.decode(operation.LogEntry.unpack(stored).packed)
-        for change in mutation.decode(body.payload):
+        for nth, change in enumerate(mutation.decode(body.payload)):
             here = DamagedObject(Target(Kind(change.kind), change.space, change.name), change.generation)
             if here == place and isinstance(change.change, dag.Save) and change.change.id == found.id:
-                return change.change, body
+                return change.change, change.stamp(found.dot, body, NOTHING_SEEN, nth)
     return None
 
 

@@ -35,7 +35,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node import blobs
 from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import FencedMutation
+from shoal.node.appliers.mutation import ImportedMutation
 from shoal.node.blobs import Blobs
 from shoal.node.collection.entries import of_partition
 from shoal.node.collection.expiring import range_end
@@ -139,7 +139,7 @@ class Changes(NamedTuple):
     """An operation that changes an object."""
 
     logged: Logged
-    changes: list[FencedMutation]
+    changes: list[ImportedMutation]
 
 
 class Shown(NamedTuple):
@@ -163,7 +163,7 @@ async def shown_by(peer: bytes, place: ObjectPlace, bases: Mapping[Origin, Tip],
     return None
 
 
-def changes_of(place: ObjectPlace, body: operation.Body) -> list[FencedMutation] | None:
+def changes_of(place: ObjectPlace, body: operation.Body) -> list[ImportedMutation] | None:
     """The changes of an operation, if one of them is of this object.
 
     Raises:

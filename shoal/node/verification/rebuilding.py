@@ -224,7 +224,7 @@ class Rebuilder:
         for nth, change in enumerate(entry.changes):
             if _place(place.partition, change) != place:
                 continue
-            stamp = Stamp(logged.dot, logged.hlc, logged.body.wall_ms, context, nth)
+            stamp = change.stamp(logged.dot, logged.body, context, nth)
             beside = sent[nth] if sent is not None and nth < len(sent) and mutation.names_content(change.change) else None
             try:
                 if beside is None:

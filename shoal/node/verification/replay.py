@@ -116,7 +116,7 @@ def _fold(
     report: Report,
 ) -> None:
     for nth, change in enumerate(mutation.decode(entry.body.payload)):
-        stamp = Stamp(entry.dot, entry.hlc, entry.body.wall_ms, context, nth)
+        stamp = change.stamp(entry.dot, entry.body, context, nth)
         place = ObjectPlace(entry.partition, Kind(change.kind), change.space, change.name)
         try:
             fold(storage, place, stamp, change, found=found, into=memory.setdefault(place, blank()))

@@ -47,7 +47,7 @@ from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue
 from shoal.kinds import KINDS, LABELS, Kind
 from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node.appliers.mutation import ImportedMutation, Mutation
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
 from shoal.node.partitions import Partitions
@@ -72,7 +72,7 @@ class Logged(NamedTuple):
     hlc: int
     dot: Dot
     wall_ms: int
-    mutations: Sequence[Mutation]
+    mutations: Sequence[ImportedMutation]
 
 
 class Changelog:
@@ -386,7 +386,7 @@ class ResumableWatch(Subscriber):
                 continue
             if number not in begun.partitions and self._changelog.is_ended(change):
                 continue
-            stamp = Stamp(logged.dot, logged.hlc, logged.wall_ms, seen, nth)
+            stamp = Stamp(logged.dot, logged.hlc, change.time_ms or logged.wall_ms, seen, nth)
             ends = nth == len(logged.mutations) - 1
             yield _told(change_of(target, stamp, change.change), number, stamp, seen, ends=ends)
 

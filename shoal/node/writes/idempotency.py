@@ -147,7 +147,13 @@ def pack(request: requests.AnyWrite, reply: requests.AnyReply) -> bytes:
 
 def _digest(request: requests.AnyWrite) -> bytes:
     """The digest by which a repeated request is recognised."""
-    form = [_form(write) for write in request.writes] if type(request) is requests.Batch else _form(request)
+    match request:
+        case requests.Batch(writes):
+            form: list[object] = [_form(write) for write in writes]
+        case requests.Import(imported):
+            form = [[_form(each.write), each.time_ms, each.key, each.nonce] for each in imported]
+        case _:
+            form = _form(request)
     return sha256(_encoder.encode(form)).digest()
 
 

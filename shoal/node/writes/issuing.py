@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.cluster import operation
 from shoal.cluster.handshake import PEER_PROTOCOL
@@ -35,7 +36,7 @@ from shoal.names import check_name
 from shoal.node import blobs
 from shoal.node import partitions as retirement
 from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import FencedMutation, Mutation
+from shoal.node.appliers.mutation import IMPORTS_SINCE, FencedMutation, ImportedMutation, Mutation
 from shoal.node.blobs import Blobs
 from shoal.node.collection.answers import Changed
 from shoal.node.collection.generations import Generations
@@ -187,8 +188,8 @@ class Issuer:
             TooLarge: a part of it exceeds its bound.
             Unsupported: no handler knows the request.
         """
-        if type(request) is requests.Batch:
-            for write in request.writes:
+        if type(request) is requests.Batch or type(request) is requests.Import:
+            for write in writes_of(request):
                 self.check(write)
             return
         check_name("space", request.space)
@@ -204,9 +205,10 @@ class Issuer:
             SpansPartitions: a batch is empty, or its objects are in several partitions.
             TooLarge: a batch holds more than `batch_writes_max` writes.
         """
-        if type(request) is requests.Batch:
-            targets = [target_of(write) for write in request.writes]
-            return Located(request, request.writes, targets, self._partition_of(targets), token=token)
+        if type(request) is requests.Batch or type(request) is requests.Import:
+            writes = writes_of(request)
+            targets = [target_of(write) for write in writes]
+            return Located(request, writes, targets, self._partition_of(targets), token=token)
         target = target_of(request)
         return Located(request, (request,), (target,), target.partition, token=token)
 
@@ -393,6 +395,9 @@ class Issuer:
         here = decision.stamp.at(len(decision.mutations))
         generation = self._generations.current(transaction, target)
         context = WriteContext(target, generation.rows, here, writing.key, place, located.unclaimed, self._spoken)
+        imported = located.request.writes[place] if type(located.request) is requests.Import else None
+        if imported is not None:
+            context = _importing(context, imported)
         fence = located.fences.get(target, 0) if located.fences else 0
         if not fence and type(write) in DRIVING:
             self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
@@ -403,6 +408,8 @@ class Issuer:
             at = Mutation(target.kind, target.space, target.name, made.change, generation.number)
             if fence:
                 at = FencedMutation(at.kind, at.space, at.name, at.change, at.generation, fence)
+            if imported is not None:
+                at = ImportedMutation(at.kind, at.space, at.name, at.change, at.generation, fence, made.stamp.wall_ms)
             decision.mutations.append(at)
             decision.attached.append(made.attached)
             decision.made.append((target, made))
@@ -425,7 +432,9 @@ class Issuer:
         """Make the operation and put its rows into the transaction, or answer if nothing is written. Raises as `issue`."""
         located, transaction, partition, key = writing.located, writing.transaction, writing.partition, writing.key
         replies = decision.replies
-        reply = replies[0] if located.writes[0] is located.request else requests.BatchReply(replies)
+        reply: requests.AnyReply = replies[0]
+        if located.writes[0] is not located.request:
+            reply = requests.ImportReply(replies) if type(located.request) is requests.Import else requests.BatchReply(replies)
         if not decision.mutations and (key is None or not any(map(_is_remembered, located.writes))):
             return Issued(reply, partition.written, partition.vector, decision.endings)
         if self._outbound is not None:
@@ -485,6 +494,19 @@ class Issuer:
         return partition
 
 
+def writes_of(request: requests.Batch | requests.Import) -> list[ObjectWrite[Any]]:
+    """The writes that a request holds."""
+    return request.writes if type(request) is requests.Batch else [each.write for each in request.writes]
+
+
+def _importing(context: WriteContext, imported: requests.Imported) -> WriteContext:
+    """The context of a write that was made elsewhere before, at a time that is not to come."""
+    first = context.stamp
+    if 0 < imported.time_ms < first.wall_ms:
+        first = replace(first, wall_ms=imported.time_ms)
+    return context.importing(first, imported)
+
+
 def _is_remembered(write: ObjectWrite[Any]) -> bool:
     """Whether the key of a request is kept although nothing changed."""
     removes = requests.declaration_of(type(write)).removes
@@ -493,7 +515,7 @@ def _is_remembered(write: ObjectWrite[Any]) -> bool:
 
 def _check_spoken(mutations: Iterable[Mutation], spoken: int) -> None:
     for each in mutations:
-        if mutation.since(each.change) > spoken:
+        if mutation.since(each.change) > spoken or (type(each) is ImportedMutation and spoken < IMPORTS_SINCE):
             raise Unavailable(
                 f"a node of this cluster runs an older version, which speaks version {spoken} of the peer protocol and cannot "
                 f"apply this change to {each.name!r}. Nothing was written. Try again once all nodes are upgraded."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 from shoal.kinds.lease.requests import Term
 from shoal.protocol.base import ObjectWrite, Reply, Write
 from shoal.protocol.declared import Elements
-from shoal.protocol.requests.batches import Batch
+from shoal.protocol.requests.batches import Batch, Import
 from shoal.protocol.requests.families import operations, replies, union
 
 __all__ = ["Fenced", "FencedReply"]
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     FencedWrite = ObjectWrite[Any] | Batch
     FencedAnswer = Reply
 else:
-    _WRITES = operations(Write)
+    _WRITES = [kind for kind in operations(Write) if kind is not Import]
     FencedWrite = union(_WRITES)
     FencedAnswer = union(replies(_WRITES))
 

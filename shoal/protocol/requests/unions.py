@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, get_args
 
 from shoal.protocol.base import ObjectWrite, Read, Reply, Request
-from shoal.protocol.requests.batches import Batch
+from shoal.protocol.requests.batches import Batch, Import
 from shoal.protocol.requests.families import operations, replies, union
 from shoal.protocol.requests.fenced import Fenced, FencedWrite
 from shoal.protocol.requests.multireads import MultiRead
@@ -15,7 +15,7 @@ __all__ = ["AnyRead", "AnyReply", "AnyRequest", "AnyWrite", "space_of"]
 
 if TYPE_CHECKING:
     AnyRequest = Request[Any]
-    AnyWrite = ObjectWrite[Any] | Batch
+    AnyWrite = ObjectWrite[Any] | Batch | Import
     AnyRead = Read[Any]
     AnyReply = Reply
 else:
@@ -33,6 +33,8 @@ def space_of(request: Request[Any]) -> str | None:
         kind = type(request)
         if kind is Batch:
             return request.writes[0].space if request.writes else None  # type: ignore[attr-defined]
+        if kind is Import:
+            return request.writes[0].write.space if request.writes else None  # type: ignore[attr-defined]
         if kind is MultiRead:
             return request.reads[0].space if request.reads else None  # type: ignore[attr-defined]
         if kind is Fenced:

@@ -133,17 +133,23 @@ class Items:
         there = items.find(context.rows, rest, request.key)
         shown = self._shown(there)
         _check_expected(request, shown)
+        created_ms = min(entry.created_ms for entry in shown.entries) if shown is not None else stamp.wall_ms
+        seen, key = there.seen if there is not None else (), implied_key(context.key, "0")
+        if context.imported is not None:  # It was written without knowledge of what is here.
+            created_ms, seen = min(request.created_ms or stamp.wall_ms, stamp.wall_ms), ()
+            if there is not None and any(entry.request == key for entry in there.entries):
+                return ItemPut(there.version)
         ttl_ms = request.ttl_ms or NEVER
         change = items.Put(
             rest,
             request.key,
             request.value,
-            seen=there.seen if there is not None else (),
-            created_ms=min(entry.created_ms for entry in shown.entries) if shown is not None else stamp.wall_ms,
+            seen=seen,
+            created_ms=created_ms,
             ttl_ms=ttl_ms,
             expires_ms=stamp.wall_ms + ttl_ms if ttl_ms != NEVER else NEVER,
             # Not the mutation's number, because a later put of the same item in this operation replaces this one.
-            request=implied_key(context.key, "0"),
+            request=key,
             vectors=tuple(request.vectors),
         )
         context.apply(change)

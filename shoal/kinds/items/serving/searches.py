@@ -28,6 +28,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
+from msgspec.structs import replace
+
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.kinds.items import state as items
@@ -251,7 +253,7 @@ class _Search:
             self.cursor = path
             self._looked_at += 1
             self._bytes += len(stored)
-            self._look(path, stored)
+            self._look(view, path, stored)
             if stride.is_over(len(stored)):
                 return True
         return False
@@ -270,7 +272,7 @@ class _Search:
             if (stored := view.rows.get(items.ITEM + path)) is not None:
                 yield path, stored
 
-    def _look(self, path: bytes, stored: bytes) -> None:
+    def _look(self, view: View, path: bytes, stored: bytes) -> None:
         """Most items do not match: the whole of one is decoded only if it does."""
         value = items.value_of(stored, self._now_ms)
         if value is None or not self._is_in(path) or not self._filter.matches(value):
@@ -278,7 +280,11 @@ class _Search:
         if self.skipped < self._request.skip:
             self.skipped += 1
         else:
-            self.found.append(told(self._request.items, items.of_row(path, stored)))
+            item = items.of_row(path, stored)
+            found = told(self._request.items, item)
+            if self._request.vectors:
+                found = replace(found, vectors=list(items.vectors_of(view.rows, path, item.latest)))
+            self.found.append(found)
 
     def _is_in(self, path: bytes) -> bool:
         """Whether its namespace is one of those that are searched."""

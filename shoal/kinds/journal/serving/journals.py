@@ -64,7 +64,10 @@ class Journals:
                 f"the event of key {request.key!r} in the journal of {request.thread!r} was erased, and trimmed. Nothing was "
                 "written. Use a new key for a new event."
             )
-        change = journal.Append(digest, request.key or context.implied_key)
+        key = request.key or context.implied_key
+        if context.imported is not None and key is not None and (entry := events.find_claim(context.rows, key)) is not None:
+            return Appended(id=entry.position.hex(), appended=False)
+        change = journal.Append(digest, key)
         id = context.stamp.pack_position().hex()
         context.apply(change, Blobs(request.event))
         trim_by_rule(context)
@@ -135,7 +138,12 @@ def _floor_hlc(view: View, cursor: journal.Cursor, request: ReadJournal) -> int 
 
 
 def tell(context: WriteContext, kind: str, fields: dict[str, Any]) -> None:
-    """Append an event with this `kind` and these fields, which must be values, to the thread's journal."""
+    """Append an event with this `kind` and these fields, which must be values, to the thread's journal.
+
+    Of a write that was made elsewhere before the journal was told there: the event is imported itself.
+    """
+    if context.imported is not None:
+        return
     event = values.encode({"kind": kind} | fields)
     change = journal.Append(sha256(event).digest(), context.implied_key)
     context.apply(change, Blobs(event))

@@ -30,8 +30,8 @@ from shoal.errors import NotFound
 from shoal.kinds.journal.flows import Event, shown_event
 from shoal.kinds.thread.flows import merging as merges
 from shoal.kinds.thread.flows import mutations as undo
+from shoal.kinds.thread.flows.audit import AuditEntry, AuditKind, Moment, audit, moments
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, shown_checkpoint
-from shoal.kinds.thread.flows.export import AuditEntry, AuditKind, Moment, audit, moments
 from shoal.kinds.thread.flows.merging import Difference, Resolver, Sides, difference
 from shoal.kinds.thread.flows.mutations import Mutation, mutations
 from shoal.kinds.thread.handle.checkout import Checkout

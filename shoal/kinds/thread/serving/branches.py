@@ -90,7 +90,8 @@ class Branches:
             )
 
     def _move(self, context: WriteContext, request: Move) -> Moved:
-        """Put a branch at a checkpoint: a new branch, or a rollback.
+        """Put a branch at a checkpoint: a new branch, or a rollback. One that is imported may get several heads: `new` puts the
+        first of them, in the place of those that are there.
 
         Raises:
             NotFound: the thread has no such checkpoint, or no such branch.
@@ -103,19 +104,23 @@ class Branches:
         if dag.packed_record(rows, to) is None:
             raise absent(rows, request.thread, to)
         before, target = hexed(heads), to.hex()
-        if request.new and heads and before != [target]:
+        if request.new and heads and before != [target] and context.imported is None:
             raise BranchTaken(
                 f"thread {request.thread!r} has a branch {request.branch!r} already, at {', '.join(before)}. "
                 "Nothing was written. Use another name, or rollback() to move this one.",
                 heads=before,
             )
-        if not request.new and not heads:
+        if not request.new and not heads and context.imported is None:
             raise NotFound(
                 f"thread {request.thread!r} has no branch {request.branch!r}. Nothing was written. "
                 f"Make it with branch({request.branch!r}, at=…)."
             )
         if not heads:
             check_room(rows, request.thread, branches_max=BRANCHES_MAX)
+        if context.imported is not None:
+            if target not in before or (request.new and len(before) > 1):
+                self._put(context, request, to, heads if request.new else [])
+            return Moved(request.branch, target, before, hexed(dag.heads(rows, request.branch)))
         if before == [target]:
             return Moved(request.branch, target, before, before)
         self._put(context, request, to, heads)

@@ -170,6 +170,7 @@ class Checkpoints:
             seen=record.seen,
             readable_from=record.readable_from,
             secret=record.secret,
+            nonce=record.nonce,
         )
 
     def _values(self, rows: Rows, spot: Spot, found: dag.Checkpoint, names: Collection[str]) -> dict[str, bytes]:

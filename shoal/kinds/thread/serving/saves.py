@@ -82,14 +82,19 @@ class Saves:
             check_owner(rows, request)
         had_label = labels.entries(rows, request.label) if request.label else []
         before_heads = dag.heads(rows, request.branch)
-        headless = request.headless and context.is_known_to_peers(dag.Drop(request.branch, []))
+        # Of what is imported the branches are put where they were once all checkpoints are there.
+        headless = (request.headless or context.imported is not None) and context.is_known_to_peers(
+            dag.Drop(request.branch, [])
+        )
         if not before_heads and not headless:
             check_room(rows, request.thread, branches_max=BRANCHES_MAX)
-        parent = self._parent(rows, request, before_heads)
-        merged = self._merged(rows, request, parent) if request.merged else []
+        parent = self._parent(context, request, before_heads)
+        merged = self._merged(context, request, parent) if request.merged else []
         secret = self._secret(rows, request, merged if parent is None else [parent, *merged])
         before = None if parent is None else Spot(request.space, request.thread, parent)
-        drafted = shapes.draft(rows, request, parent, None if before is None else self._cache.get(before))
+        cached = None if before is None else self._cache.get(before)
+        base = parent if parent is None or cached is not None or dag.packed_record(rows, parent) is not None else None
+        drafted = shapes.draft(rows, request, base, cached)
         self._check_whole(drafted.shapes)
         record = dag.Record(
             parents=[*([] if parent is None else [parent]), *merged],
@@ -97,7 +102,7 @@ class Saves:
             schema=request.schema,
             schema_version=request.schema_version,
             metadata=request.metadata,
-            nonce=context.key.encode() if context.key is not None else stamp.pack_position(),
+            nonce=_nonce(context),
             channels=drafted.recipes,
             author=request.author,
             label=request.label,
@@ -109,6 +114,10 @@ class Saves:
         if files.has_files(rows):
             record = dag.with_files(record, _files(rows, request, parent, drafted.recipes))
         id = dag.identify(record)
+        if context.imported is not None and context.imported.id not in ("", id.hex()):
+            raise _altered(context.imported.id, request)
+        if context.imported is not None and dag.packed_record(rows, id) is not None and not dag.is_pruned(rows, id):
+            return _there_already(context, request, id, record)
         packed_record = dag.encode_record(record)
         parents = record.parents
         over = [head.token for head in before_heads if head.id in parents]
@@ -151,7 +160,8 @@ class Saves:
         # An append is small, but the whole state must still fit an answer.
         check_size(self._config, sum([shape.size for shape in state.values()]), "a state")
 
-    def _parent(self, rows: Rows, request: Save, heads: list[dag.Head]) -> bytes | None:
+    def _parent(self, context: WriteContext, request: Save, heads: list[dag.Head]) -> bytes | None:
+        rows = context.rows
         if request.expect_head is not None:
             expected = [] if request.expect_head == NO_HEAD else [checkpoint_named(rows, request.thread, request.expect_head)]
             if list(dict.fromkeys(head.id for head in heads)) != expected:
@@ -160,20 +170,21 @@ class Saves:
         if request.parent is None:
             return heads[0].id if heads else None
         parent = None if request.parent == NO_HEAD else checkpoint_named(rows, request.thread, request.parent)
-        if parent is not None:
+        if parent is not None and context.imported is None:
             self._check_there(rows, request, parent)
         if heads and not request.fork and not any(head.id == parent for head in heads):
             raise _unseen(request, heads) if parent is None else _moved(request, heads, f"to build on {request.parent}")
         return parent
 
-    def _merged(self, rows: Rows, request: Save, parent: bytes | None) -> list[bytes]:
+    def _merged(self, context: WriteContext, request: Save, parent: bytes | None) -> list[bytes]:
+        rows = context.rows
         named = [checkpoint_named(rows, request.thread, each) for each in request.merged]
         merged = [id for id in dict.fromkeys(named) if id != parent]
         if merged and parent is None:
             raise InvalidInput(
                 "a checkpoint that merges others needs a parent. Nothing was written. Name one of them as the parent."
             )
-        for id in merged:
+        for id in () if context.imported is not None else merged:
             self._check_there(rows, request, id)
         return merged
 
@@ -197,6 +208,28 @@ class Saves:
         check_shown(rows, request.thread, id)
         if dag.packed_record(rows, id) is None:
             raise absent(rows, request.thread, id, wanted=" to save on")
+
+
+def _nonce(context: WriteContext) -> bytes:
+    """The part of a checkpoint's id that a retry elsewhere has, too."""
+    if context.imported is not None and context.imported.nonce:
+        return context.imported.nonce
+    return context.key.encode() if context.key is not None else context.stamp.pack_position()
+
+
+def _altered(id: str, request: Save) -> InvalidInput:
+    return InvalidInput(
+        f"checkpoint {id[:80]} of thread {request.thread!r} does not match its id: what was exported was altered since, or is "
+        "incomplete. Nothing was written. Export it again."
+    )
+
+
+def _there_already(context: WriteContext, request: Save, id: bytes, record: dag.Record) -> Saved:
+    """The reply to an import of a checkpoint that is there."""
+    found, heads = dag.checkpoint(context.rows, id), dag.heads(context.rows, request.branch)
+    wall_ms = context.stamp.wall_ms if found is None else found.wall_ms
+    parents = [parent.hex() for parent in record.parents]
+    return Saved(id.hex(), parents, request.branch, hexed(heads), wall_ms, context.target.partition, record.secret)
 
 
 def _elsewhere(seen: bytes, partition: int) -> bytes:

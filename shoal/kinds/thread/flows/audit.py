@@ -1,22 +1,13 @@
-"""A thread as one time line, and as records for `shoal export`.
-
-One time line of a thread: its checkpoints, events and steps, with their authors.
+"""A thread as one time line: its checkpoints, events and steps, with their authors.
 
 Law: entries are in the order of the nodes' clocks, so that differences of the clocks are visible; within a
 millisecond checkpoints come before events, and events before steps, and a checkpoint's parents come before it.
 Each entry names the newest checkpoint before it, the most that its author could know of this thread.
-
-A thread as records, each a map of plain values. `shoal export` and `GET …/export` write one per line.
-
-Laws:
-- A record is yielded as soon as it is read. Of a thread of any size, only one page of
-  checkpoints (`PAGE_BYTES_MAX`) and the ids of checkpoints are in memory.
-- Secret fields are hidden. docs/EXPORT.md describes the records.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from graphlib import TopologicalSorter
 from typing import Any, Literal, TypeVar
@@ -28,10 +19,8 @@ from shoal.kinds.journal.flows import Event, events
 from shoal.kinds.step.flows import StepRecord, steps
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints, is_id
 from shoal.protocol import requests
-from shoal.version import __version__
 from shoal.workflows.connection import Connection
 from shoal.workflows.moments import moment
-from shoal.workflows.spaces import check_exists, names
 
 T = TypeVar("T")
 
@@ -164,58 +153,6 @@ async def moments(connection: Connection, request: requests.ReadTimeline | reque
                 entry.erased,
             )
         request, more = structs.replace(request, after=page.cursor), page.more
-
-
-FORMAT = 1
-
-
-async def export(connection: Connection, space: str, thread: str | None = None) -> AsyncGenerator[dict[str, Any], None]:
-    """The records of a thread, or of all threads of a space.
-
-    Raises:
-        NotFound: there is no such thread.
-    """
-    if thread is not None:
-        await check_exists(connection, space, thread)
-    yield {"type": "export", "format": FORMAT, "shoal": __version__, "space": space}
-    if thread is not None:
-        async for record in _records(ThreadCheckpoints(connection, space, thread)):
-            yield record
-        return
-    async for name in names(connection, space, "thread"):
-        async for record in _records(ThreadCheckpoints(connection, space, name)):
-            yield record
-
-
-async def _records(checkpoints: ThreadCheckpoints) -> AsyncIterator[dict[str, Any]]:
-    connection, space, thread = checkpoints.connection, checkpoints.space, checkpoints.thread
-    for name, heads in (await checkpoints.heads()).items():
-        yield {"type": "branch", "thread": thread, "name": name, "heads": heads}
-    async for label, id in checkpoints.labels():
-        yield {"type": "label", "thread": thread, "label": label, "checkpoint": id}
-    async for checkpoint in checkpoints.reachable(states=True):
-        yield _checkpoint_record(thread, checkpoint)
-    async for event in events(connection, space, thread):
-        yield {"type": "event", "thread": thread, **event_record(event)}
-    async for record in steps(connection, space, thread):
-        yield {"type": "step", "thread": thread, **step_record(record)}
-
-
-def _checkpoint_record(thread: str, checkpoint: Checkpoint) -> dict[str, Any]:
-    return {
-        "type": "checkpoint",
-        "thread": thread,
-        "id": checkpoint.id,
-        "parents": list(checkpoint.parents),
-        "branch": checkpoint.branch,
-        "time": checkpoint.time.isoformat(),
-        "author": checkpoint.author,
-        "label": checkpoint.label,
-        "schema": checkpoint.schema,
-        "schema_version": checkpoint.schema_version,
-        "metadata": checkpoint.metadata,
-        "state": checkpoint.redacted,
-    }
 
 
 def event_record(event: Event) -> dict[str, Any]:

@@ -1,0 +1,81 @@
+"""Exports in files: written whole or not at all, and checked before they are imported."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from contextlib import aclosing
+from pathlib import Path
+from typing import IO
+
+from shoal.errors import InvalidInput
+from shoal.workflows.connection import Connection
+from shoal.workflows.transfer.exporting import Wanted, export
+from shoal.workflows.transfer.importing import Aim, ImportReport, import_from
+from shoal.workflows.transfer.lines import blocks_of, lines
+
+PART = ".part"  # The name of a file that is being written ends so.
+
+
+async def written(connection: Connection, wanted: Wanted, file: str | os.PathLike[str] | IO[bytes]) -> int:
+    """Write an export. Returns how many lines.
+
+    Raises:
+        NotFound: there is no such thread.
+        InvalidInput: the file exists, or cannot be written; or a thread is named without its space.
+    """
+    if wanted.thread is not None and wanted.space is None:
+        raise InvalidInput("a thread is named without its space. Nothing was exported.")
+    if not isinstance(file, str | os.PathLike):
+        return await _copied(connection, wanted, file)
+    path = Path(file)
+    part = path.with_name(path.name + PART)
+    try:
+        _check_free(path)
+        with _opened(part, "wb") as opened:
+            count = await _copied(connection, wanted, opened)
+            opened.flush()
+            await asyncio.to_thread(os.fsync, opened.fileno())
+        part.replace(path)
+    except OSError as error:
+        raise InvalidInput(f"{path} cannot be written: {error.strerror}.") from None
+    finally:
+        part.unlink(missing_ok=True)
+    return count
+
+
+async def _copied(connection: Connection, wanted: Wanted, file: IO[bytes]) -> int:
+    count = 0
+    async with aclosing(export(connection, wanted)) as made:
+        async for line in made:
+            await asyncio.to_thread(file.write, line)
+            count += 1
+    return count
+
+
+async def read(connection: Connection, file: str | os.PathLike[str] | IO[bytes], aim: Aim) -> ImportReport:
+    """Import an export. A file is checked as a whole before anything is written; a pipe as it comes.
+
+    Raises:
+        as `import_from`; InvalidInput: the file cannot be read.
+    """
+    if not isinstance(file, str | os.PathLike):
+        return await import_from(connection, blocks_of(file), aim)
+    try:
+        with _opened(Path(file), "rb") as opened:
+            async with aclosing(lines(blocks_of(opened))) as checked:
+                async for _ in checked:
+                    pass
+            opened.seek(0)
+            return await import_from(connection, blocks_of(opened), aim)
+    except OSError as error:
+        raise InvalidInput(f"{os.fspath(file)} cannot be read: {error.strerror}.") from None
+
+
+def _opened(path: Path, mode: str) -> IO[bytes]:
+    return path.open(mode)
+
+
+def _check_free(path: Path) -> None:
+    if path.exists():
+        raise InvalidInput(f"{path} exists. Nothing was exported. Remove it, or choose another name.")
