@@ -63,13 +63,30 @@ async def _export(target: Target, wanted: Wanted) -> None:
 
 
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file from `shoal export`; - for standard input.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="FILE", help="A file from `shoal export`; - for standard input; or the word langgraph.")
+    ],
+    database: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[DATABASE]",
+            help="After langgraph: sqlite:///path or postgresql://…, which LangGraph's own savers and stores filled.",
+            show_default=False,
+        ),
+    ] = None,
     name: Annotated[
         str | None,
         typer.Option("--as", metavar="NAME", help="Another name for the exported thread or space.", show_default=False),
     ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with objects that are there, as after an import that was cut.")
+    ] = False,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="MODULE.NAME", help="A type of a graph's state; repeatable.", show_default=False),
+    ] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Decode pickles too: whoever wrote to the database can run code here.")
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Delete objects that are there first.")] = False,
     data: Data = None,
@@ -86,7 +103,7 @@ def import_(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Import what `shoal export` printed, and compare it with what is there afterwards.
+    """Import what `shoal export` printed, or what LangGraph's savers hold, and compare it with what is there afterwards.
 
     Objects that are there already are left as they are. If anything is not as it was read, the exit code is 1.
 
@@ -94,6 +111,11 @@ def import_(
     """
     if resume and replace:
         raise typer.BadParameter("--resume and --replace are both given. Remove one.")
+    if database is not None:
+        if str(source) != "langgraph":
+            raise typer.BadParameter("one FILE, or langgraph and a DATABASE.")
+        _import_graphs(chosen(data, url, environment=os.environ), database, space or "langgraph", allow, trust, json)
+        return
     existing: Existing = "resume" if resume else "replace" if replace else "refuse"
     target = chosen(data, url, environment=os.environ)
     report = execute(_import(target, source, space, name, Aim(existing=existing)))
@@ -111,6 +133,32 @@ async def _import(target: Target, source: Path, space: str | None, name: str | N
     async with ensured(target) as store:
         named = aim._replace(space=space, name=name)
         return await files.read(store.connection, sys.stdin.buffer if str(source) == "-" else source, named)
+
+
+def _import_graphs(target: Target, database: str, space: str, allow: list[str] | None, trust: bool, json: bool) -> None:
+    from shoal.integrations.langgraph.importing import Graphs, import_graphs
+
+    allowed = [(module, name) for module, _, name in (each.rpartition(".") for each in allow or ())] or None
+
+    async def work() -> Graphs:
+        async with ensured(target) as store:
+            return await import_graphs(store, database, space=space, allowed=allowed, trusted=trust)
+
+    report = execute(work())
+    if json:
+        emit({**structs.asdict(report), "whole": report.whole})
+    else:
+        found = f"{report.threads} threads, {report.checkpoints} checkpoints, {report.writes} pending writes"
+        line(f"read    {found}, {report.items} items")
+        line(f"written {report.written} checkpoints; the others were there")
+        for each in report.differs:
+            line(f"differs: {plain(each)}")
+        if (more := report.left - len(report.differs)) > 0:
+            line(f"and {more} more are not as they were read.")
+        if report.orphans:
+            line(f"left out: {report.orphans} pending writes of checkpoints that are not there.")
+    if not report.whole:
+        raise typer.Exit(FAILED)
 
 
 def _print(report: ImportReport) -> None:
