@@ -1540,6 +1540,16 @@ export interface components {
             setting: unknown;
         };
         /**
+         * ExportQuery
+         * @description The form of an export.
+         */
+        ExportQuery: {
+            /** @description States as changes of their parents', which takes less. Default: `false`. */
+            changes?: boolean;
+            /** @description With secret fields, for a token that may see them. Without them checkpoints get other ids. Default: `false`. */
+            reveal?: boolean;
+        };
+        /**
          * ExtendClaimBody
          * @description Renew a claim, for its ttl or a longer one, which it keeps.
          */
