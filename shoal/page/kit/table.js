@@ -38,7 +38,7 @@ export function Table ({ columns: all, rows, rowKey, chosen, onChoose, href, sor
   const of = /** @type {(row: any) => string} */ (rowKey)
   const columns = isNarrow.value ? all.filter(({ when }) => when !== 'wide') : all
   const box = useRef(/** @type {HTMLElement | null} */ (null))
-  const kept = useRef({ order: /** @type {string[]} */ ([]), anew: '\0', over: false, at: -1 })
+  const kept = useRef({ order: /** @type {string[]} */ ([]), anew: '\0', over: false })
   const [top, setTop] = useState(0)
   const [height, setHeight] = useState(800)
   const [, again] = useState(0)
@@ -64,12 +64,6 @@ export function Table ({ columns: all, rows, rowKey, chosen, onChoose, href, sor
     const next = Math.max(0, Math.min(order.length - 1, at + by))
     if (order[next] === undefined) return
     now.current.chosen = order[next]
-  const at = chosen === undefined ? -1 : order.indexOf(chosen)
-  current.at = at // Two keys may come before the next frame: the second goes on from the first.
-  const move = (/** @type {number} */ by) => {
-    const next = Math.max(0, Math.min(order.length - 1, current.at + by))
-    if (order[next] === undefined) return
-    current.at = next
     onChoose?.(known.get(order[next]))
     const y = next * ROW
     const seen = box.current
