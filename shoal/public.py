@@ -52,6 +52,8 @@ from shoal.kinds.list.handle import ListItem, ListItems, SharedList
 from shoal.kinds.map.handle import Entries, Entry, SharedMap
 from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
 from shoal.kinds.register.handle import PastValue, Register, RegisterState
+from shoal.kinds.retention.flows import Retained, RetainedThread
+from shoal.kinds.retention.handle import SpaceRetention
 from shoal.kinds.schema.handle import Schemas, SchemaVersion
 from shoal.kinds.set.handle import Members, SharedSet
 from shoal.kinds.step.flows import Attempt, StepRecord
@@ -91,6 +93,8 @@ from shoal.protocol.requests import (
     QuotaView,
     RebuildView,
     RemovedNode,
+    RetentionRule,
+    RetentionRules,
     Seat,
     Survivor,
     ThreadSummary,
@@ -210,7 +214,11 @@ __all__ = [
     "RemovedNode",
     "Reset",
     "Resumption",
+    "Retained",
+    "RetainedThread",
     "Retention",
+    "RetentionRule",
+    "RetentionRules",
     "Rights",
     "Schema",
     "SchemaVersion",
@@ -224,6 +232,7 @@ __all__ = [
     "Sides",
     "Space",
     "SpaceDeleted",
+    "SpaceRetention",
     "Standing",
     "Step",
     "StepRecord",

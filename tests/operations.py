@@ -37,6 +37,7 @@ NOT_OVER_HTTP: Reasons = {
     "operators look at it, and agree, at a terminal": (requests.Rebuild,),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
+        requests.RetainThread,
         requests.InheritRights,
         requests.TrimEvents,
         requests.CatchUp,

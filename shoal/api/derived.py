@@ -31,6 +31,7 @@ from shoal.api.http.headers import opaque, shown_opaque
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.watching import waited
 from shoal.errors import InvalidInput, NotFound
+from shoal.kinds.retention import flows as retention
 from shoal.kinds.thread.flows import mutations as undo
 from shoal.protocol.declared import AtLeast, Http, Named, Shape, declaration_of
 from shoal.protocol.requests import Deleted, Read, Request, reply_of
@@ -49,6 +50,10 @@ FLOWS: tuple[type[Flow[Any]], ...] = (
     subjects.EraseSubject,
     undo.Undo,
     undo.Redo,
+    retention.SetRetentionRule,
+    retention.UnsetRetentionRule,
+    retention.CarryOutRetention,
+    retention.PreviewRetention,
 )
 
 SOURCES: dict[type[Struct], tuple[type[Struct], dict[str, str]]] = {}

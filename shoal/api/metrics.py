@@ -249,9 +249,23 @@ def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
     yield gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", len(status.garbage_waits_for))
     yield gauge("shoal_quotas_reached", "Quotas of spaces that were reached in the last seconds", len(status.quotas_reached))
     yield counter("shoal_quota_refusals", "Requests that were refused because of a quota", status.quota_refusals)
+    yield from _of_retention(status)
     yield counter("shoal_died_changes", "Changes that arrived after their object was deleted", status.died)
     yield counter("shoal_repaired_rows", "Damaged rows that were fetched from a peer", status.repaired)
     yield counter("shoal_failed_repairs", "Requests that met damage that no peer could repair", status.repairs_failed)
+
+
+def _of_retention(status: NodeStatus) -> Iterator[Metric]:
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    went = "that went by rules of retention"
+    yield counter("shoal_retention_pruned_checkpoints", f"Checkpoints {went}", status.retention_checkpoints)
+    yield counter("shoal_retention_pruned_events", f"Events of journals {went}", status.retention_events)
+    yield counter("shoal_retention_deleted_threads", f"Threads {went}", status.retention_threads)
+    yield counter("shoal_retention_freed_bytes", f"Stored bytes of all {went}", status.retention_bytes)
+    yield gauge("shoal_retention_due", "What rules of retention let go and is still there", status.retention_due)
+    last_s = status.retention_last_ms / 1000
+    yield gauge("shoal_retention_last_timestamp_seconds", "When the rules were carried out last; 0: not yet", last_s)
+    yield gauge("shoal_retention_waits", "1 if nothing goes by rules of retention now", bool(status.retention_waits_for))
 
 
 def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:

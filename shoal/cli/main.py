@@ -40,6 +40,7 @@ MODULES = (
     "following",
     "crews",
     "erasing",
+    "retention",
     "status",
     "audit",
 )

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from shoal.kinds.map.handle import SharedMap
     from shoal.kinds.presence.handle import Presence
     from shoal.kinds.register.handle import Register
+    from shoal.kinds.retention.handle import SpaceRetention
     from shoal.kinds.schema.handle import Schemas
     from shoal.kinds.set.handle import SharedSet
     from shoal.kinds.thread.flows.audit import AuditKind, Moment
@@ -462,6 +463,13 @@ class Space:
         from shoal.kinds.schema.handle import Schemas
 
         return Schemas(self._connection, self.name)
+
+    @property
+    def retention(self) -> SpaceRetention:
+        """The rules by which checkpoints, events and threads of this space go by themselves."""
+        from shoal.kinds.retention.handle import SpaceRetention
+
+        return SpaceRetention(self._connection, self.name)
 
     @property
     def subjects(self) -> Subjects:

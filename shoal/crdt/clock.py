@@ -51,3 +51,13 @@ def is_plausible(hlc: int, *, seen: int) -> bool:
 def wall_ms_of(hlc: int) -> int:
     """The milliseconds in a reading: for display, never for order."""
     return hlc >> COUNTER_BITS
+
+
+def made_ms(hlc: int, wall_ms: int, now_ms: int) -> int:
+    """When something was made, as far as its age counts: the later of its two times.
+
+    A node whose clock was behind still gave it a logical time that is not before those of others. One that is ahead of `now_ms`
+    comes from a clock that was wrong, and says nothing.
+    """
+    logical_ms = wall_ms_of(hlc)
+    return max(wall_ms, logical_ms) if logical_ms <= now_ms else wall_ms

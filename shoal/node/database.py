@@ -31,6 +31,7 @@ from shoal.kinds.journal.serving.readers import Consumers, ProgressHandler, Redu
 from shoal.kinds.journal.serving.retention import Retentions
 from shoal.kinds.label.handler import Labels
 from shoal.kinds.map.handler import Maps
+from shoal.kinds.retention.serving.threads import ThreadRetention
 from shoal.kinds.schema.handler import Rules, Schemas
 from shoal.kinds.step.serving.status import StatusHandler, StatusLister
 from shoal.kinds.step.serving.steps import Steps
@@ -66,6 +67,7 @@ from shoal.node.handler import (
 from shoal.node.snapshots.switching import listed, spaces_of
 from shoal.node.target import Place, Target, target_of
 from shoal.node.transaction import Transaction
+from shoal.node.turns import Steps as Turns
 from shoal.node.turns import at_once, in_turns
 from shoal.node.watching.changelog import Changelog
 from shoal.node.writes.erasing import OBJECTS_KNOWN_MAX, Deletions, Eraser
@@ -158,11 +160,19 @@ class _Kinds:
         ]
         self.readers: Readers = {kind: reader for handler in self.handlers for kind, reader in handler.readers.items()}
         self.scans: Scans = {**self.rankings.scans, **verifying.scans, **searches.scans, **checkpoints.scans}
+        self.retention = ThreadRetention(
+            {**prunes.maintenance, **retentions.maintenance},
+            now_ms=now_ms,
+            delete=lambda request: database.issue(request, None),
+            written=context.partitions.written,
+        )
+        self.handlers.append(self.retention)
         self.maintenance: Maintainers = {
             **prunes.maintenance,
             **retentions.maintenance,
             **self.items.maintenance,
             **files.maintenance,
+            **self.retention.maintenance,
         }
         self.contests: Contests = steps.contests
 
@@ -301,6 +311,11 @@ class Database:
         if maintain is None:
             raise Unsupported(f"this node does not know {type(request).__name__}. Nothing was written.")
         return maintain(lambda: self.document(target).rows, request)
+
+    def retains(self, request: requests.Maintenance[Any]) -> Turns[int]:
+        """How many checkpoints and events a rule lets go of a thread now, step by step; 1 if it goes whole."""
+        target = target_of(request)
+        return self._kinds.retention.due(lambda: self.document(target).rows, request)
 
     def contest_of(self, request: requests.AnyWrite) -> Contest | None:
         """How to answer a write that two nodes may decide at once; None: any other."""

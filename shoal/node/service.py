@@ -38,6 +38,7 @@ from shoal.kinds.budget.peers import Rights, Spreading
 from shoal.kinds.lease.serving.alone import Alone
 from shoal.kinds.lease.serving.requests import LeaseRequests
 from shoal.kinds.presence.handler import OfSessions, Presences
+from shoal.kinds.retention.serving.keeper import Keeper
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import is_under_claim
 from shoal.kinds.worklist.serving.handouts import Handouts
@@ -141,6 +142,8 @@ class Service:
         self._alone = Alone(context, handouts, replicas=replicas, write=self._write)
         signer = Signer(context, StateRoots(context, lacking=replicas.incomplete))
         self._recorder = Recorder(signer, self._write, incarnation=context.incarnation, config=config)
+        self.keeper = Keeper(context, database, replicas=replicas, call=self.call)
+        """Carries out the rules of retention."""
         about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self._status)
         self._always = about_itself.always
         listings = Listings(database, replicas=replicas, config=config)
@@ -160,6 +163,7 @@ class Service:
             **Searches(database, listings).answers,
             **presences.answers,
             **quotas.answers,
+            **self.keeper.answers,
         }
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
         self._acknowledging = Acknowledging(database, context.commit, replicas=replicas)
@@ -187,6 +191,7 @@ class Service:
         """Start its background tasks on the running loop."""
         self._spreading.start()
         self._recorder.start()
+        self.keeper.start()
         self._database.retiring.start(self._replicas, self._rights.gather)
         self._database.orphans.start(self._replicas)
 
@@ -429,6 +434,7 @@ class Service:
                     piece = upkeep.send(reply)
                 except StopIteration as done:
                     finished: AnyReply = done.value
+                    await self._database.durable_of(target_of(request).partition)
                     return finished
                 reply = None
                 if piece is not None:
@@ -492,6 +498,7 @@ class Service:
             backup_lag_ms=0 if backup is None else backup.lag_ms,
             backup_bytes=0 if backup is None else backup.bytes,
             backup_verified_ms=0 if backup is None else backup.verified_ms,
+            **self.keeper.figures,
         )
 
     def _register_condition(self) -> str:
@@ -516,6 +523,7 @@ class Service:
         self._stopping = True
         await self._spreading.stop()
         await self._recorder.stop()
+        await self.keeper.stop()
         await self._holding.claims.close()
         await self._alone.close()
         self.presences.stop()

@@ -70,9 +70,10 @@ class SpaceDeleted(Struct, frozen=True):
         return sum(self.deleted.values())
 
 
-async def names(connection: Connection, space: str, kind: ObjectKind, prefix: str = "") -> AsyncIterator[str]:
-    """The names of the objects of one kind, in byte order."""
-    after: str | None = None
+async def names(
+    connection: Connection, space: str, kind: ObjectKind, prefix: str = "", *, after: str | None = None
+) -> AsyncIterator[str]:
+    """The names of the objects of one kind, above `after`, in byte order."""
     while True:
         page = await connection.read(requests.ListObjects(space, kind, prefix, after))
         for name in page.names:

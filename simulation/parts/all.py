@@ -24,6 +24,7 @@ from simulation.parts.searches import Searches
 from simulation.parts.sets import Sets
 from simulation.parts.shifts import Shifts
 from simulation.parts.spending import Budgets
+from simulation.parts.standing import Standing
 from simulation.parts.steps import Steps
 from simulation.parts.tenures import Tenures
 from simulation.parts.watchers import Watchers
@@ -55,6 +56,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "logs": Logs,
     "labels": Labels,
     "lists": Lists,
+    "standing": Standing,
 }
 """By the name of the family of their objects."""
 

@@ -92,6 +92,7 @@ SETTINGS: dict[str, int | float | str] = {
     "lease_drift_max": 0.1,
     "lease_poll_s": 2.0,
     "scrub_bytes_per_s": 1 << 30,
+    "retention_look_s": 1.0,
 }
 """Settings and bounds of every node, unless the plan has others: patience that fits runs of seconds."""
 

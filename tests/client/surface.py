@@ -119,8 +119,8 @@ LEFT_OUT = {
 
 
 HANDLES = (
-    "Store", "Space", "Schemas", "Subjects", "Presence", "Counter", "Register", "Budget", "SharedSet", "SharedList",
-    "SharedMap", "Items", "Document",
+    "Store", "Space", "SpaceRetention", "Schemas", "Subjects", "Presence", "Counter", "Register", "Budget", "SharedSet",
+    "SharedList", "SharedMap", "Items", "Document",
     "Batch", "BatchThread", "BatchJournal", "BatchCounter", "BatchRegister", "BatchSet", "BatchList", "BatchMap",
     "BatchBudget",
     "BatchItems",
@@ -203,6 +203,8 @@ class Bench:
             return self._store
         if name == "Space":
             return space
+        if name == "SpaceRetention":
+            return space.retention
         if name.startswith("Batch"):
             batch = await stack.enter_async_context(space.batch())
             return batch if name == "Batch" else _part(batch, name.removeprefix("Batch"))

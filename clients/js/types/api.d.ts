@@ -497,6 +497,16 @@ export interface components {
             spent: number;
         };
         /**
+         * CarryOutRetentionBody
+         * @description Let go now what the rules of a space let go, or say what that is; of a bounded number of threads.
+         */
+        CarryOutRetentionBody: {
+            /** @description Go on after this thread. */
+            after?: string;
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+        };
+        /**
          * ChangeMembersBody
          * @description Begin a change of the members, or take back the one that is under way. It goes on by itself.
          */
@@ -2835,6 +2845,18 @@ export interface components {
             repaired: number;
             /** @description Requests that met damage that no peer could repair, in this opening. */
             repairs_failed: number;
+            /** @description Stored bytes of all these. */
+            retention_bytes: number;
+            /** @description That went by rules of retention in this opening, by this node; */
+            retention_checkpoints: number;
+            /** @description Checkpoints, events and threads that may go and have not yet, as this node looked at them last. */
+            retention_due: number;
+            retention_events: number;
+            /** @description When it carried out the rules last; 0: not in this opening. */
+            retention_last_ms: number;
+            retention_threads: number;
+            /** @description Why nothing goes by them now; else empty. */
+            retention_waits_for: string;
             /** @description False: it is no member, or does not know yet what its cluster holds; `reason` says what to do. */
             serves: boolean;
             /** @description At most 1,000 are counted. */
@@ -2979,6 +3001,26 @@ export interface components {
             id: number;
             /** @description The state that the client announced; `null` if it left. */
             state: unknown;
+        };
+        /**
+         * PreviewRetentionBody
+         * @description Say what a rule would let go, if it were set; of a bounded number of threads.
+         */
+        PreviewRetentionBody: {
+            /** @description Go on after this thread. */
+            after?: string;
+            /** @description Of the journals. */
+            events_older_than_s?: number | null;
+            /** @description Whether a labelled checkpoint keeps its whole thread. Default: `false`. */
+            keep_labelled?: boolean;
+            /** @description Checkpoints of each branch. */
+            keep_last?: number | null;
+            /** @description Checkpoints; with `keep_last` both must allow it. */
+            older_than_s?: number | null;
+            /** @description Of the threads' names. */
+            prefix?: string;
+            /** @description Since the last activity. */
+            threads_older_than_s?: number | null;
         };
         /**
          * Problem
@@ -4197,6 +4239,101 @@ export interface components {
             reason: components["schemas"]["ReasonView"];
         };
         /**
+         * RetainedThread
+         * @description One thread under a rule, and the part of it that goes, or went.
+         */
+        RetainedThread: {
+            /** @description How many bytes. */
+            bytes: number;
+            /** @description Checkpoints, newest first. */
+            checkpoints: number;
+            /** @description The whole thread. */
+            deletes: boolean;
+            /** @description Events, in order; in a retention rule, how many of the newest stay. */
+            events: number;
+            /** @description Checkpoints, by the reason for which they stay. */
+            stays: {
+                [key: string]: number;
+            };
+            /** @description A thread's name. */
+            thread: string;
+        };
+        /**
+         * RetainedView
+         * @description The parts of a space that go by its rules, or went.
+         */
+        RetainedView: {
+            /** @description The last thread that was looked at. */
+            after: string;
+            /** @description Threads of which nothing goes are left out. */
+            by_thread: components["schemas"]["RetainedThread"][];
+            /** @description As stored; freed on each node once it is stable. */
+            bytes: number;
+            /** @description Those of whole threads included, as for the next two. */
+            checkpoints: number;
+            /** @description Only show what would be removed. */
+            dry_run: boolean;
+            /** @description Events, in order; in a retention rule, how many of the newest stay. */
+            events: number;
+            /** @description Whether no thread of these keeps more than its heads. */
+            leaves_nothing: boolean;
+            /** @description Threads. */
+            looked_at: number;
+            /** @description Ask again with `after`. */
+            more: boolean;
+            /** @description That go whole. */
+            threads: number;
+        };
+        /**
+         * RetentionRuleView
+         * @description The bounds for the threads whose names begin with a prefix. None: that bound is not set.
+         */
+        RetentionRuleView: {
+            /** @description Of the journals. */
+            events_older_than_s: number | null;
+            /** @description Whether a labelled checkpoint keeps its whole thread. */
+            keep_labelled: boolean;
+            /** @description Checkpoints of each branch. */
+            keep_last: number | null;
+            /** @description Checkpoints; with `keep_last` both must allow it. */
+            older_than_s: number | null;
+            /** @description A thread has the rule of the longest one. */
+            prefix: string;
+            /** @description How many others were set concurrently; what goes is let go by each of them. */
+            rivals: number;
+            /** @description Since the last activity. */
+            threads_older_than_s: number | null;
+            /** @description What is wrong with its record; then nothing goes. */
+            trouble: string;
+            /** @description When it was set. */
+            wall_ms: number | null;
+        };
+        /**
+         * RetentionRulesView
+         * @description The rules of a space, and what one node has done by all rules since it started.
+         */
+        RetentionRulesView: {
+            /** @description How many bytes. */
+            bytes: number;
+            /** @description That went. */
+            checkpoints: number;
+            /** @description Checkpoints, events and threads that may go and have not yet. */
+            due: number;
+            /** @description Events, in order; in a retention rule, how many of the newest stay. */
+            events: number;
+            /** @description Whether this node carries them out; else another one does. */
+            is_in_charge: boolean;
+            /** @description When it looked through the space last; 0: not yet. */
+            last_ms: number | null;
+            rules: components["schemas"]["RetentionRuleView"][];
+            /** @description A space, a namespace for the objects of one application. */
+            space: string;
+            /** @description Threads: their names, or by which names the schema holds for them. */
+            threads: number;
+            /** @description Why nothing goes now, for people; else empty. */
+            waits_for: string;
+        };
+        /**
          * RetentionView
          * @description The bounds of a journal; None means no bound.
          */
@@ -4602,6 +4739,26 @@ export interface components {
             events?: number | null;
             /** @description Only what is older than so many seconds. */
             older_than_s?: number | null;
+        };
+        /**
+         * SetRetentionRuleBody
+         * @description Set a rule of retention, on all nodes, in place of the one of the same prefix.
+         */
+        SetRetentionRuleBody: {
+            /** @description Of the journals. */
+            events_older_than_s?: number | null;
+            /** @description Whether a labelled checkpoint keeps its whole thread. Default: `false`. */
+            keep_labelled?: boolean;
+            /** @description Checkpoints of each branch. */
+            keep_last?: number | null;
+            /** @description Checkpoints; with `keep_last` both must allow it. */
+            older_than_s?: number | null;
+            /** @description Of the threads' names. */
+            prefix?: string;
+            /** @description Since the last activity. */
+            threads_older_than_s?: number | null;
+            /** @description Set it although it would leave nothing but heads, or no thread. Default: `false`. */
+            yes?: boolean;
         };
         /**
          * SiblingView
@@ -5147,6 +5304,19 @@ export interface components {
         UnlabelledView: {
             /** @description How many of the labels existed. */
             count: number;
+        };
+        /**
+         * UnsetRetentionRuleQuery
+         * @description Remove a rule of retention, on all nodes.
+         */
+        UnsetRetentionRuleQuery: {
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+            /** @description Only names that begin with this. */
+            prefix?: string;
         };
         /**
          * VerifiedView

@@ -32,7 +32,7 @@ Name = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
-    add_commands(app, "labels", "unlabel", "append", "event", "consumers", "trim", "retain", "retention", "inbox")
+    add_commands(app, "labels", "unlabel", "append", "event", "consumers", "trim", "retain", "retained", "inbox")
     add_commands(app, "steps", "step", "pause", "approve", "prune", "delete", "spaces", "summaries", "work", "search")
     documents = group_of("doc")
     for command in (get, edit, watch):

@@ -395,7 +395,7 @@ class SetRetention(ObjectWrite["Retention"], array_like=True, frozen=True, tag="
 
 @operation(
     http=Http("GET", "/threads/{thread}/retention", "The journal's retention rule, and the time up to which it was trimmed"),
-    cli=Cli("retention", "shoal retention researcher-1 --data ./state --space crew"),
+    cli=Cli("retained", "shoal retained researcher-1 --data ./state --space crew"),
 )
 class ReadRetention(ObjectRead["Retention"], array_like=True, frozen=True, tag="read-retention"):
     """Read the retention rule, and the time up to which the journal was trimmed."""

@@ -24,6 +24,7 @@ from shoal.kinds.lease.requests import *
 from shoal.kinds.map.requests import *
 from shoal.kinds.presence.requests import *
 from shoal.kinds.register.requests import *
+from shoal.kinds.retention.requests import *
 from shoal.kinds.schema.requests import *
 from shoal.kinds.set.requests import *
 from shoal.kinds.step.requests import *

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 
 from shoal.config import Config
+from shoal.crdt.clock import made_ms
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.kinds.journal.state.events import HLC_BYTES
@@ -241,8 +242,10 @@ def _labelled(rows: Rows, label: str, id: bytes) -> bool:
 Planning = Steps[Plan]
 
 
-def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
+def planned(rows: Callable[[], Rows], request: Prune, now_ms: int, *, sized: bool = True) -> Planning:
     """Plan a prune; each step takes a bounded time. `rows` gives the thread's rows as they are now.
+
+    `sized`: count the bytes too, which reads all that goes once more.
 
     Raises:
         NotFound: the named branch does not exist.
@@ -255,7 +258,7 @@ def planned(rows: Callable[[], Rows], request: Prune, now_ms: int) -> Planning:
     leads = yield from _leads(rows, pruned)
     stays = yield from _staying(rows, leads, request, now_ms)
     gone = yield from _ordered([(lead.hlc, id) for id, lead in leads.items() if id not in stays])
-    size = yield from _bytes(rows, gone, pruned)
+    size = (yield from _bytes(rows, gone, pruned)) if sized else 0
     return Plan(gone, dict(Counter(stays.values())), size)
 
 
@@ -289,7 +292,8 @@ def _staying(rows: Callable[[], Rows], leads: dict[bytes, dag.Lead], request: Pr
     for head in list(stays):
         yield from _keep(stays, "recent", _line(leads, head, request.keep_last or 1))
     if (older_than_ms := request.older_than_ms) is not None:
-        young = (id if lead.wall_ms > now_ms - older_than_ms else None for id, lead in leads.items())
+        young_ms = now_ms - older_than_ms
+        young = (id if made_ms(lead.hlc, lead.wall_ms, now_ms) > young_ms else None for id, lead in leads.items())
         yield from _keep(stays, "young", young)
     yield from _keep(stays, "labelled", (id if _labelled(rows(), lead.label, id) else None for id, lead in leads.items()))
     yield from _keep(stays, "open step", _begun_at(rows(), leads))

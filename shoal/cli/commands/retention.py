@@ -1,0 +1,198 @@
+"""`shoal retention`: standing rules of a space, which the nodes carry out: docs/RETENTION.md."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from shoal.cli.arguments import age_of
+from shoal.cli.execution import agreed, execute
+from shoal.cli.options import PANEL, DryRun, Yes
+from shoal.cli.output import emit, line, shown_bytes
+from shoal.cli.replies import document
+from shoal.cli.target import Data, Json, Target, Url, chosen, opened
+from shoal.kinds.retention.flows import Retained
+from shoal.kinds.retention.handle import SpaceRetention
+from shoal.protocol.requests import RetentionRule, RetentionRules
+
+Space = Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)]
+Prefix = Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="Only threads whose names begin so. \\[default: all]")]
+Last = Annotated[int | None, typer.Option("--keep-last", metavar="N", min=1, help="Keep the last checkpoints of each branch.")]
+Older = Annotated[
+    str | None, typer.Option("--older-than", metavar="AGE", help="Only checkpoints older than this, such as 30d.")
+]
+Threads = Annotated[
+    str | None,
+    typer.Option("--threads-older-than", metavar="AGE", help="Whole threads to which nothing was written for so long."),
+]
+Events = Annotated[str | None, typer.Option("--events-older-than", metavar="AGE", help="Events of journals older than this.")]
+Labelled = Annotated[
+    bool,
+    typer.Option("--keep-labelled", help="Keep whole threads that have a labelled checkpoint. Those checkpoints stay anyway."),
+]
+
+_SHOWN_MAX = 20  # Threads that a person is shown.
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    group = typer.Typer(no_args_is_help=True, help="Standing rules: which checkpoints, events and threads of a space may go.")
+    group.command("set")(set_rule)
+    group.command("show")(show_rules)
+    group.command("unset")(unset_rule)
+    group.command("run")(run_rules)
+    app.add_typer(group, name="retention", rich_help_panel=PANEL)
+
+
+def set_rule(
+    space: Space,
+    prefix: Prefix = "",
+    keep_last: Last = None,
+    older_than: Older = None,
+    threads_older_than: Threads = None,
+    events_older_than: Events = None,
+    keep_labelled: Labelled = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Set a rule, in place of the one of the same prefix: from now on the nodes let go what it lets go.
+
+    With --dry-run it says what that would be now. Heads, labelled checkpoints, those of open steps and forks always stay.
+
+    Example: shoal retention set crew --keep-last 20 --keep-labelled --older-than 30d --dry-run --data ./state
+    """
+    bounds: dict[str, Any] = {
+        "prefix": prefix,
+        "keep_last": keep_last,
+        "older_than": None if older_than is None else age_of(older_than),
+        "threads_older_than": None if threads_older_than is None else age_of(threads_older_than),
+        "events_older_than": None if events_older_than is None else age_of(events_older_than),
+        "keep_labelled": keep_labelled,
+    }
+
+    async def work(retention: SpaceRetention) -> None:
+        if dry_run:
+            _show_retained(space, await retention.preview(**bounds), json=json)
+        else:
+            _show(await retention.set(**bounds, yes=yes), json=json)
+
+    _execute(space, work, data, url)
+
+
+def show_rules(space: Space, data: Data = None, url: Url = None, json: Json = False) -> None:
+    """Show the rules of a space, and what the node did by them.
+
+    Example: shoal retention show crew --data ./state
+    """
+
+    async def work(retention: SpaceRetention) -> None:
+        _show(await retention.get(), json=json)
+
+    _execute(space, work, data, url)
+
+
+def unset_rule(space: Space, prefix: Prefix = "", data: Data = None, url: Url = None, json: Json = False) -> None:
+    """Remove the rule of a prefix. What went by it stays gone.
+
+    Example: shoal retention unset crew --data ./state
+    """
+
+    async def work(retention: SpaceRetention) -> None:
+        _show(await retention.unset(prefix), json=json)
+
+    _execute(space, work, data, url)
+
+
+def run_rules(
+    space: Space, dry_run: DryRun = False, yes: Yes = False, data: Data = None, url: Url = None, json: Json = False
+) -> None:
+    """Carry the rules of a space out now; with --dry-run, say what would go.
+
+    Example: shoal retention run crew --dry-run --data ./state
+    """
+    if not dry_run:
+        agreed(f"Let go what the rules of space {space} let go, on every node, for good?", yes=yes)
+
+    async def work(retention: SpaceRetention) -> None:
+        _show_retained(space, await (retention.preview() if dry_run else retention.run()), json=json)
+
+    _execute(space, work, data, url)
+
+
+def _execute(space: str, work: Callable[[SpaceRetention], Awaitable[None]], data: Path | None, url: str | None) -> None:
+    async def run(target: Target) -> None:
+        async with opened(target) as store:
+            await work(store.space(space).retention)
+
+    execute(run(chosen(data, url, environment=os.environ)))
+
+
+def _show(view: RetentionRules, *, json: bool) -> None:
+    if json:
+        emit(document(view))
+        return
+    if not view.rules:
+        line(f"space {view.space} has no rules: nothing goes by itself")
+        return
+    for rule in view.rules:
+        line(_sentence(rule))
+    if not view.is_in_charge:
+        line("another node carries them out")
+    elif view.waits_for:
+        line(f"{view.waits_for}")
+    if view.checkpoints or view.threads or view.events or view.due:
+        line(
+            f"since this node started, by all rules: {view.checkpoints:,} checkpoints, {view.events:,} events and "
+            f"{view.threads:,} threads went, {shown_bytes(view.bytes)}; {view.due:,} are due"
+        )
+
+
+def _sentence(rule: RetentionRule) -> str:
+    where = f"threads {rule.prefix}*" if rule.prefix else "all threads"
+    if rule.trouble:
+        return f"{where}: nothing goes, because {rule.trouble}"
+    parts: list[str] = []
+    if rule.keep_last is not None or rule.older_than_ms is not None:
+        kept = f"keep the last {rule.keep_last:,} checkpoints of a branch" if rule.keep_last is not None else "checkpoints go"
+        parts.append(kept + ("" if rule.older_than_ms is None else f", and what is younger than {_span(rule.older_than_ms)}"))
+    if rule.events_older_than_ms is not None:
+        parts.append(f"events go after {_span(rule.events_older_than_ms)}")
+    if rule.threads_older_than_ms is not None:
+        unless = " unless they have a label" if rule.keep_labelled else ""
+        parts.append(f"whole threads go {_span(rule.threads_older_than_ms)} after the last write{unless}")
+    others = f" (and what {rule.rivals} other rules keep that were set at the same time)" if rule.rivals else ""
+    return f"{where}: {'; '.join(parts)}{others}"
+
+
+def _show_retained(space: str, found: Retained, *, json: bool) -> None:
+    if json:
+        emit(msgspec.to_builtins(found))
+        return
+    goes = "would go" if found.dry_run else "went"
+    for each in found.by_thread[:_SHOWN_MAX]:
+        whole = "all of it: " if each.deletes else ""
+        line(f"{each.thread}  {whole}{each.checkpoints:,} checkpoints, {each.events:,} events, {shown_bytes(each.bytes)}")
+    if len(found.by_thread) > _SHOWN_MAX:
+        line(f"… and {len(found.by_thread) - _SHOWN_MAX:,} threads more (--json lists them all)")
+    line(
+        f"of {found.looked_at:,} threads of space {space}, {found.checkpoints:,} checkpoints, {found.events:,} events and "
+        f"{found.threads:,} whole threads {goes}: {shown_bytes(found.bytes)}"
+    )
+    if found.leaves_nothing and found.dry_run:
+        line("nothing but heads would be left, or no thread: setting such a rule takes --yes")
+
+
+def _span(ms: int) -> str:
+    """A duration as an option takes it."""
+    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m")):
+        if ms and ms % size == 0:
+            return f"{ms // size:,}{unit}"
+    return f"{ms / 1000:,g}s"

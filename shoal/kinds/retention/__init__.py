@@ -1,0 +1,1 @@
+"""Standing rules of a space: which checkpoints, events and threads may go by themselves."""

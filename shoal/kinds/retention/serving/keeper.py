@@ -1,0 +1,303 @@
+"""The task of a node that carries out the rules of retention.
+
+Laws:
+- Nothing goes unless this node knows the latest rules and heads: all owners are linked, count, and agree on the time, and
+  this node holds all that they held of the rules' partition, and of the thread's, when it began with the thread.
+- One node looks after a space: of all members the one with the greatest hash of both. If two think so, what both let go goes
+  once; if it is away, nothing goes until it is back, as no byte would be freed.
+- A clock that is not believed (`shoal.kinds.retention.state`) lets nothing go, and the node says so.
+- A look reads in steps, in the node's own turns. It takes at most one part in `SHARE` of the time, so it stalls nobody.
+- It keeps nothing that it needs: a node that ends anywhere goes on from what is left.
+- A thread that cannot be read, or is under a lease, holds up no other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any, Protocol
+
+from shoal.crdt.dot import VersionVector
+from shoal.errors import ShoalError
+from shoal.kinds.retention import state
+from shoal.kinds.retention.state import Moment, Rule
+from shoal.names import RESERVED, check_name
+from shoal.node.context import NodeContext
+from shoal.node.database import Database
+from shoal.node.handler import Answers
+from shoal.node.replicas import Replicas
+from shoal.node.target import Target
+from shoal.node.turns import in_turns
+from shoal.outcomes import why
+from shoal.protocol.bookmark import Bookmark
+from shoal.protocol.requests import (
+    AnyReply,
+    Durability,
+    ReadMap,
+    ReadRules,
+    RetainThread,
+    RetentionRule,
+    RetentionRules,
+    ThreadRetained,
+)
+from shoal.records import NamedTuple
+from shoal.storage import keys
+from shoal.storage.keys import Kind
+
+RETENTION_LOOK_S = 60.0  # Between two looks.
+SHARE = 10
+
+_RECORDS = Target(Kind.MAP, RESERVED, state.RULES)
+_SEEN = keys.meta("retention")  # The last time that was believed: wall_ms₈.
+_SEEN_EACH_MS = 3600 * 1000  # It is written so often, if at all.
+_PAGE = 256
+_PAGES_MAX = 16  # Of rules; later ones, in the order of their keys, are passed over.
+_QUIET_MAX = 65_536  # Threads of which is known that nothing goes.
+_QUIET_MS_MAX = 3600 * 1000  # For so long at most.
+_QUIET = 20  # Or for one part in so many of the rule's ages.
+
+_log = logging.getLogger("shoal.node")
+
+
+class Call(Protocol):
+    """Carries out a maintenance with the node's service."""
+
+    def __call__(self, request: Any, bookmark: Bookmark, /, *, durability: Durability, stale: bool) -> Awaitable[AnyReply]:
+        """Serve a request (`Service.call`)."""
+        ...
+
+
+class _Quiet(NamedTuple):
+    """Nothing goes of a thread until something is written in its partition, or the time has come."""
+
+    written: int
+    rule: Rule
+    until_ms: int
+
+
+class Keeper:
+    """Carries out the rules. `call` serves a request of this node's own."""
+
+    def __init__(self, context: NodeContext, database: Database, *, replicas: Replicas, call: Call) -> None:
+        self._storage, self._commit = context.storage, context.commit
+        self._partitions = context.partitions
+        self._environment = context.environment
+        self._node = context.incarnation.node
+        self._skew_ms = context.config.clock_skew_max_ms
+        self._database = database
+        self._replicas = replicas
+        self._call = call
+        self._vector: VersionVector | None = None  # At which the rules were read.
+        self._rules: dict[str, list[Rule]] = {}  # By space.
+        self._believed: Moment | None = None
+        self._seen_ms = int.from_bytes(self._storage.get(_SEEN) or b"", "big")
+        self._quiet: dict[Target, _Quiet] = {}
+        self._looked: dict[str, int] = {}  # By space, when the last look at it ended.
+        self._task: asyncio.Task[None] | None = None
+        self._due: dict[str, int] = {}  # By space, as far as the last look has come.
+        self.answers: Answers = {ReadRules: self._view}
+        self.waits_for = ""
+        """Why nothing goes now, for people; empty if nothing hinders it."""
+        self.last_ms = 0
+        """When the last look ended; 0: none has."""
+        self.checkpoints = self.events = self.threads = self.bytes = 0
+        """Gone in this opening; of whole threads all that they held."""
+
+    @property
+    def figures(self) -> dict[str, Any]:
+        """The fields of the status of the node that are about this."""
+        names = ("checkpoints", "events", "threads", "bytes", "due", "last_ms", "waits_for")
+        return {f"retention_{name}": getattr(self, name) for name in names}
+
+    @property
+    def due(self) -> int:
+        """Checkpoints, events and threads that may go, and have not yet, as far as they were looked at."""
+        return sum(self._due.values())
+
+    def start(self) -> None:
+        """Begin to look, on the running loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def stop(self) -> None:
+        """Cancel the task. Stopping twice is allowed."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        pause_s = RETENTION_LOOK_S
+        while self._commit.failed is None:
+            await asyncio.sleep(pause_s)
+            began = self._environment.monotonic()
+            with suppress(ShoalError):  # Storage rejects writes, or cannot be read. A later look tries again.
+                await self.look()
+            pause_s = max(RETENTION_LOOK_S, (self._environment.monotonic() - began) * (SHARE - 1))
+
+    async def look(self) -> None:
+        """Carry out all rules of the spaces that this node looks after, as far as that may be now.
+
+        Raises:
+            ShoalError: storage rejects writes, or cannot be read.
+        """
+        if not self.rules():
+            self._due.clear()
+            self.waits_for = ""
+            return
+        mine = sorted(space for space in self.rules() if self._is_mine(space))
+        self._due = {space: due for space, due in self._due.items() if space in mine}
+        waits_for = await self._hindrance(_RECORDS.partition) if mine else ""
+        for space in mine:
+            waits_for = waits_for or await self._space(space)
+        if waits_for != self.waits_for and waits_for:
+            _log.warning("retention waits: %s", waits_for)
+        self.waits_for = waits_for
+        self.last_ms = self._environment.now_ms()
+
+    # ── what is known ─────────────────────────────────────────────────────────
+
+    def rules(self) -> dict[str, list[Rule]]:
+        """All rules by space, as they were applied here."""
+        vector = self._partitions.load(_RECORDS.partition).vector
+        if vector is not self._vector:
+            self._rules = self._read()
+            self._vector = vector
+        return self._rules
+
+    def _read(self) -> dict[str, list[Rule]]:
+        found: dict[str, list[Rule]] = {}
+        after: str | None = None
+        for _ in range(_PAGES_MAX):
+            page: Any = self._database.show(ReadMap(RESERVED, state.RULES, after=after, limit=_PAGE), _RECORDS)
+            for entry in page.entries:
+                after = entry.key
+                rule = state.read(entry.key, [(sibling.value, sibling.wall_ms) for sibling in entry.siblings])
+                if rule is not None and rule.space != RESERVED:
+                    found.setdefault(rule.space, []).append(rule)
+            if not page.more:
+                break
+        return found
+
+    def _is_mine(self, space: str) -> bool:
+        if self._replicas.size == 1:
+            return True
+        nodes = [bytes.fromhex(member.node) for member in self._replicas.view().members if member.part != "removed"]
+        return max(nodes, key=lambda node: sha256(space.encode() + b"/" + node).digest()) == self._node
+
+    async def _hindrance(self, partition: int) -> str:
+        """Fetch all that the owners hold of a partition. Returns why nothing may go, for people; empty if it may."""
+        try:
+            await self._replicas.catch_up(partition, "all")
+        except ShoalError as error:
+            return f"this node cannot ask all owners what they hold, so nothing is pruned: {why(error)}"
+        if self._replicas.size > 1:
+            if self._replicas.clock_wrong:
+                return self._replicas.clock_wrong
+            view = self._replicas.view()
+            others = [member for member in view.members if member.state != "self" and member.part != "removed"]
+            if any(other.clock_ms is None or abs(other.clock_ms) > self._skew_ms for other in others):
+                return "the members' clocks are not known to agree, so nobody says what is old. Nothing is pruned"
+        return self._disbelief()
+
+    def _disbelief(self) -> str:
+        now = Moment(self._environment.now_ms(), self._environment.monotonic())
+        rule_ms = max((rule.wall_ms for rules in self.rules().values() for rule in rules), default=0)
+        # A directory that has seen nothing yet goes by the others, who agree with it.
+        seen_ms = self._seen_ms or (now.wall_ms if self._replicas.size > 1 else 0)
+        reason = state.disbelief(now, self._believed, seen_ms, rule_ms)
+        if not reason:
+            self._believed = now
+            if now.wall_ms - self._seen_ms >= _SEEN_EACH_MS:
+                self._seen_ms = now.wall_ms
+                self._commit.write({_SEEN: now.wall_ms.to_bytes(8, "big")})
+        return reason
+
+    # ── one space ─────────────────────────────────────────────────────────────
+
+    async def _space(self, space: str) -> str:
+        """Look through a space. Returns what ended that early, for people; empty if nothing did."""
+        self._due[space] = 0
+        rules, after, waits_for = self.rules()[space], None, ""
+        while names := self._database.catalog.names(space, Kind.THREAD, prefix="", after=after, limit=_PAGE):
+            for after in names:
+                rule = state.rule_of(rules, after)
+                if rule is None or rule.trouble:
+                    continue
+                with suppress(ShoalError):  # This thread is damaged, or under a lease.
+                    waits_for = waits_for or await self._thread(Target(Kind.THREAD, space, after), rule)
+                if self.rules().get(space) != rules:
+                    return waits_for  # The next look goes by the new ones.
+            await self._environment.pause()
+        self._looked[space] = self._environment.now_ms()
+        return waits_for or next((f"the rule of {rule.prefix!r}: {rule.trouble}" for rule in rules if rule.trouble), "")
+
+    async def _thread(self, target: Target, rule: Rule) -> str:
+        """Let go what goes of a thread. Returns why it may not, for people; empty if it may, or nothing goes."""
+        now_ms, quiet = self._environment.now_ms(), self._quiet.get(target)
+        written = self._partitions.written(target.partition)
+        if quiet is not None and (quiet.written, quiet.rule) == (written, rule) and now_ms < quiet.until_ms:
+            return ""
+        request = _request(target, rule)
+        due = await in_turns(self._database.retains(request), self._environment.pause)
+        if not due:
+            self._keep_quiet(target, _Quiet(written, rule, now_ms + _quiet_ms(rule)))
+            return ""
+        if reason := await self._hindrance(target.partition):
+            self._due[target.space] += due
+            return reason
+        if rule not in self.rules().get(target.space, ()):
+            return ""
+        report = await self._call(request, Bookmark(), durability="local", stale=True)
+        assert isinstance(report, ThreadRetained)
+        self.threads += report.deletes
+        self.checkpoints += report.checkpoints
+        self.events += report.events
+        self.bytes += report.bytes
+        return ""
+
+    def _keep_quiet(self, target: Target, quiet: _Quiet) -> None:
+        self._quiet.pop(target, None)
+        self._quiet[target] = quiet
+        if len(self._quiet) > _QUIET_MAX:
+            del self._quiet[next(iter(self._quiet))]
+
+    # ── for people ────────────────────────────────────────────────────────────
+
+    async def _view(self, request: ReadRules, bookmark: Bookmark) -> RetentionRules:
+        space, partition = check_name("space", request.space), _RECORDS.partition
+        if not self._database.holds(partition, wanted := bookmark.vector(partition)):
+            await self._replicas.wait_applied(partition, wanted)
+        rules, shown = sorted(self.rules().get(space, [])), self._database.vector_of(partition)
+        await self._database.durable_of(partition)
+        bookmark.note(partition, shown)
+        is_mine = self._is_mine(space)
+        waits_for = self.waits_for if rules and is_mine else ""
+        if rules and self._replicas.size == 1:
+            waits_for = waits_for or self._disbelief()
+        return RetentionRules(
+            space,
+            [RetentionRule(**{name: getattr(rule, name) for name in RetentionRule.__struct_fields__}) for rule in rules],
+            is_mine,
+            self._looked.get(space, 0),
+            self.checkpoints,
+            self.events,
+            self.threads,
+            self.bytes,
+            self._due.get(space, 0),
+            waits_for,
+        )
+
+
+def _request(target: Target, rule: Rule) -> RetainThread:
+    ages = rule.older_than_ms, rule.threads_older_than_ms, rule.events_older_than_ms
+    return RetainThread(target.space, target.name, rule.keep_last, *ages, rule.keep_labelled)
+
+
+def _quiet_ms(rule: Rule) -> int:
+    """For how long nothing that age alone makes due need be looked for: what is due stays for so long at most."""
+    ages: Sequence[int] = [
+        age for age in (rule.older_than_ms, rule.threads_older_than_ms, rule.events_older_than_ms) if age is not None
+    ]
+    return min([_QUIET_MS_MAX, *(age // _QUIET for age in ages)])
