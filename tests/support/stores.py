@@ -39,6 +39,8 @@ async def filled(store: Store) -> None:
     await thread.step("bill", key="s-1", call=result, arguments={"of": 3})
     with suppress(ValueError):
         await thread.step("mail", key="s-2", call=fails)
+    await thread.put_file("page.png", bytes(range(256)) * 6000)
+    await thread.put_file("empty", b"")
     await thread.worklist("pages").add(["p-1", "p-2"])
     await thread.worklist("pages").done("p-1", result={"words": 5})
     await thread.inbox.send({"text": "stop"}, by="ada")

@@ -67,6 +67,8 @@ def kept(lines: list[bytes]) -> list[dict[str, Any]]:
         record.pop("late", None)
         if record["type"] == "event" or (record["type"] == "entry" and "key" not in record):
             record.pop("id")
+        if record["type"] == "file":
+            record.pop("stored")
         if record["type"] == "list":
             record.pop("first", None)
         if record["type"] == "consumer":

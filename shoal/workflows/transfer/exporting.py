@@ -124,6 +124,10 @@ def _parts(record: Record, counts: Counter[str]) -> list[tuple[str, Any]]:
     match record:
         case records.Thread():
             return [(kind, (record.retain_older_than_ms, record.retain_bytes, record.retain_events))]
+        case records.Chunk():  # Its file says what it holds.
+            return []
+        case records.File():
+            return [(kind, (record.name, record.sha256, record.size, record.media_type))]
         case records.Checkpoint():  # Its id says what it holds.
             return [(kind, (record.id, record.time, record.parents))]
         case records.Event():  # Ids are positions, and an event is late for those that have read what comes after it.

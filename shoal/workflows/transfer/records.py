@@ -60,6 +60,24 @@ class Thread(Record, frozen=True, tag="thread"):
     retain_events: int | None = None
 
 
+class Chunk(Record, frozen=True, tag="chunk"):
+    """A part of the next file, in its order."""
+
+    thread: str
+    data: bytes
+
+
+class File(Record, frozen=True, tag="file"):
+    """A file, after its chunks; before the checkpoints that may refer to it."""
+
+    thread: str
+    name: str
+    sha256: str
+    size: int
+    media_type: str = ""
+    stored: datetime | None = None
+
+
 class Checkpoint(Record, frozen=True, tag="checkpoint"):
     """A checkpoint, after its parents."""
 
@@ -319,6 +337,8 @@ AnyRecord = (
     Header
     | SpaceBegins
     | Thread
+    | Chunk
+    | File
     | Checkpoint
     | Branch
     | Label

@@ -8,14 +8,16 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from datetime import datetime
 from typing import Any, cast
 
 from msgspec import Raw
 
 from shoal.errors import NotFound, Pruned
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
+from shoal.kinds.file.flows import Upload, found_file
+from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints, first_children, parents_first
 from shoal.kinds.thread.state.dag import ID_BYTES
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Imported
@@ -43,6 +45,8 @@ class ThreadExport:
         """All records, in order."""
         rule = await self._read(requests.ReadRetention(self._space, self._thread))
         yield records.Thread(self._thread, rule.older_than_ms, rule.bytes, rule.events)
+        async for part in self._files():
+            yield part
         heads = (await self._read(requests.Heads(self._space, self._thread))).branches
         labels = [label async for label in self._labels()]
         starts = [*(head for ids in heads.values() for head in ids), *(label.checkpoint for label in labels)]
@@ -64,6 +68,23 @@ class ThreadExport:
 
     async def _read(self, request: Any) -> Any:
         return await self._connection.read(request)
+
+    # ── files ─────────────────────────────────────────────────────────────────
+
+    async def _files(self) -> AsyncIterator[Record]:
+        after, more = "", True
+        while more:
+            page = await self._read(requests.ListFiles(self._space, self._thread, after))
+            for info in page.files:
+                download = await found_file(self._connection, self._space, self._thread, name=info.name)
+                if self._states:
+                    async with aclosing(download.read()) as pieces:
+                        async for piece in pieces:
+                            yield records.Chunk(self._thread, piece)
+                file = download.file
+                yield records.File(self._thread, info.name, file.sha256, file.size, file.media_type, moment(file.stored))
+                after = info.name
+            more = page.more
 
     # ── checkpoints ───────────────────────────────────────────────────────────
 
@@ -87,8 +108,8 @@ class ThreadExport:
                 continue
             parents[bytes.fromhex(found.id)] = tuple(map(bytes.fromhex, found.parents))
         channels: dict[bytes, frozenset[str]] = {}  # Of the checkpoints that others build on.
-        builds = _builds(parents)
-        for id in _in_order(parents):
+        builds = first_children(parents)
+        for id in parents_first(parents):
             above = parents[id][0] if parents[id] else None
             try:
                 record, names = await self._checkpoint(id, None if above is None else channels.get(above))
@@ -250,32 +271,6 @@ async def entry_record(thread: str, worklist: str, entry: requests.QueueEntry) -
     return records.Entry(thread, worklist, entry.id, moment(entry.wall_ms), value, entry.key, entry.by, finishes, others)
 
 
-def _builds(parents: dict[bytes, tuple[bytes, ...]]) -> dict[bytes, int]:
-    """How many checkpoints have each as their first parent."""
-    found: dict[bytes, int] = {}
-    for above in parents.values():
-        if above:
-            found[above[0]] = found.get(above[0], 0) + 1
-    return found
-
-
-def _in_order(parents: dict[bytes, tuple[bytes, ...]]) -> Iterator[bytes]:
-    """All checkpoints, each after its parents; a line of first parents stays together."""
-    done: set[bytes] = set()
-    for start in reversed(parents):  # They were found children first.
-        waiting = [start]
-        while waiting:
-            id = waiting[-1]
-            lacking = [parent for parent in parents[id] if parent in parents and parent not in done]
-            if id in done or not lacking:
-                waiting.pop()
-                if id not in done:
-                    done.add(id)
-                    yield id
-            else:
-                waiting.extend(lacking)
-
-
 # ── records as threads ────────────────────────────────────────────────────────
 
 
@@ -293,6 +288,7 @@ class ThreadImport:
         self._labels: dict[str, None] = {}  # Of checkpoints, as they were saved.
         self._branches: set[str] = set()  # On which checkpoints were saved.
         self._retention: requests.SetRetention | None = None
+        self._upload: Upload | None = None  # Of the file whose chunks come.
 
     async def take(self, record: Record) -> None:
         """Write one record.
@@ -303,6 +299,11 @@ class ThreadImport:
         match record:
             case records.Thread():
                 self._begin(record)
+            case records.Chunk():
+                self._upload = self._upload or Upload(self._connection, self._space, self._thread)
+                await self._upload.feed(record.data)
+            case records.File():
+                await self._file(record)
             case records.Checkpoint():
                 await self._checkpoint(record)
             case records.Branch():
@@ -339,6 +340,13 @@ class ThreadImport:
         bounds = (record.retain_older_than_ms, record.retain_bytes, record.retain_events)
         if any(bound is not None for bound in bounds):
             self._retention = requests.SetRetention(self._space, self._thread, *bounds)
+
+    async def _file(self, record: records.File) -> None:
+        upload, self._upload = self._upload or Upload(self._connection, self._space, self._thread), None
+        try:
+            await upload.finish(record.name, record.media_type, expected=record.sha256)
+        finally:
+            await upload.abandon()
 
     async def _checkpoint(self, record: records.Checkpoint) -> None:
         parents = [self._id(parent) for parent in record.parents]

@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -327,3 +327,29 @@ class ThreadCheckpoints:
 def decoded(found: requests.Checkpoint) -> dict[str, Any]:
     """The channels of a checkpoint, decoded."""
     return {name: values.decode_channel(packed, found.schema) for name, packed in found.channels.items()}
+
+
+def first_children(parents: dict[bytes, tuple[bytes, ...]]) -> dict[bytes, int]:
+    """How many checkpoints have each as their first parent."""
+    found: dict[bytes, int] = {}
+    for above in parents.values():
+        if above:
+            found[above[0]] = found.get(above[0], 0) + 1
+    return found
+
+
+def parents_first(parents: dict[bytes, tuple[bytes, ...]]) -> Iterator[bytes]:
+    """All checkpoints, each after its parents; a line of first parents stays together."""
+    done: set[bytes] = set()
+    for start in reversed(parents):  # They were found children first.
+        waiting = [start]
+        while waiting:
+            id = waiting[-1]
+            lacking = [parent for parent in parents[id] if parent in parents and parent not in done]
+            if id in done or not lacking:
+                waiting.pop()
+                if id not in done:
+                    done.add(id)
+                    yield id
+            else:
+                waiting.extend(lacking)
