@@ -192,14 +192,14 @@ async def test_a_page_is_read_when_it_is_needed(space: Space, bare: ThreadCheckp
 
 async def test_a_record_is_exported_once_it_is_read(store: Store, space: Space, monkeypatch: pytest.MonkeyPatch) -> None:
     loads: list[bool] = []
-    call = store.connection.session.call
+    read = Connection.read
 
-    async def noted(request: Any, **manner: Any) -> Any:
+    async def noted(self: Connection, request: Any, **manner: Any) -> Any:
         if isinstance(request, requests.Load):
             loads.append(request.channels is None)
-        return await call(request, **manner)
+        return await read(self, request, **manner)
 
-    monkeypatch.setattr(store.connection.session, "call", noted)
+    monkeypatch.setattr(Connection, "read", noted)
     thread = space.thread("t")
     for number in range(7):
         await thread.save({"n": number})
