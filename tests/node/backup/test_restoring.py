@@ -18,6 +18,8 @@ from shoal.config import Config
 from shoal.errors import BackupDamaged, InvalidInput, StorageError
 from shoal.node.backup import restoring
 from shoal.node.backup.verifying import verified
+from shoal.node.incarnation import Incarnation
+from shoal.storage.opening import open_storage
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.environment import START_MS, SimulatedEnvironment
 from tests.node.backup.conftest import declare, restore, rows_of, ship
@@ -54,6 +56,9 @@ async def counted(directory: Path) -> int:
 async def test_a_directory_is_made_that_opens(shipped: SimulatedBucket, tmp_path: Path) -> None:
     restored = await made(shipped, tmp_path / "new" / "state")
     assert restored.partitions > 1
+    opened = open_storage(tmp_path / "new" / "state", config=Config(), now_ms=lambda: START_MS, entropy=os.urandom)
+    assert not Incarnation(opened, os.urandom).copied
+    opened.close()
     assert await counted(tmp_path / "new" / "state") == 11
     assert "restoring" not in os.listdir(tmp_path / "new" / "state")
 

@@ -193,6 +193,8 @@ async def test_a_restored_directory_is_a_new_node_with_a_new_origin(bench: Bench
     await ship(bench)
     made = await restore(bucket)
     left = Bench(made.storage, bench.simulated, bench.config)
+    assert not left.node._incarnation.was_member
+    assert not left.node._incarnation.copied
     await left.space.counter("n").add(1)
     assert left.node._incarnation.node != bench.node._incarnation.node
     assert left.node._incarnation.current not in old
