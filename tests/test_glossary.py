@@ -13,7 +13,7 @@ from shoal.config import GROUPS, Config
 
 ROOT = Path(__file__).parent.parent
 TEXT, PLACES = (ROOT / "docs" / "GLOSSARY.md").read_text().split("## One word, one idea")
-LINES = [line for line in TEXT.splitlines() if line.startswith("| ") and not line.startswith("| term |")]
+LINES = [line for line in TEXT.splitlines() if line.startswith("| ") and line != "| term | meaning |"]
 TERMS = [term for line in LINES for term in line.split(" | ")[0].removeprefix("| ").split(", ")]
 RULED = {
     word: re.findall(r"`([\w/]+)`", places) for word, places in re.findall(r"^\| (\w+) \| (.*`.*) \|$", PLACES, re.MULTILINE)

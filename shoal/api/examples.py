@@ -57,7 +57,7 @@ BODIES: dict[Any, Any] = {
     reading.ReadBody: {
         "reads": [{"op": "counter", "counter": "{crew}/tokens"}, {"op": "register", "register": "{crew}/goal"}],
     },
-    list[documents.PatchStep]: [{"op": "add", "path": "/tasks", "value": {"t1": {"done": False}}}],
+    list[documents.PatchOperation]: [{"op": "add", "path": "/tasks", "value": {"t1": {"done": False}}}],
     dict[str, Any]: {"tasks": {"t1": {"done": False}}, "title": "Survey"},
 }
 """Examples of bodies, by the type of a route's body."""

@@ -256,7 +256,7 @@ BY_HAND: tuple[Route, ...] = (
         documents.patch_document,
         "Apply a JSON Patch, and return the document",
         Any,
-        body=list[documents.PatchStep],
+        body=list[documents.PatchOperation],
         query=documents.EditQuery,
         body_type="application/json-patch+json",
         compares=True,

@@ -114,7 +114,7 @@ def advanced_cut(cut: Cut, owners: Sequence[Holding]) -> Cut:
     return cut
 
 
-class SecondStep(NamedTuple):
+class Ripened(NamedTuple):
     """The origins that wait for the second step before they are retired."""
 
     ends: frozenset[Dot] = frozenset()  # The last operation of each.
@@ -132,7 +132,7 @@ def ripe(ends: Collection[Dot], owners: Sequence[Holding]) -> frozenset[Dot]:
     )
 
 
-def advanced_step(step: SecondStep, ends: Collection[Dot], owners: Sequence[Holding]) -> SecondStep:
+def advanced_ripened(step: Ripened, ends: Collection[Dot], owners: Sequence[Holding]) -> Ripened:
     """The step for these origins; a new one if other origins are ripe than before, or the bound was lost with a disk."""
     found = ripe(ends, owners)
     bound = NOTHING_SEEN
@@ -140,10 +140,10 @@ def advanced_step(step: SecondStep, ends: Collection[Dot], owners: Sequence[Hold
         bound = bound.join(owner.whole or NOTHING_SEEN)
     if step.ends and step.ends <= found and bound.dominates(step.bound):
         return step
-    return SecondStep(found, bound)
+    return Ripened(found, bound)
 
 
-def may_retire(step: SecondStep, owners: Sequence[Holding]) -> bool:
+def may_retire(step: Ripened, owners: Sequence[Holding]) -> bool:
     """Whether the origins of this step may be retired now."""
     return bool(step.ends) and all(owner.vector.dominates(step.bound) for owner in owners)
 

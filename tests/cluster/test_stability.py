@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from shoal.cluster import truncation as stability
-from shoal.cluster.truncation import Cut, Holding, SecondStep, Waiting, advanced_cut, advanced_step, may_retire, ripe
+from shoal.cluster.truncation import Cut, Holding, Ripened, Waiting, advanced_cut, advanced_ripened, may_retire, ripe
 from shoal.crdt.dot import Dot, Origin, VersionVector
 
 ORIGINS = [Origin(bytes([n]) * 16) for n in range(4)]
@@ -200,14 +200,14 @@ def owner(held: Mapping[Origin, int], *, whole: bool = True) -> Holding:
 
 def test_a_lone_owner_may_retire_at_once() -> None:
     owners = [owner({PAST: 3, LIVE: 1})]
-    assert may_retire(advanced_step(SecondStep(), [END], owners), owners)
+    assert may_retire(advanced_ripened(Ripened(), [END], owners), owners)
 
 
 @pytest.mark.answers("origin-is-retired-that-an-owner-lacks")
 def test_an_owner_that_lacks_an_operation_or_everything_holds_it_up() -> None:
     for other in (owner({PAST: 2, LIVE: 1}), owner({}), owner({PAST: 3}, whole=False)):
         owners = [owner({PAST: 3, LIVE: 1}), other]
-        assert not may_retire(advanced_step(SecondStep(), [END], owners), owners)
+        assert not may_retire(advanced_ripened(Ripened(), [END], owners), owners)
 
 
 def test_an_owner_that_holds_more_of_it_holds_it_up() -> None:
@@ -218,18 +218,18 @@ def test_an_owner_that_holds_more_of_it_holds_it_up() -> None:
 def test_an_owners_other_operations_must_be_held_by_all() -> None:
     """It may have been issued without knowledge of the origin's last operation."""
     owners = [owner({PAST: 3}), owner({PAST: 3, LIVE: 7})]
-    step = advanced_step(SecondStep(), [END], owners)
+    step = advanced_ripened(Ripened(), [END], owners)
     assert step.ends == {END}
     assert not may_retire(step, owners)
     later = [owner({PAST: 3, LIVE: 7}), owner({PAST: 3, LIVE: 9})]
-    assert advanced_step(step, [END], later) == step  # What was issued since does not matter.
+    assert advanced_ripened(step, [END], later) == step  # What was issued since does not matter.
     assert may_retire(step, later)
 
 
 def test_a_bound_that_was_lost_with_a_disk_is_replaced() -> None:
-    step = advanced_step(SecondStep(), [END], [owner({PAST: 3}), owner({PAST: 3, LIVE: 7})])
+    step = advanced_ripened(Ripened(), [END], [owner({PAST: 3}), owner({PAST: 3, LIVE: 7})])
     owners = [owner({PAST: 3}), owner({PAST: 3})]
-    assert may_retire(advanced_step(step, [END], owners), owners)
+    assert may_retire(advanced_ripened(step, [END], owners), owners)
 
 
 def test_an_origin_is_ripe_once_all_hold_all() -> None:

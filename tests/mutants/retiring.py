@@ -9,7 +9,7 @@ import pytest
 from shoal.cluster import knowledge
 from shoal.cluster import truncation as stability
 from shoal.cluster.knowledge import Parts
-from shoal.cluster.truncation import Holding, SecondStep
+from shoal.cluster.truncation import Holding, Ripened
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.node import partitions as applier
 from shoal.node.collection.retiring import Retiring
@@ -25,10 +25,10 @@ REOPENED = frozenset({"reopened"})
 
 
 def retires_what_an_owner_lacks(patch: pytest.MonkeyPatch) -> None:
-    def advanced_step(step: SecondStep, ends: Collection[Dot], owners: Sequence[Holding]) -> SecondStep:
-        return SecondStep(frozenset(ends))
+    def advanced_ripened(step: Ripened, ends: Collection[Dot], owners: Sequence[Holding]) -> Ripened:
+        return Ripened(frozenset(ends))
 
-    patch.setattr(stability, "advanced_step", advanced_step)
+    patch.setattr(stability, "advanced_ripened", advanced_ripened)
     patch.setattr(Retiring, "_may_retire", lambda self: True)
 
 

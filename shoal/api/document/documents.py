@@ -31,7 +31,7 @@ class EditQuery(WriteQuery, forbid_unknown_fields=True):
     author: str = ""
 
 
-class PatchStep(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class PatchOperation(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One step of a JSON Patch (RFC 6902). It describes the body only: the node checks the steps."""
 
     op: str

@@ -48,7 +48,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, S
 from contextlib import suppress
 
 from shoal.cluster import truncation as stability
-from shoal.cluster.truncation import Holding, SecondStep
+from shoal.cluster.truncation import Holding, Ripened
 from shoal.config import Config
 from shoal.crdt.dot import DIRECTORY_BYTES, HORIZON, Dot, Origin, belongs
 from shoal.crdt.rows import successor
@@ -82,7 +82,7 @@ class Ripening:
     def __init__(self, commit: GroupCommit) -> None:
         self._commit = commit
         self._log_bytes_max = RETIRE_LOG_BYTES_MAX
-        self._steps: dict[int, SecondStep] = {}
+        self._steps: dict[int, Ripened] = {}
 
     async def durable(self, partition: Partition) -> None:
         """Return once this node holds durably what it had applied of a partition."""
@@ -94,7 +94,7 @@ class Ripening:
         ends = [Dot(origin, partition.tip(origin).sequence) for origin in sorted(short)]
         own = Holding(partition.vector, partition.vector)
         owners = [own, *replicas.holdings(partition.number).values()]
-        step = stability.advanced_step(self._steps.get(partition.number, SecondStep()), ends, owners)
+        step = stability.advanced_ripened(self._steps.get(partition.number, Ripened()), ends, owners)
         self._steps[partition.number] = step
         return {end.origin for end in step.ends} if stability.may_retire(step, owners) else set()
 

@@ -55,7 +55,7 @@ class Write(Protocol):
         ...
 
 
-class Answer(Protocol):
+class Single(Protocol):
     """Answers a request, which may have an idempotency key."""
 
     def __call__(
@@ -77,7 +77,7 @@ class Alone:
         self._config = context.config
         self._locks: WeakValueDictionary[LeaseName, asyncio.Lock] = WeakValueDictionary()
         self._ending = Background()  # If the end of a lease fails, it ends by itself.
-        self.answers: Mapping[type, Answer] = {CompareAndSet: self._compare_and_set}
+        self.answers: Mapping[type, Single] = {CompareAndSet: self._compare_and_set}
 
     async def _compare_and_set(
         self, request: CompareAndSet, bookmark: Bookmark, key: str | None, durability: Durability, /, *, stale: bool

@@ -200,7 +200,7 @@ def grow(header: bytes, more: bytes, base: Shape, base_id: bytes) -> Draft:
         fresh = [tail[start:end] for start, end in pairwise((0, *ends))]
         added = Pieces(fresh, [sha256(chunk).digest() for chunk in fresh])
         whole = None if pieces is None else _joined(pieces, added)
-        return _settle(_Value(size, header, tail[ends[-1] :], whole), _Step(tops, added, grows=True), base, base_id)
+        return _settle(_Value(size, header, tail[ends[-1] :], whole), _Delta(tops, added, grows=True), base, base_id)
     # The tail alone grows: most saves of most lists.
     hash, keep = hash_of(header, tops, tail), len(old) > TINY_BYTES_MAX
     if base.depth < DEPTH_MAX and (keep or tops):
@@ -241,7 +241,7 @@ class _Value(NamedTuple):
     pieces: Pieces | None
 
 
-class _Step(NamedTuple):
+class _Delta(NamedTuple):
     """A value's chunks: `added` at the end of `start`."""
 
     start: Tops
@@ -249,7 +249,7 @@ class _Step(NamedTuple):
     grows: bool  # `start` is all that the base has.
 
 
-def _step(whole: Pieces, kept: int, base: Shape | None) -> _Step:
+def _step(whole: Pieces, kept: int, base: Shape | None) -> _Delta:
     """How to describe all of a value's chunks, of which the first `kept` are known to be the base's."""
     before = None if base is None else base.outline
     count = 0 if before is None else tree.count(before.tops)
@@ -258,10 +258,10 @@ def _step(whole: Pieces, kept: int, base: Shape | None) -> _Step:
         kept = count if tree.grown((), whole.digests[:count])[0] == before.tops else 0
     grows = before is not None and kept == count
     start = before.tops if before is not None and grows else tree.grown((), whole.digests[:kept])[0]
-    return _Step(start, Pieces(whole.chunks[kept:], whole.digests[kept:]), grows)
+    return _Delta(start, Pieces(whole.chunks[kept:], whole.digests[kept:]), grows)
 
 
-def _settle(value: _Value, step: _Step, base: Shape | None, base_id: bytes) -> Draft:
+def _settle(value: _Value, step: _Delta, base: Shape | None, base_id: bytes) -> Draft:
     size, header, tail, pieces = value
     tops, nodes = tree.grown(step.start, step.added.digests)
     outline, hash = Outline(tops, tail), hash_of(header, tops, tail)
