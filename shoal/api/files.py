@@ -80,7 +80,9 @@ async def put(exchange: Exchange) -> web.Response:
     name, kind = exchange.name("name"), request.headers.get(hdrs.CONTENT_TYPE, "") or _BINARY
     expected = _expected(request)
     durability = exchange.query(WriteQuery).durability
-    upload = Upload(exchange.connection, exchange.name("space"), _thread(exchange), durability=durability)
+    upload = Upload(
+        exchange.connection, exchange.name("space"), _thread(exchange), durability=durability, aside=asyncio.to_thread
+    )
     try:
         async for piece in exchange.pieces(UPLOAD_BYTES):
             await upload.feed(piece)

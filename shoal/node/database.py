@@ -154,7 +154,7 @@ class _Kinds:
             prunes := Prunes(config, now_ms),
             self.late_documents,
             steps := Steps(config),
-            files := Files(config),
+            files := Files(config, context.environment.give_back),
             StatusHandler(),
             Schemas(catalog, rules),
         ]

@@ -7,6 +7,7 @@ pool, so that a simulator can run the real node in virtual time, from one seed.
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import sys
 import time
@@ -59,11 +60,19 @@ class Environment:
     close: Callable[[], None]
     pause: Callable[[], Awaitable[None]] = turn  # Between two steps of work in the background.
     open_bucket: Callable[[str], ObjectStore] = opened  # The place of a backup at an address.
+    give_back: Callable[[], None] = lambda: None  # Called after much memory was freed.
 
 
 def _monotonic() -> float:
     """Seconds. On Linux they include those in which the machine sleeps: waking up must not look like a clock that was set."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.monotonic()
+
+
+def _give_back() -> None:
+    """Let the C library give free memory back to the system: it would keep hundreds of MB after a large file."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:  # Only GNU's has it. It takes milliseconds, and leaves the interpreter to others meanwhile.
+        asyncio.get_running_loop().run_in_executor(None, trim, 0)
 
 
 def system_environment() -> Environment:
@@ -81,4 +90,5 @@ def system_environment() -> Environment:
         run_blocking=run_blocking,
         close=lambda: pool.shutdown(wait=True),
         pause=lambda: asyncio.sleep(STEP_PAUSE_S),
+        give_back=_give_back,
     )

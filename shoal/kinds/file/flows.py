@@ -23,8 +23,9 @@ import asyncio
 import re
 from bisect import bisect_right
 from collections import deque
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from hashlib import sha256
 from itertools import accumulate
 from typing import Any
@@ -45,7 +46,7 @@ SPACE_FILES = ".files"
 """The thread that holds the files of a space."""
 FILE_CHUNK_BYTES_MIN = 512 * 1024
 FILE_CHUNK_BYTES_USUAL = 1024 * 1024
-SENDING_MAX = 2  # Batches that are on their way.
+SENDING_MAX = 3  # Batches that are on their way.
 UPLOAD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES  # At most in memory: batches on their way, the next, and what is to be cut.
 SMALL_BYTES = 64 * 1024  # A file of so many bytes is one request, and the node is asked nothing before.
 PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
@@ -109,10 +110,23 @@ def _plain_cut(held: bytearray, sizes: _Sizes) -> int:
     return size
 
 
-class Upload:
-    """One file on its way into a thread."""
+Chunked = tuple[bytes, bytes]
+"""A chunk, after its digest."""
 
-    def __init__(self, connection: Connection, space: str, thread: str, *, durability: Durability | None = None) -> None:
+
+class Upload:
+    """One file on its way into a thread. `aside` runs what takes long on another thread; None: it is done at once."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        space: str,
+        thread: str,
+        *,
+        durability: Durability | None = None,
+        aside: Callable[[Callable[[], list[Chunked]]], Awaitable[list[Chunked]]] | None = None,
+    ) -> None:
+        self._aside = aside
         self._connection = connection
         self._space, self._thread = space, thread
         self._durability = durability
@@ -134,9 +148,9 @@ class Upload:
             if self._fed <= SMALL_BYTES < self._fed + len(part):
                 await self._ask()
             self._fed += len(part)
-            self._hash.update(part)
-            for chunk in self._chunker.feed(part):
-                await self._take(chunk)
+            cutting = partial(self._cut, part)
+            for chunked in cutting() if self._aside is None else await self._aside(cutting):
+                await self._take(*chunked)
 
     async def finish(self, name: str, type: str, *, expected: str = "") -> FileInfo:
         """The file has ended: give it its name. `expected`: the SHA-256 that it must have, in hex.
@@ -146,7 +160,7 @@ class Upload:
             FileIncomplete: chunks that were there before went meanwhile. Put the file again.
         """
         for chunk in self._chunker.finish():
-            await self._take(chunk)
+            await self._take(sha256(chunk).digest(), chunk)
         found = self._hash.hexdigest()
         if expected not in ("", found):
             raise InvalidInput(
@@ -174,8 +188,11 @@ class Upload:
         self._batch_bytes_max = min(FILE_BATCH_BYTES, found.bytes_max // 2)  # The other half is for what is beside them.
         self._chunker.limit(self._batch_bytes_max)
 
-    async def _take(self, chunk: bytes) -> None:
-        digest = sha256(chunk).digest()
+    def _cut(self, part: bytes) -> list[Chunked]:
+        self._hash.update(part)
+        return [(sha256(chunk).digest(), chunk) for chunk in self._chunker.feed(part)]
+
+    async def _take(self, digest: bytes, chunk: bytes) -> None:
         if len(self._entries) == CHUNKS_MAX:
             raise InvalidInput(f"a file has at most {CHUNKS_MAX} chunks. It was not stored. Store it as several files.")
         if self._batch and self._batch_bytes + len(chunk) > self._batch_bytes_max:

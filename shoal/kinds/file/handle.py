@@ -168,7 +168,8 @@ class ThreadFiles:
         kind = type or mimetypes.guess_type(name)[0] or "application/octet-stream"
         is_repeatable = isinstance(source, str | os.PathLike | bytes)
         for attempt in range(_ATTEMPTS_MAX):
-            upload = Upload(self._connection, self._space, self._thread, durability=durability)
+            aside = None if isinstance(source, bytes) else to_thread
+            upload = Upload(self._connection, self._space, self._thread, durability=durability, aside=aside)
             try:
                 async with aclosing(_pieces(source)) as pieces:
                     async for piece in pieces:

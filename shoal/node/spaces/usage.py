@@ -25,6 +25,7 @@ from shoal.node.turns import Background, Steps, in_turns
 from shoal.storage import keys
 
 _STEP_ROWS = 256
+_STEP_BYTES = 4 * 1024 * 1024  # Of values that are read in one step; the last one may exceed it.
 _STEP_SCANS = 32
 _RANGE_ROWS_MAX = 4096
 _COUNTED_MAX = 4096  # Spaces whose counts are kept; the one that was asked for first is forgotten first.
@@ -195,15 +196,20 @@ class Usage:
         assert stop is not None  # It begins with the table's byte.
         use.cursor = prefix
         while use.cursor < stop:
-            found = list(self._storage.scan(use.cursor, stop, limit=_STEP_ROWS))
+            rows = size = 0
+            last = b""
+            for key, value in self._storage.scan(use.cursor, stop, limit=_STEP_ROWS):
+                rows, size, last = rows + 1, size + len(key) + len(value), key
+                if size > _STEP_BYTES:
+                    break
             if prefix[:1] == keys.CATALOG:
-                use.add(0, len(found))
+                use.add(0, rows)
             else:
-                use.add(sum(len(key) + len(value) for key, value in found), 0)
-            if len(found) < _STEP_ROWS:
+                use.add(size, 0)
+            if rows < _STEP_ROWS and size <= _STEP_BYTES:
                 use.cursor = stop
                 break
-            use.cursor = found[-1][0] + b"\x00"
+            use.cursor = last + b"\x00"
             yield
 
     async def close(self) -> None:

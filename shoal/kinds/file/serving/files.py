@@ -53,15 +53,19 @@ from shoal.values.references import mentioned, packed_marks
 TYPE_CHARACTERS_MAX = 255
 DROPPED_MAX = 64  # Contents, or uploads, in one operation that drops them.
 _PROVED_MAX = 1024
+_MOVED_BYTES = 16 * 1024 * 1024
+_OWN = frozenset({KeepChunks, NameFile, RemoveFile, DropFiles})
 # The tables of a thread whose rows hold values: checkpoints, events, entries, consumers, notes, steps, moves of its status.
 _HOLDING = (b"C", b"E", b"I", b"K", b"P", b"S", b"U", b"W", b"X")
 
 
 class Files:
-    """The handler of files."""
+    """The handler of files. `give_back` is called after every `_MOVED_BYTES` that went through."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, give_back: Callable[[], None]) -> None:
         self._config = config
+        self._give_back = give_back
+        self._moved = 0
         self._proved: Recent[tuple[str, str, bytes]] = Recent(_PROVED_MAX)  # Contents whose bytes were read, and are right.
         self.checks: Checks = {
             KeepChunks: self._check_chunks,
@@ -72,7 +76,7 @@ class Files:
             SweepFiles: _check_drop,
             DropFiles: _check_drop,
         }
-        self.writers: Writers = {KeepChunks: _keep, NameFile: self._name, RemoveFile: _remove, DropFiles: _drop}
+        self.writers: Writers = {KeepChunks: self._keep, NameFile: self._name, RemoveFile: _remove, DropFiles: _drop}
         self.readers: Readers = {FindChunks: self._find, ReadFile: _read, ReadChunks: self._read_chunks, ListFiles: self._list}
         self.maintenance: Maintainers = {PutFile: self._put, DeleteFile: _delete, SweepFiles: _sweep}
 
@@ -115,7 +119,8 @@ class Files:
                 if chunk is None or len(chunk) != entry.size:
                     raise _incomplete(request)
                 hash.update(chunk)
-                yield None
+                if self._passes(entry.size):
+                    yield None
             if hash.hexdigest() != request.sha256:
                 raise InvalidInput(
                     f"the content of file {request.name!r} has SHA-256 {hash.hexdigest()}, and {request.sha256} was claimed. "
@@ -124,6 +129,24 @@ class Files:
             self._proved.put((request.space, request.thread, content))
         stored: FileStored = yield Piece(NameFile(*structs.astuple(request)))
         return stored
+
+    def _passes(self, size: int) -> bool:
+        """Count bytes that pass; whether a step is over with them."""
+        before, self._moved = self._moved, self._moved + size
+        if self._moved >= _MOVED_BYTES:
+            self._moved = 0
+            self._give_back()
+            return True
+        return self._moved // files.FILE_BATCH_BYTES > before // files.FILE_BATCH_BYTES
+
+    def _keep(self, context: WriteContext, request: KeepChunks) -> ChunksKept:
+        chunks = _by_digest(request.chunks)
+        change = files.Upload(tuple(chunks))
+        _check_known(context, change)
+        context.apply(change, Blobs(b"", chunks))
+        kept = sum(map(len, request.chunks))
+        self._passes(kept)
+        return ChunksKept(kept)
 
     def _name(self, context: WriteContext, request: NameFile) -> FileStored:
         rows, sent = context.rows, _by_digest(request.chunks)
@@ -167,6 +190,7 @@ class Files:
                 )
             found.append(chunk)
             size += len(chunk)
+        self._passes(size)
         return ChunksRead(found)
 
     def _list(self, view: View, request: ListFiles) -> FileList:
@@ -213,14 +237,6 @@ def _incomplete(request: PutFile | NameFile) -> FileIncomplete:
         f"thread {request.thread!r} lacks chunks of file {request.name!r}. The file was not stored. Send the chunks that "
         "FindChunks names, and then the file again."
     )
-
-
-def _keep(context: WriteContext, request: KeepChunks) -> ChunksKept:
-    chunks = _by_digest(request.chunks)
-    change = files.Upload(tuple(chunks))
-    _check_known(context, change)
-    context.apply(change, Blobs(b"", chunks))
-    return ChunksKept(sum(map(len, request.chunks)))
 
 
 def _remove(context: WriteContext, request: RemoveFile) -> FileDeleted:
@@ -331,6 +347,8 @@ def check_references(rows: Rows, write: Struct) -> None:
     Raises:
         NotFound: one is not. Nothing was written.
     """
+    if type(write) in _OWN:
+        return  # A file's bytes may hold anything.
     hashes = {hash for packed in _packed_in(write) for hash in mentioned(packed)}
     unsure = {hash for hash in hashes if not any(files.is_standing(rows, each) for each in files.contents(rows, hash))}
     known = {hash for hash in unsure if files.contents(rows, hash)}
