@@ -341,6 +341,10 @@ ActKind = Literal[
     "remove-from-list",
     "read-list",
     "delete-list",
+    "put-file",
+    "refer-to-file",
+    "read-file",
+    "delete-file",
 ]
 
 

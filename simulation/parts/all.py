@@ -12,6 +12,7 @@ from simulation.parts.elections import Elections
 from simulation.parts.erasing import Erasing
 from simulation.parts.evidence import FAMILY as EVIDENCE
 from simulation.parts.evidence import Evidence
+from simulation.parts.files import Files
 from simulation.parts.labels import Labels
 from simulation.parts.lists import Lists
 from simulation.parts.logs import Logs
@@ -57,6 +58,7 @@ PARTS: dict[str, Callable[[], Part]] = {
     "labels": Labels,
     "lists": Lists,
     "standing": Standing,
+    "files": Files,
 }
 """By the name of the family of their objects."""
 
