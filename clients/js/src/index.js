@@ -12,6 +12,7 @@ export { NO_HEAD, Journal, Thread } from './thread.js'
 export { Inbox, Worklist } from './queues.js'
 export { Budget, Counter, Register, SharedList, SharedMap, SharedSet } from './values.js'
 export { Items } from './items.js'
+export { Files } from './files.js'
 export { SharedDocument } from './document.js'
 export { ShoalError } from './errors.js'
 

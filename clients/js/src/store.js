@@ -1,6 +1,7 @@
 /** The way in: a store, and its spaces. */
 
 import { SharedDocument } from './document.js'
+import { Files } from './files.js'
 import { Items } from './items.js'
 import { Thread } from './thread.js'
 import { path, Transport } from './transport.js'
@@ -119,6 +120,7 @@ export class Space {
     path(name)
     this._transport = transport
     this.name = name
+    this.files = new Files(transport, `/v1/spaces${path(name)}/files`)
   }
 
   /** @param {string} name */

@@ -6,6 +6,7 @@
  */
 
 import { invalid } from './errors.js'
+import { Files } from './files.js'
 import { Inbox, Worklist } from './queues.js'
 import { path } from './transport.js'
 
@@ -38,6 +39,7 @@ export class Thread {
     this.name = name
     this.journal = new Journal(transport, this._path)
     this.inbox = new Inbox(transport, `${this._path}/inbox`)
+    this.files = new Files(transport, `${this._path}/files`)
     /** @type {Map<string, string>} Branch → the checkpoint that this handle last loaded or saved there. */
     this._seen = new Map()
   }

@@ -177,7 +177,7 @@ export class Transport {
 
   /**
    * Send one request, and return its answer if that is a success.
-   * @param {string} url @param {Call} call @param {AbortSignal} signal @param {string} [text]
+   * @param {string} url @param {Call} call @param {AbortSignal} signal @param {any} [text] JSON, or the bytes of a file.
    * @returns {Promise<Response>}
    */
   async open (url, call, signal, text) {
@@ -198,7 +198,7 @@ export class Transport {
   }
 
   /**
-   * @param {Call} call @param {string | undefined} text @param {string[]} sent @param {string | undefined} token
+   * @param {Call} call @param {unknown} text @param {string[]} sent @param {string | undefined} token
    * @returns {Record<string, string>}
    */
   _headers (call, text, sent, token) {
@@ -250,7 +250,7 @@ export class Limit {
 
 /**
  * The error of an attempt: the caller's own reason, a node's answer, or no answer.
- * @param {unknown} error @param {string} url @param {Pick<Call, 'key' | 'signal'>} call @param {Limit} limit
+ * @param {unknown} error @param {string} url @param {Pick<Call, 'key' | 'signal'>} call @param {Pick<Limit, 'passed'>} limit
  */
 export function failed (error, url, call, limit) {
   if (call.signal?.aborted) return call.signal.reason

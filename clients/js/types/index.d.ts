@@ -1,4 +1,5 @@
 export { Items } from "./items.js";
+export { Files } from "./files.js";
 export { SharedDocument } from "./document.js";
 export { ShoalError } from "./errors.js";
 export type Options = import("./options.js").Options;

@@ -23,6 +23,7 @@ export class Thread {
     name: string;
     journal: Journal;
     inbox: Inbox;
+    files: Files;
     /** @type {Map<string, string>} Branch → the checkpoint that this handle last loaded or saved there. */
     _seen: Map<string, string>;
     /**
@@ -277,4 +278,5 @@ export type Changes = {
     remove?: string[];
 };
 import { Inbox } from './queues.js';
+import { Files } from './files.js';
 import { Worklist } from './queues.js';

@@ -1,8 +1,8 @@
 /**
  * The error of an attempt: the caller's own reason, a node's answer, or no answer.
- * @param {unknown} error @param {string} url @param {Pick<Call, 'key' | 'signal'>} call @param {Limit} limit
+ * @param {unknown} error @param {string} url @param {Pick<Call, 'key' | 'signal'>} call @param {Pick<Limit, 'passed'>} limit
  */
-export function failed(error: unknown, url: string, call: Pick<Call, "key" | "signal">, limit: Limit): any;
+export function failed(error: unknown, url: string, call: Pick<Call, "key" | "signal">, limit: Pick<Limit, "passed">): any;
 /** A path of names, each percent-encoded. @param {...string} names */
 export function path(...names: string[]): string;
 /** @param {number} ms @param {AbortSignal} [signal] @returns {Promise<void>} */
@@ -76,15 +76,15 @@ export class Transport {
     _attempt(url: string, call: Call, text: string | undefined, leftMs: number): Promise<any>;
     /**
      * Send one request, and return its answer if that is a success.
-     * @param {string} url @param {Call} call @param {AbortSignal} signal @param {string} [text]
+     * @param {string} url @param {Call} call @param {AbortSignal} signal @param {any} [text] JSON, or the bytes of a file.
      * @returns {Promise<Response>}
      */
-    open(url: string, call: Call, signal: AbortSignal, text?: string): Promise<Response>;
+    open(url: string, call: Call, signal: AbortSignal, text?: any): Promise<Response>;
     /**
-     * @param {Call} call @param {string | undefined} text @param {string[]} sent @param {string | undefined} token
+     * @param {Call} call @param {unknown} text @param {string[]} sent @param {string | undefined} token
      * @returns {Record<string, string>}
      */
-    _headers(call: Call, text: string | undefined, sent: string[], token: string | undefined): Record<string, string>;
+    _headers(call: Call, text: unknown, sent: string[], token: string | undefined): Record<string, string>;
 }
 /** A time limit together with a caller's signal. */
 export class Limit {
