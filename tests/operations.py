@@ -21,6 +21,13 @@ BY_HAND: Reasons = {
     "the body or the answer is the document itself": (requests.Patch, requests.Replace, requests.ReadDocumentJson),
     "one answer holds it and others": (requests.CommonAncestor, requests.ReadSnapshot, requests.Status, requests.Cluster),
     "it holds several reads or writes": (requests.Batch, requests.MultiRead),
+    "a file is a stream of bytes, in or out": (
+        requests.FindChunks,
+        requests.KeepChunks,
+        requests.PutFile,
+        requests.ReadFile,
+        requests.ReadChunks,
+    ),
 }
 """Operations whose routes are written by hand."""
 
@@ -45,6 +52,12 @@ NOT_OVER_HTTP: Reasons = {
     ),
     "presence lasts as long as a session": (requests.Announce,),
     "its fields are bytes; `shoal audit` asks by a session": (requests.SignHeads, requests.ReadLog),
+    "steps of `PutFile`, `DeleteFile` and of what nodes sweep by themselves": (
+        requests.NameFile,
+        requests.RemoveFile,
+        requests.SweepFiles,
+        requests.DropFiles,
+    ),
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
     "a client's renewals, together; over HTTP `PUT …/leases/{lease}` renews one": (requests.RenewLeases,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
@@ -63,6 +76,12 @@ NOT_OVER_HTTP: Reasons = {
 }
 
 NOT_IN_PYTHON: Reasons = {
+    "steps of `PutFile`, `DeleteFile` and of what nodes sweep by themselves": (
+        requests.NameFile,
+        requests.RemoveFile,
+        requests.SweepFiles,
+        requests.DropFiles,
+    ),
     "steps of `DeleteItems`": (requests.DiscardItems, requests.EndItems),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
@@ -96,6 +115,10 @@ NOT_IN_A_BATCH_OF_PYTHON: Reasons = {
 """Operations that may be in a batch, and for which `space.batch()` has no method."""
 
 BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
+    "file put": (requests.FindChunks, requests.KeepChunks, requests.PutFile),
+    "file get": (requests.ReadFile, requests.ReadChunks),
+    "file list": (requests.ListFiles,),
+    "file delete": (requests.DeleteFile,),
     "save": (requests.Save,),
     "edit": (requests.Save,),
     "show": (requests.Load,),
@@ -130,6 +153,12 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
 """Commands that are written by hand, since they ask, follow, or draw for people: and the operations that they are for."""
 
 NOT_ON_THE_COMMAND_LINE: Reasons = {
+    "steps of `PutFile`, `DeleteFile` and of what nodes sweep by themselves": (
+        requests.NameFile,
+        requests.RemoveFile,
+        requests.SweepFiles,
+        requests.DropFiles,
+    ),
     "a lease's holder lives on: `lease run` is one": (
         requests.AcquireLease,
         requests.RenewLease,

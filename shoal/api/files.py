@@ -23,9 +23,8 @@ from msgspec import Struct
 from shoal.api.http.exchange import Exchange, ReadQuery, WriteQuery
 from shoal.api.http.problems import RangeNotSatisfiable, UnsupportedEncoding, internal
 from shoal.errors import InvalidInput, ShoalError
-from shoal.kinds.file.flows import SPACE_FILES, UPLOAD_BYTES, Download, Upload, found_file
-from shoal.protocol.declared import Positive
-from shoal.protocol.requests import DeleteFile, FileInfo, ListFiles
+from shoal.kinds.file.flows import UPLOAD_BYTES, Download, Upload, found_file
+from shoal.protocol.requests import SPACE_FILES, FileInfo
 
 _BINARY = "application/octet-stream"
 _SHOWN = frozenset(
@@ -50,26 +49,6 @@ class StoredFile(Struct):
     """A file that was put."""
 
     file: FileDetail
-
-
-class SpaceFiles(Struct):
-    """A page of files."""
-
-    files: list[FileDetail]
-    more: bool  # Ask again with `after`.
-
-
-class SpaceFileDeleted(Struct):
-    """Whether there was such a file."""
-
-    existed: bool
-
-
-class FilesQuery(ReadQuery, forbid_unknown_fields=True):
-    """The parameters of a list of files."""
-
-    after: str = ""  # A file's name.
-    limit: Positive = 1000
 
 
 async def put(exchange: Exchange) -> web.Response:
@@ -133,20 +112,6 @@ async def _send(exchange: Exchange, response: web.StreamResponse, found: Downloa
             internal(reason, where="file")
         if exchange.request.transport is not None:
             exchange.request.transport.abort()
-
-
-async def listing(exchange: Exchange) -> web.Response:
-    """The files of a space by name."""
-    query = exchange.query(FilesQuery)
-    request = ListFiles(exchange.name("space"), SPACE_FILES, query.after, query.limit)
-    page = await exchange.call(request, stale=query.stale)
-    return await exchange.answer(SpaceFiles([_view(file) for file in page.files], page.more))
-
-
-async def delete(exchange: Exchange) -> web.Response:
-    """Delete a file of a space."""
-    reply = await exchange.call(DeleteFile(exchange.name("space"), SPACE_FILES, exchange.name("name")))
-    return await exchange.answer(SpaceFileDeleted(reply.existed))
 
 
 def _thread(exchange: Exchange) -> str:

@@ -53,7 +53,6 @@ _COOKIE = "it is about the request's own token, and no request of the protocol"
 _OF_PARTS = "it holds several requests"
 _STREAM = "the answer is a stream"
 _CONTENT = "the body or the answer is the document itself"
-_OF_SPACE = "the files of a space are those of one of its threads, which the path does not name"
 _SEVERAL = "it answers several requests as one, in a form of its own"
 _VALUES = "it compares or merges decoded values, and hides secret ones"
 
@@ -166,24 +165,6 @@ BY_HAND: tuple[Route, ...] = (
                 reason="the body is a stream",
             ),
         )
-    ),
-    Route(
-        "GET",
-        f"{SPACE}/files",
-        files.listing,
-        "A page of a space's files, by name",
-        files.SpaceFiles,
-        query=files.FilesQuery,
-        reason=_OF_SPACE,
-    ),
-    Route(
-        "DELETE",
-        f"{SPACE}/files/{{name}}",
-        files.delete,
-        "Delete a file of a space",
-        files.SpaceFileDeleted,
-        query=WriteQuery,
-        reason=_OF_SPACE,
     ),
     Route(
         "GET",

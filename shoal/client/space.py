@@ -116,10 +116,9 @@ class Space:
 
     @property
     def _files(self) -> ThreadFiles:
-        from shoal.kinds.file.flows import SPACE_FILES
         from shoal.kinds.file.handle import ThreadFiles
 
-        return ThreadFiles(self._connection, self.name, SPACE_FILES)
+        return ThreadFiles(self._connection, self.name, requests.SPACE_FILES)
 
     def worklist(self, name: str) -> Worklist:
         """The worklist of this name of the thread of the same name: `thread(name).worklist(name)`."""

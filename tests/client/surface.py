@@ -84,7 +84,7 @@ LEGAL: dict[str, Any] = {
     "hook": lambda _: None, "patch": {"n": 2}, "content": {"m": {"a": 1}}, "snapshot": "none", "bookmark": "",
     "embed": lambda texts: [[1.0] for _ in texts], "worklist": "w", "budget": "b", "at": None, "result": 1, "prefix": "",
     "subject": "ana", "kind": "thread", "consumer": None, "ttl": 60.0, "reason": "no", "job": None,
-    "add": [1], "remove": [2], "index": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [], "expected": None,
+    "add": [1], "remove": [2], "index": 0, "file": "f", "source": b"bytes", "offset": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [], "expected": None,
 }  # fmt: skip
 LEGAL_OF: dict[str, Any] = {
     "Space.thread.schema": None,
@@ -125,7 +125,7 @@ HANDLES = (
     "BatchBudget",
     "BatchItems",
     "Reading", "ThreadReading", "CounterReading", "RegisterReading", "SetReading", "ListReading", "MapReading", "ItemsReading",
-    "WorklistReading",
+    "WorklistReading", "FileStream",
     "Thread", "Autosave", "Step", "Lease", "Job", "Journal", "Consumer", "Inbox", "Worklist",
 )  # fmt: skip
 
@@ -230,6 +230,9 @@ class Bench:
                 return getattr(thread, name.lower())
             case "Worklist":
                 return thread.worklist("w")
+            case "FileStream":
+                await thread.put_file("f", b"bytes")
+                return await stack.enter_async_context(thread.open_file("f"))
             case "Consumer":
                 await thread.journal.append(1)
                 return thread.journal.consumer("c")

@@ -31,7 +31,7 @@ CONFIG = Config(listen_port=0, request_timeout_s=30.0, stop_timeout_s=5.0)
 FAMILIES = {
     "store": ("Store", "Space", "SpaceRetention", "Schemas", "Subjects", "Presence"),
     "values": ("Counter", "Register", "Budget", "SharedSet", "SharedList", "SharedMap"),
-    "items and documents": ("Items", "Document"),
+    "items and documents": ("Items", "Document", "FileStream"),
     "batches": tuple(name for name in HANDLES if name.startswith("Batch")),
     "readings": tuple(name for name in HANDLES if name.endswith("Reading")),
     "threads": ("Thread", "Autosave", "Step", "Lease", "Job"),

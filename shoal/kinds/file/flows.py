@@ -42,8 +42,6 @@ fastcdc_cy: Any = None
 with suppress(ImportError):  # The form in plain Python is not used: it takes a hundred times as long.
     from fastcdc.fastcdc_cy import fastcdc_cy  # type: ignore[import-not-found,import-untyped,unused-ignore,no-redef]
 
-SPACE_FILES = ".files"
-"""The thread that holds the files of a space."""
 FILE_CHUNK_BYTES_MIN = 512 * 1024
 FILE_CHUNK_BYTES_USUAL = 1024 * 1024
 SENDING_MAX = 3  # Batches that are on their way.

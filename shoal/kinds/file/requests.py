@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 from msgspec import Struct, field
 
 from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Elements, Http, Natural, Positive, Time, always, operation
+from shoal.protocol.declared import Elements, Http, Natural, Positive, Time, Would, always, operation
 
 __all__ = [
+    "SPACE_FILES",
     "ChunksFound",
     "ChunksKept",
     "ChunksRead",
@@ -29,6 +31,10 @@ __all__ = [
     "RemoveFile",
     "SweepFiles",
 ]
+
+
+SPACE_FILES = ".files"
+"""The thread that holds the files of a space."""
 
 
 class FileInfo(Struct, array_like=True, frozen=True):
@@ -103,7 +109,20 @@ class FileStored(Reply, array_like=True, frozen=True, tag="file-stored"):
     replaced: bool  # Whether the name had a file.
 
 
-@operation(action="write", http=Http("DELETE", "/threads/{thread}/files/{name}", "Delete a file of a thread"))
+@operation(
+    action="write",
+    http=(
+        Http("DELETE", "/threads/{thread}/files/{name}", "Delete a file of a thread"),
+        Http("DELETE", "/files/{name}", "Delete a file of a space", sets={"thread": SPACE_FILES}),
+    ),
+    would=Would(
+        lambda request: (ListFiles(request.space, request.thread),),
+        lambda request, before, found: FileDeleted(
+            (before is not None and before.existed) or any(file.name == request.name for file in found.files)
+        ),
+        lambda read, reply: msgspec.structs.replace(read, after=reply.files[-1].name) if reply.more else None,
+    ),
+)
 class DeleteFile(Maintenance["FileDeleted"], array_like=True, frozen=True, tag="delete-file"):
     """Delete a file by its name. Its bytes go as soon as no checkpoint, event or step of the thread refers to it."""
 
@@ -157,7 +176,10 @@ class ChunksRead(Reply, array_like=True, frozen=True, tag="chunks-read"):
 
 @operation(
     multi_read=True,
-    http=Http("GET", "/threads/{thread}/files", "A page of a thread's files, by name", ops=("files",)),
+    http=(
+        Http("GET", "/threads/{thread}/files", "A page of a thread's files, by name", ops=("files",)),
+        Http("GET", "/files", "A page of a space's files, by name", sets={"thread": SPACE_FILES}),
+    ),
 )
 class ListFiles(ObjectRead["FileList"], array_like=True, frozen=True, tag="list-files"):
     """List the files of a thread by name, in byte order."""
