@@ -220,8 +220,10 @@ def _derive() -> tuple[Derived, ...]:
         places = kind.http if issubclass(kind, Flow) else declaration_of(kind).http  # type: ignore[arg-type]
         for place in places:
             # Of several places of one kind, each has its own body, which generators of clients need a name for.
-            words = re.findall(r"[a-z]+", place.path)[-2:] if len(places) > 1 else []
-            found.append(Derived(kind, place, "".join([kind.__name__, *map(str.title, words)])))
+            words = re.findall(r"[a-z]+", place.path) if len(places) > 1 else []
+            alike = [re.findall(r"[a-z]+", other.path)[-2:] for other in places if other.method == place.method]
+            least = -2 if alike.count(words[-2:]) < 2 else -4  # Two places may end alike, below a thread and below the space.
+            found.append(Derived(kind, place, "".join([kind.__name__, *map(str.title, words[least:])])))
     return tuple(found)
 
 

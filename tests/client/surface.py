@@ -84,7 +84,8 @@ LEGAL: dict[str, Any] = {
     "hook": lambda _: None, "patch": {"n": 2}, "content": {"m": {"a": 1}}, "snapshot": "none", "bookmark": "",
     "embed": lambda texts: [[1.0] for _ in texts], "worklist": "w", "budget": "b", "at": None, "result": 1, "prefix": "",
     "subject": "ana", "kind": "thread", "consumer": None, "ttl": 60.0, "reason": "no", "job": None,
-    "add": [1], "remove": [2], "index": 0, "file": "f", "source": b"bytes", "offset": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [], "expected": None,
+    "file": "f", "source": b"bytes", "offset": 0,
+    "add": [1], "remove": [2], "index": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [], "expected": None,
 }  # fmt: skip
 LEGAL_OF: dict[str, Any] = {
     "Space.thread.schema": None,

@@ -61,11 +61,8 @@ def put(
 
     async def work(store: Store) -> None:
         kind = media_type or mimetypes.guess_type(stored_as)[0]
-        try:
-            given = sys.stdin.buffer if source == "-" else Path(source)
-            ref = await _files(store, run.space, thread).put_file(stored_as, given, type=kind)
-        except OSError as error:
-            raise failure(f"{source} cannot be read: {error.strerror}. The file was not stored.") from None
+        given = sys.stdin.buffer if source == "-" else Path(source)
+        ref = await _files(store, run.space, thread).put_file(stored_as, given, type=kind)
         run.show({"name": ref.name, "sha256": ref.sha256, "size": ref.size, "type": ref.type}, ref.sha256)
 
     return work

@@ -160,15 +160,14 @@ class ThreadFiles:
             type: the media type; by default the one that the name's ending stands for.
 
         Raises:
-            InvalidInput: the source is none, or gives something else than bytes.
+            InvalidInput: the source is none, cannot be read, or gives something else than bytes.
             Overloaded: the quota of the space is reached.
             FileIncomplete: parts of the file went while it was being put, and the source cannot be read again.
-            OSError: the source cannot be read. The file is not stored.
         """
         kind = type or mimetypes.guess_type(name)[0] or "application/octet-stream"
         is_repeatable = isinstance(source, str | os.PathLike | bytes)
         for attempt in range(_ATTEMPTS_MAX):
-            aside = None if isinstance(source, bytes) else to_thread
+            aside = to_thread if isinstance(source, str | os.PathLike) or hasattr(source, "read") else None
             upload = Upload(self._connection, self._space, self._thread, durability=durability, aside=aside)
             try:
                 async with aclosing(_pieces(source)) as pieces:
@@ -217,9 +216,12 @@ class ThreadFiles:
 async def _pieces(source: Source) -> AsyncGenerator[bytes, None]:
     """The bytes of a source, piece by piece."""
     if isinstance(source, str | os.PathLike):
-        with await to_thread(open, source, "rb") as file:
-            while piece := await to_thread(file.read, PIECE_BYTES):
-                yield piece
+        try:
+            with await to_thread(open, source, "rb") as file:
+                while piece := await to_thread(file.read, PIECE_BYTES):
+                    yield piece
+        except (OSError, ValueError) as error:  # A path with a 0 byte is a ValueError.
+            raise InvalidInput(f"{str(source)[:200]!r} cannot be read: {error}. The file was not stored.") from error
     elif isinstance(source, bytes | bytearray | memoryview):
         for start in range(0, len(source), PIECE_BYTES):
             yield bytes(source[start : start + PIECE_BYTES])
