@@ -66,6 +66,7 @@ export class Space {
     constructor(transport: Transport, name: string);
     _transport: Transport;
     name: string;
+    files: Files;
     /** @param {string} name */
     thread(name: string): Thread;
     /** @param {string} name */
@@ -240,6 +241,7 @@ export type AuditOptionsOwn = {
 export type AuditOptions = AuditOptionsOwn & import("./transport.js").ReadOptions;
 export type Family = "threads" | "documents" | "counters" | "registers" | "maps" | "sets" | "lists" | "budgets" | "items" | "schemas";
 import { Transport } from './transport.js';
+import { Files } from './files.js';
 import { Thread } from './thread.js';
 import { Counter } from './values.js';
 import { Register } from './values.js';
