@@ -924,6 +924,32 @@ export interface components {
             expect?: string | null;
         };
         /**
+         * DeleteFileFilesNameQuery
+         * @description Delete a file by its name. Its bytes go as soon as no checkpoint, event or step of the thread refers to it.
+         */
+        DeleteFileFilesNameQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
+         * DeleteFileThreadsThreadFilesNameQuery
+         * @description Delete a file by its name. Its bytes go as soon as no checkpoint, event or step of the thread refers to it.
+         */
+        DeleteFileThreadsThreadFilesNameQuery: {
+            /** @description Only show what would be removed. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
+        };
+        /**
          * DeleteItemOp
          * @description Delete the values of an item that the serving node shows.
          */
@@ -1680,18 +1706,6 @@ export interface components {
             more: boolean;
         };
         /**
-         * FilesQuery
-         * @description The parameters of a list of files.
-         */
-        FilesQuery: {
-            /** @description A file's name. */
-            after?: string;
-            /** @description The maximal number of results. Default: `1000`. */
-            limit?: number;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-        };
-        /**
          * FindTagsQuery
          * @description A page of what is tagged with a subject.
          */
@@ -2119,10 +2133,22 @@ export interface components {
             value: unknown;
         };
         /**
-         * ListFilesQuery
+         * ListFilesFilesQuery
          * @description List the files of a thread by name, in byte order.
          */
-        ListFilesQuery: {
+        ListFilesFilesQuery: {
+            /** @description A file's name. */
+            after?: string;
+            /** @description The maximal number of results. Default: `1000`. */
+            limit?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
+         * ListFilesThreadFilesQuery
+         * @description List the files of a thread by name, in byte order.
+         */
+        ListFilesThreadFilesQuery: {
             /** @description A file's name. */
             after?: string;
             /** @description The maximal number of results. Default: `1000`. */
@@ -4807,23 +4833,6 @@ export interface components {
             more: boolean;
             /** @description The number of objects that were deleted, each item counted as one. */
             total: number;
-        };
-        /**
-         * SpaceFileDeleted
-         * @description Whether there was such a file.
-         */
-        SpaceFileDeleted: {
-            /** @description Whether there was one to delete. */
-            existed: boolean;
-        };
-        /**
-         * SpaceFiles
-         * @description A page of files.
-         */
-        SpaceFiles: {
-            files: components["schemas"]["FileDetail"][];
-            /** @description Ask again with `after`. */
-            more: boolean;
         };
         /**
          * SpacesQuery
