@@ -2960,10 +2960,10 @@ export interface components {
             wall_ms: number;
         };
         /**
-         * PatchStep
+         * PatchOperation
          * @description One step of a JSON Patch (RFC 6902). It describes the body only: the node checks the steps.
          */
-        PatchStep: {
+        PatchOperation: {
             /** @description Where a `move` or `copy` takes the value from. */
             from?: string | null;
             /** @description The operation. */
