@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -102,6 +102,10 @@ class Bench:
     writer: Writer
     record: Record
     durability: Durability
+
+    def at(self, partition: int) -> Bench:
+        """The same for writes of what stands in another partition than the objects of the name."""
+        return replace(self, writer=self.writer.at(partition))
 
     def told(self, durability: Durability | None = None) -> Told:
         """Something has just been acknowledged: what is sent once more ends later, when its client may be with another node."""

@@ -11,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
+from shoal.cluster.operation import partition_of
 from shoal.errors import NotFound, Pruned, ShoalError
+from shoal.kinds.retention.state import RULES
+from shoal.names import RESERVED
 from shoal.protocol import requests
 from shoal.protocol.requests import PutEntry, ReadRules, Save
 from shoal.protocol.session import Session
@@ -26,6 +29,7 @@ from simulation.plan import Act, ActKind
 from simulation.workload.random_agents import SPACE
 
 RETAINED = "15"
+_RULES = partition_of(RESERVED, RULES)
 _LASTS = (2, 3, 5)
 _LOOKS = 30  # Seconds for which a node is given time to let go what is due: of the checks, not of the promise.
 
@@ -160,9 +164,9 @@ class _Agent:
 
         await self._sent(act, random, send, "keep all")
 
-    async def _sent(self, act: Act, random: Random, send: object, what: str) -> None:
+    async def _sent(self, act: Act, random: Random, send: Callable[[], Awaitable[None]], what: str) -> None:
         try:
-            await self._bench.send(act, random, send, of=(PutEntry, requests.RemoveEntry))  # type: ignore[arg-type]
+            await self._bench.at(_RULES).send(act, random, send, of=(PutEntry, requests.RemoveEntry))
         except ShoalError as error:
             self._bench.refused(error)
             raise

@@ -38,6 +38,12 @@ class Assurance:
         self._needed = needed
         self._has_forgone_sync = False
 
+    def at(self, partition: int) -> Assurance:
+        """The same of another partition: a node that answers about one need not hold yet what others showed of another."""
+        other = Assurance(partition, self._ledger, self._needed)
+        other._has_forgone_sync = self._has_forgone_sync
+        return other
+
     def expect(self, durability: Durability) -> None:
         """Something of this durability is about to be written: after `memory`, what a client has seen need not be durable."""
         self._has_forgone_sync |= durability == "memory"
@@ -110,6 +116,10 @@ class Writer:
         self._sender = sender
         self._record = record
         self.assurance = assurance
+
+    def at(self, partition: int) -> Writer:
+        """The same for what stands in another partition than the objects of the name."""
+        return Writer(self._client, self._sender, self._record, self.assurance.at(partition))
 
     async def write(
         self,
