@@ -177,6 +177,8 @@ async def test_deletions_before_a_close_are_erased_after_opening(tmp_path: Path,
     mark = token_hex(16)
     async with shoal.open(tmp_path) as store:
         await _save(store.space("crew"), mark)
+    assert files_with(tmp_path, mark.encode()), "a close writes a file of what was not deleted yet"
+    async with shoal.open(tmp_path) as store:
         await _delete_thread(store.space("crew"))
     assert files_with(tmp_path, mark.encode())
     async with shoal.open(tmp_path, config=QUICK):

@@ -41,7 +41,7 @@ async def test_every_door_trims_and_says_what_is_kept(http: aiohttp.ClientSessio
     found = (await rest("GET", f"{EVENTS}?after={first}&skip_trimmed=true"))["events"]
     assert [event["event"] for event in found] == [4, 5, 6, 7, 8, 9]
     assert (await rest("PUT", "/threads/t/retention", {"older_than_s": 3600, "events": 8}))["older_than_s"] == 3600
-    (kept,) = await cli("retention", "t")
+    (kept,) = await cli("retained", "t")
     assert (kept["older_than_s"], kept["events"], kept["bytes"]) == (3600, 8, None)
     assert (await store.space("trimmed").thread("t").journal.retention()).older_than == timedelta(hours=1)
     await cli("retain", "t")

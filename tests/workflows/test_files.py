@@ -58,6 +58,15 @@ def test_an_insertion_moves_only_cuts_near_it(compiled: bool) -> None:
     assert len(set(first) & set(second)) >= 0.5 * len(first)
 
 
+@pytest.mark.parametrize("compiled", KINDS)
+@pytest.mark.parametrize("step", [1000, 60_000])
+def test_small_chunks_are_shared_too(compiled: bool, step: int) -> None:
+    data = random.Random(1).randbytes(60_000)
+    first, second = (set(cut(each, step, compiled=compiled)) for each in (data, b"more" + data))
+    assert len(first) > 2 * (len(data) // SMALL["file_chunk_bytes_max"]), "the usual size decides, not the greatest"
+    assert len(first & second) >= 0.8 * len(first)
+
+
 def test_a_chunker_keeps_to_its_limit() -> None:
     chunker = Chunker()
     chunker.limit(100_000)

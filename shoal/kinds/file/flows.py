@@ -13,7 +13,8 @@ Laws:
 - However a stream is handed over, in whatever pieces, its chunks are the same.
 
 The cuts are those of FastCDC (Xia and others, 2016), by the package fastcdc if its compiled form is installed. Else one follows
-a place where the rolling hash of states (`shoal.kinds.thread.state.chunking`) matches a pattern over three neighbouring hashes.
+a place where the rolling hash of states (`shoal.kinds.thread.state.chunking`) matches a pattern over neighbouring hashes, which
+follows from the usual size.
 Both pass over the bytes below the least size. Whoever cuts otherwise stores the same file, and shares fewer chunks.
 """
 
@@ -25,7 +26,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from hashlib import sha256
 from itertools import accumulate
 from typing import Any
@@ -48,8 +49,6 @@ SENDING_MAX = 3  # Batches that are on their way.
 UPLOAD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES  # At most in memory: batches on their way, the next, and what is to be cut.
 SMALL_BYTES = 64 * 1024  # A file of so many bytes is one request, and the node is asked nothing before.
 PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
-_PATTERN = re.compile(rb"\x00\x00[\x00-\x1f]", re.DOTALL)  # One place in 2¹⁹. These bytes decide where cuts fall.
-_WINDOW = HASHED_BYTES + 2  # Bytes that a match has read: three neighbouring hashes.
 _BLOCK = 64 * 1024  # Positions that are hashed at once.
 
 
@@ -96,15 +95,24 @@ def _compiled_cut(held: bytearray, sizes: _Sizes) -> int:
     return int(found.length)
 
 
+@cache
+def _pattern(usual: int) -> tuple[re.Pattern[bytes], int]:
+    """Neighbouring hashes that are found after `usual` bytes or fewer, and how many bytes a match has read."""
+    bits = max(1, usual.bit_length() - 1)  # It decides where cuts fall: if it changes, files share nothing with older ones.
+    whole, rest = divmod(bits - 1, 8)
+    return re.compile(rb"\x00{%d}[\x00-\x%02x]" % (whole, (1 << 7 - rest) - 1), re.DOTALL), HASHED_BYTES + whole
+
+
 def _plain_cut(held: bytearray, sizes: _Sizes) -> int:
     size = min(len(held), sizes.most)
+    pattern, window = _pattern(sizes.usual - sizes.least)
     for looked in range(sizes.least, size, _BLOCK):
         # A match that ends at `looked` began one window before.
-        begins, ends = looked - _WINDOW, min(looked + _BLOCK, size)
+        begins, ends = looked - window, min(looked + _BLOCK, size)
         hashes = rolling(bytes(memoryview(held)[begins:ends]))
-        match = _PATTERN.search(hashes, 0, max(0, ends - begins - HASHED_BYTES + 1))
+        match = pattern.search(hashes, 0, max(0, ends - begins - HASHED_BYTES + 1))
         if match is not None:
-            return begins + match.start() + _WINDOW
+            return begins + match.start() + window
     return size
 
 

@@ -58,6 +58,12 @@ def test_an_id_depends_on_the_content_and_not_on_its_recipe() -> None:
     assert dag.identify(msgspec.structs.replace(made, channels={"value": other})) == dag.identify(made)
 
 
+@pytest.mark.parametrize("files", [{}, {"value": bytes(32)}])
+def test_a_decoded_record_is_encoded_as_it_was(files: dict[str, bytes]) -> None:
+    packed = dag.encode_record(dag.with_files(operation(1, value=b"x").record, files))
+    assert dag.encode_record(dag.decode_record(packed)) == packed
+
+
 def test_two_moves_of_two_requests_have_two_tokens() -> None:
     assert dag.token_of("main", bytes(32), b"one") != dag.token_of("main", bytes(32), b"other")
 

@@ -65,6 +65,7 @@ async def test_a_value_of_another_size_than_its_record_says_is_refused(bench: Be
     stored = storage.get(row) or b""
     record = dag.unpack(bytes.fromhex(saved.id), stored).record
     packed = dag.encode_record(record)
+    assert stored.endswith(packed)
     larger = msgspec.structs.replace(record.channels["text"], size=record.channels["text"].size + 1)
     damaged = dag.encode_record(msgspec.structs.replace(record, channels={"text": larger}))
     storage.write({row: stored.removesuffix(packed) + damaged})

@@ -139,7 +139,9 @@ def with_files(record: Record, files: dict[str, bytes]) -> Record:
 
 
 def encode_record(record: Record) -> bytes:
-    """The record in its stored form, over which a save's `record` hash is taken."""
+    """The record in its stored form, over which a save's `record` hash is taken: of a decoded one, the bytes that it was."""
+    if isinstance(record, RecordWithFiles) and not record.files:
+        record = Record(*msgspec.structs.astuple(record)[:-1])
     return _encoder.encode(record)
 
 
