@@ -369,7 +369,7 @@ export interface components {
             covered_ms: number;
             /** @description The first moment to which the backup can be restored; 0: there is none. */
             earliest_ms: number;
-            /** @description The recovery point: how long ago that was; 0 if all is there now. */
+            /** @description The recovery point: how long ago that was, or since when nothing is known; 0 only if all is there now. */
             lag_ms: number;
             /** @description The number of the last manifest that it has read, */
             manifest: number;

@@ -223,6 +223,7 @@ class MarkLease(ObjectWrite["MarkedLease"], array_like=True, frozen=True, tag="m
 
 
 class MarkedLease(Reply, array_like=True, frozen=True, tag="marked-lease"):
-    """The lease that the thread is under."""
+    """The lease that the thread is under, and whether that is the one that was to be noted."""
 
     fence: int
+    counts: bool = True

@@ -97,11 +97,12 @@ class Registers:
             LeaseLost: a swap of a greater number is known here.
         """
         rows, known = context.rows, register.fence(context.rows)
-        if known.number > request.fence:
+        if known.number >= request.fence + (not request.opens):
             raise LeaseLost(
                 f"a later compare_and_set of register {request.register!r} has begun. Nothing was written. Try again.",
                 fence=request.fence,
                 holder="",
+                known=known.number,
             )
         live = register.entries(rows)
         latest = next(iter(register.siblings_of(live, known.position)), None)

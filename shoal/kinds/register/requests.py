@@ -96,7 +96,7 @@ class WasSet(Reply, array_like=True, frozen=True, tag="was-set"):
     version: str
 
 
-@operation(discloses=True, not_of_key=("fence", "token"))
+@operation(discloses=True, not_of_key=("fence", "token", "opens"))
 class Swap(ObjectWrite["Swapped"], array_like=True, frozen=True, tag="swap-register"):
     """Carry out a `CompareAndSet` under a lease: nodes do this.
 
@@ -112,6 +112,7 @@ class Swap(ObjectWrite["Swapped"], array_like=True, frozen=True, tag="swap-regis
     settles: bool = False
     made: int = 0
     by: str = ""
+    opens: bool = False  # The first one under its term: one of the same number that is known is of another register's history.
 
 
 class Swapped(Reply, array_like=True, frozen=True, tag="swapped"):

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -69,6 +69,7 @@ class Backups:
         self._incarnation = context.incarnation
         self._task: asyncio.Task[None] | None = None
         self._known = b""  # The declaration as it was read last.
+        self._learnt_ms = context.environment.now_ms()
         self.declared: Declaration | None = None
         self.shipper: Shipper | None = None
         """Ships to the place that is declared; None: it has not begun."""
@@ -128,7 +129,9 @@ class Backups:
         declared = self.declared
         if declared is None or not declared.url:
             return BackupView("", "" if declared is None else declared.cluster.hex(), "none")
-        view = BackupView(declared.url, declared.cluster.hex(), "failing" if self._trouble else "behind", trouble=self._trouble)
+        state: Literal["failing", "behind"] = "failing" if self._trouble else "behind"
+        lag_ms = max(1, self._environment.now_ms() - self._learnt_ms)
+        view = BackupView(declared.url, declared.cluster.hex(), state, trouble=self._trouble, lag_ms=lag_ms)
         return view if self.shipper is None else self.shipper.told(view)
 
     # ── shipping ──────────────────────────────────────────────────────────────
@@ -192,6 +195,7 @@ class Backups:
     def _adopt(self, content: bytes) -> None:
         if content != self._known:
             self._known, self.declared, self.shipper, self._trouble = content, _decoded(content), None, ""
+            self._learnt_ms = self._environment.now_ms()
 
     def _is_copy(self, declared: Declaration | None) -> bool:
         return declared is not None and self._is_alone and declared.node != self._incarnation.node

@@ -70,6 +70,7 @@ class Shipper:
         self._loaded = False
         self._skipped: dict[int, str] = {}
         self._watched: _Watched | None = None
+        self._begun_ms = context.environment.now_ms()
         self._covered_ms = 0
         self._is_covered = False
         self._shipped = self._shipped_bytes = 0
@@ -102,12 +103,12 @@ class Shipper:
     def told(self, view: BackupView) -> BackupView:
         """This view, with how far the backup is."""
         is_current = not view.trouble and self._is_covered and not self._lacking(look=True)
-        since_ms = self._environment.now_ms() - self._covered_ms
+        since_ms = self._environment.now_ms() - (self._covered_ms or self._begun_ms)
         view = replace(
             view,
             state="current" if is_current else view.state,
             covered_ms=self._covered_ms,
-            lag_ms=0 if is_current else max(0, since_ms),
+            lag_ms=0 if is_current else max(1, since_ms),
             shipped=self._shipped,
             shipped_bytes=self._shipped_bytes,
             verified_ms=self._verified_ms,

@@ -46,7 +46,7 @@ class BackupView(Reply, array_like=True, frozen=True, tag="backup-view"):
     state: Literal["none", "current", "behind", "failing"]  # `behind`: something waits to be shipped. `failing`: see `trouble`.
     trouble: str = ""  # Why the serving node does not ship, and what to do; else empty.
     covered_ms: int = 0  # Everything that the serving node held at this moment is in the bucket; 0: that is not known yet.
-    lag_ms: int = 0  # The recovery point: how long ago that was; 0 if all is there now.
+    lag_ms: int = 0  # The recovery point: how long ago that was, or since when nothing is known; 0 only if all is there now.
     manifest: int = 0  # The number of the last manifest that it has read,
     manifest_ms: int = 0  # and when that was written.
     bytes: int = 0  # Of all objects that count.

@@ -15,6 +15,7 @@ from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.errors import (
     InvalidValue,
     KeyReused,
+    LeaseHeld,
     LeaseLost,
     NoQuorum,
     OutcomeUnknown,
@@ -26,9 +27,11 @@ from shoal.errors import (
 from shoal.kinds.register.handle import Register
 from shoal.protocol import requests
 from shoal.protocol.requests import CompareAndSet, Fenced, ReadRegister, Swap, Term
+from shoal.storage import keys
+from shoal.storage.memory import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
-from tests.node.conftest import Bench
+from tests.node.conftest import Bench, Opener
 from tests.support.paces import USUAL
 
 NIL = values.encode(None)
@@ -377,3 +380,38 @@ def test_changes_wait_until_older_nodes_are_upgraded() -> None:
         assert await worklist.claim(ttl=5, wait=10) is not None
 
     in_fleet(work)
+
+
+def without_register(storage: MemoryStorage) -> MemoryStorage:
+    """The same data with a register that was never used: as in a restored backup, or a store that gets other members."""
+    rows = {key: value for key, value in storage._durable.rows.items() if not key.startswith(keys.meta("register"))}
+    return MemoryStorage(rows)
+
+
+@pytest.mark.parametrize("before", [1, 5])
+async def test_a_register_that_begins_anew_counts_past_the_data(open_bench: Opener, before: int) -> None:
+    bench, value = open_bench(), None
+    for number in range(before):
+        await bench.space.register("leader").compare_and_set(value, number)
+        value = number
+    await bench.node.stop()
+    later = open_bench(without_register(bench.storage), seed=2).space.register("leader")
+    for number in range(before, before + 3):
+        await later.compare_and_set(number - 1, number)
+        assert await later.get() == number
+    with pytest.raises(RegisterChanged):
+        await later.compare_and_set(0, 7)
+
+
+@pytest.mark.parametrize("before", [1, 3])
+async def test_a_thread_under_a_lease_that_counts_anew_is_fenced(open_bench: Opener, before: int) -> None:
+    bench = open_bench()
+    for number in range(before):
+        async with bench.space.thread("t").lease(ttl=30, holder=f"w{number}") as lease:
+            last = lease.fence
+    await bench.node.stop()
+    later = open_bench(without_register(bench.storage), seed=2)
+    async with later.space.thread("t").lease(ttl=30, holder="new") as lease:
+        assert lease.fence > last
+        with pytest.raises(LeaseHeld):
+            await later.node.session().call(requests.Save("crew", "t", {}))

@@ -89,8 +89,15 @@ class Alone:
             OutcomeUnknown: the write is recorded, but it is not known whether it counts.
             NoQuorum, Unavailable: nothing was written.
         """
-        async with self._term(register_term(request.space, request.register), f"register {request.register!r}") as term:
-            reply = await self._compared(request, term, bookmark, key, "all" if durability == "all" else "quorum", stale=stale)
+        wanted, what = register_term(request.space, request.register), f"register {request.register!r}"
+        copies: Durability = "all" if durability == "all" else "quorum"
+        async with self._term(wanted, what) as term:
+            reply = await self._compared(request, term, bookmark, key, copies, stale=stale)
+        if reply is None:
+            async with self._term(wanted, what) as term:
+                reply = await self._compared(request, term, bookmark, key, copies, stale=stale)
+        if reply is None:
+            raise _too_slow(request.register)
         if not reply.swapped:
             raise RegisterChanged(
                 f"register {request.register!r} is {_shown(reply.value)}, not {_shown(request.expected)}. It was not changed. "
@@ -102,11 +109,14 @@ class Alone:
 
     async def _compared(
         self, request: CompareAndSet, term: Term, bookmark: Bookmark, key: str | None, durability: Durability, *, stale: bool
-    ) -> Swapped:
+    ) -> Swapped | None:
+        """The outcome of a swap under a term; None if the register has one of a greater number: a term of now is later."""
         swap = Swap(request.space, request.register, request.expected, request.value, term.fence, term.token, by=request.by)
+        opening = msgspec.structs.replace(swap, opens=True)
         try:
             for _ in range(_ATTEMPTS_MAX):
-                reply = await self._swapped(swap, bookmark, key, durability, stale=stale)
+                reply = await self._swapped(opening, bookmark, key, durability, stale=stale)
+                opening = swap
                 if self._replicas.size == 1:
                     return reply  # No write can be on another disk only.
                 if reply.fence != term.fence:
@@ -118,11 +128,11 @@ class Alone:
                 if not reply.swapped:
                     return reply
         except LeaseLost as error:
+            if error.written == "no" and isinstance(known := error.detail.get("known"), int):
+                await self._leases.count_past(item_of(term), known)
+                return None
             if error.written == "no":
-                raise Unavailable(
-                    f"this compare_and_set of register {request.register!r} took longer than its lease of "
-                    f"{COMPARE_TTL_S:g} s. Nothing was written. Try again."
-                ) from None
+                raise _too_slow(request.register) from None
             raise OutcomeUnknown(
                 f"the write is recorded, but its lease of register {request.register!r} ended before it could be acknowledged, "
                 "so a later compare_and_set may have been made without it. Send it again with the same idempotency key, or "
@@ -277,3 +287,10 @@ def _shown(packed: bytes) -> str:
     except Exception:  # Of a class that is not registered here, for one.
         return f"a value of {len(packed)} bytes"
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}…"
+
+
+def _too_slow(register: str) -> Unavailable:
+    return Unavailable(
+        f"this compare_and_set of register {register!r} took longer than its lease of {COMPARE_TTL_S:g} s. "
+        "Nothing was written. Try again."
+    )

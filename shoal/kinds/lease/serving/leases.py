@@ -14,7 +14,9 @@ import asyncio
 import zlib
 from collections.abc import Sequence
 
-from shoal.errors import InvalidInput, LeaseHeld, NotFound, Overloaded, ShoalError
+import msgspec
+
+from shoal.errors import InvalidInput, LeaseHeld, NotFound, Overloaded, ShoalError, Unavailable
 from shoal.kinds.lease.serving.shards import (
     LEASE_WAITERS_MAX,
     TOKEN_BYTES,
@@ -99,6 +101,30 @@ class Leases:
             grant = await self._waited(shard, name, claim, ends_at)
             if grant is not None:
                 return LeaseGranted(granted=False, fence=grant.fence, token=token.hex(), holder=grant.claim.holder)
+
+    async def count_past(self, name: LeaseName, fence: int) -> None:
+        """Grant greater fencing numbers than this one from now on (`Table.count_past`)."""
+        await self.shard_of(name).decide(lambda leases, _: leases.count_past(fence))
+
+    async def counted(self, term: Term, past: int) -> Term:
+        """This term with a fencing number above `past`, which the rows of its thread name.
+
+        Raises:
+            LeaseLost: it has ended.
+            Unavailable: there is no such number.
+            NoQuorum, OutcomeUnknown: as the quorum register.
+        """
+        name, token = self._of(term), check_token(term.token)
+        decided = await self.shard_of(name).decide(lambda leases, turn: leases.counted(name, token, past, turn))
+        if decided.outcome is None:
+            raise lost(name, term.fence, None)
+        if decided.outcome.fence <= past:
+            raise Unavailable(
+                f"the rows of {described(name)} name the fencing number {past}, beyond which none is granted. The lease was "
+                "not acquired. `shoal verify` finds rows that no operation made."
+            )
+        self.know(name, decided.outcome, decided.sent_s)
+        return msgspec.structs.replace(term, fence=decided.outcome.fence)
 
     async def renew(self, terms: Sequence[Term]) -> LeasesRenewed:
         """Renew the leases of one client; others' renewals may be stored together with these."""

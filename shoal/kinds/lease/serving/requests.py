@@ -50,6 +50,7 @@ from shoal.protocol.requests import (
     LeasesRenewed,
     LeaseState,
     ListLeases,
+    MarkedLease,
     MarkLease,
     ReadLease,
     ReleaseLease,
@@ -140,20 +141,27 @@ class LeaseRequests:
         term = Term(request.space, request.lease, True, granted.fence, granted.token)
         try:
             await self._replicas.catch_up(partition_of(request.space, request.lease))
-            mark = MarkLease(request.space, request.lease, granted.fence, request.holder)
-            await self._write(mark, bookmark, None, "quorum", stale=False, terms=[term])
+            marked = await self._marked(term, request.holder, bookmark)
+            if not marked.counts:
+                term = await self._leases.counted(term, marked.fence)
+                await self._marked(term, request.holder, bookmark)
         except ShoalError as error:
             with suppress(ShoalError):
-                await self._leases.release(
-                    ReleaseLease(request.space, request.lease, granted.fence, granted.token, thread=True)
-                )
+                await self._leases.release(ReleaseLease(request.space, request.lease, term.fence, granted.token, thread=True))
             if isinstance(error, LeaseLost):
                 raise Unavailable(
                     f"the lease of thread {request.lease!r} was granted, and ended before this node had caught up with a "
                     "quorum. Try again, or with a longer ttl."
                 ) from None
             raise
-        return granted
+        return msgspec.structs.replace(granted, fence=term.fence)
+
+    async def _marked(self, term: Term, holder: str, bookmark: Bookmark) -> MarkedLease:
+        """Mark the thread as under this lease. Returns the mark that counts."""
+        mark = MarkLease(term.space, term.lease, term.fence, holder)
+        reply = await self._write(mark, bookmark, None, "quorum", stale=False, terms=[term])
+        assert isinstance(reply, MarkedLease)
+        return reply
 
     async def _renew(self, request: RenewLease, _bookmark: Bookmark) -> LeaseGranted:
         term = Term(request.space, request.lease, request.thread, request.fence, request.token)

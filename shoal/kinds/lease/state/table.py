@@ -6,7 +6,8 @@ A table of leases, as one small value: grants, renewals, releases, and the queue
     rebuilt   →   the content with which a register that lost its majority goes on
 
 Laws:
-- A grant takes the table's next fencing number. The numbers only grow, also when a lease is dropped and taken again.
+- A grant takes the table's next fencing number. The numbers only grow, also when a lease is dropped and taken again, and
+  past those that the rows of an object name, which an earlier register gave.
 - A lease leaves its holder only if the holder gives it up, or if `Decider.is_dead` says so. If another node than the one
   that stores the release may still accept writes of that term, the lease is `OVER` and is not granted before it is dead.
 - Those that wait are served in the order in which they came. A holder that gives the lease up may name one of them.
@@ -43,6 +44,9 @@ KEY = "lease/"
 """The beginning of the names of the register's keys that hold tables; the number of the shard follows."""
 
 SHARE = 7  # One space alone gets 7/8 of a table, two 7/15 each.
+
+COUNTED_MAX = 1 << 53
+"""Fencing numbers that rows name count below this: clients count exactly so far, and a peer that lies uses up no more."""
 
 OFFERED, HELD, OVER = 0, 1, 2
 """The states of a grant. One that is offered is held once its new holder has taken it."""
@@ -280,6 +284,26 @@ class Table:
         if ttl_ms > grant.claim.ttl_ms:
             # Never a shorter one: a node may accept writes for the rest of the old one.
             grant = msgspec.structs.replace(grant, claim=msgspec.structs.replace(grant.claim, ttl_ms=ttl_ms))
+        return self._renewed(name, grant, turn)
+
+    def count_past(self, fence: int) -> None:
+        """Grant greater fencing numbers than this one, which the rows of an object name.
+
+        A register that began anew over older data counts from 1: of a restored backup, or once a store that was alone has
+        other members.
+        """
+        if fence < COUNTED_MAX:
+            self.last = max(self.last, fence)
+
+    def counted(self, name: LeaseName, token: bytes, past: int, turn: Decider) -> Grant | None:
+        """Give this claim's lease a greater fencing number than `past`; None if it is not this claim's any more."""
+        grant = self.grants.get(name)
+        if grant is None or not grant.is_of(token):
+            return None
+        self.count_past(past)
+        if grant.fence <= past:
+            grant = msgspec.structs.replace(grant, fence=self.last + 1)
+            self.last = grant.fence
         return self._renewed(name, grant, turn)
 
     def release(self, name: LeaseName, fence: int, token: bytes | None, turn: Decider, *, to: str = "") -> int:

@@ -73,10 +73,11 @@ def _check(request: MarkLease) -> None:
 
 def _mark(context: WriteContext, request: MarkLease) -> MarkedLease:
     mark = ownership.marked(context.rows)
-    if mark is None or mark < (request.fence, request.over, request.holder):
+    wanted = (request.fence, request.over, request.holder)
+    if mark is None or mark < wanted:
         context.apply(ownership.LeaseMark(request.fence, request.holder, request.over))
         return MarkedLease(request.fence)
-    return MarkedLease(mark.fence)
+    return MarkedLease(mark.fence, mark == wanted)
 
 
 DRIVING = frozenset(kind for kind, declaration in declared().items() if declaration.drives)
