@@ -223,13 +223,19 @@ class SetRetentionRule(Flow[RetentionRules], frozen=True):
 class UnsetRetentionRule(Flow[RetentionRules], frozen=True):
     """Remove a rule of retention, on all nodes."""
 
-    http: ClassVar = (Http("DELETE", "/retention", "Remove a rule of retention of a space"),)
+    http: ClassVar = (
+        Http("DELETE", "/retention", "Remove a rule of retention of a space, or with `dry_run` show which would be left"),
+    )
 
     space: str
-    prefix: str = ""
+    prefix: str = ""  # Of the threads' names.
+    dry_run: bool = False  # Only show the rules that would be left.
 
     async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> RetentionRules:
         """Remove it, and read the rules that are left."""
+        if self.dry_run:
+            known = await connection.read(ReadRules(check_name("space", self.space)))
+            return structs.replace(known, rules=[rule for rule in known.rules if rule.prefix != self.prefix])
         return await unset_rule(connection, self.space, self.prefix, durability=durability)
 
 

@@ -15,7 +15,7 @@ import pytest
 from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt, Unavailable
 from shoal.kinds.retention import state
-from shoal.kinds.retention.flows import CarryOutRetention
+from shoal.kinds.retention.flows import CarryOutRetention, UnsetRetentionRule
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
@@ -56,6 +56,10 @@ async def test_a_thread_has_the_longest_prefix(bench: Bench) -> None:
     ids, others = await saved(one, 6), await saved(other, 6)
     await bench.node.service.keeper.look()
     assert (await shown(one), await shown(other)) == (ids[-4:], others[-2:])
+    trying = UnsetRetentionRule(bench.space.name, "agent", dry_run=True)
+    tried = await trying.run(bench.store.connection, key=None, durability="local")
+    assert [rule.prefix for rule in tried.rules] == [""]
+    assert [rule.prefix for rule in (await retention.get()).rules] == ["", "agent"]
     view = await retention.unset("agent")
     assert [(rule.prefix, rule.keep_last) for rule in view.rules] == [("", 2)]
     await bench.node.service.keeper.look()
