@@ -41,7 +41,7 @@ class FileDetail(Struct):
     name: str
     sha256: str  # Of its content: 64 hex digits.
     size: int  # In bytes.
-    media_type: str
+    media_type: str  # Such as image/png.
     stored: int  # When it was put, in milliseconds since 1970.
 
 

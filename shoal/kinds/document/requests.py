@@ -324,7 +324,7 @@ class ReadAuthors(ObjectRead["DocumentAuthors"], array_like=True, frozen=True, t
 class DocumentAuthor(Struct, array_like=True, frozen=True):
     """The author of all that a Yjs client inserted."""
 
-    client: int
+    client: int  # The id of the Yjs client.
     author: str
 
 

@@ -43,7 +43,7 @@ class FileInfo(Struct, array_like=True, frozen=True):
     name: str
     sha256: str  # Of its content: 64 hex digits.
     size: int  # In bytes.
-    media_type: str
+    media_type: str  # Such as image/png.
     stored: Time  # When it was put.
 
 
@@ -192,7 +192,7 @@ class ListFiles(ObjectRead["FileList"], array_like=True, frozen=True, tag="list-
 class FileList(Reply, array_like=True, frozen=True, tag="file-list"):
     """A page of files."""
 
-    files: list[FileInfo]
+    files: list[FileInfo]  # In byte order of their names.
     more: bool  # Ask again with `after`.
 
 

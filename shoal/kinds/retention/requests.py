@@ -64,7 +64,7 @@ class RetentionRules(Reply, array_like=True, frozen=True, tag="retention-rules")
     """The rules of a space, and what one node has done by all rules since it started."""
 
     space: str
-    rules: list[RetentionRule] = field(default_factory=list)
+    rules: list[RetentionRule] = field(default_factory=list)  # In the order of their prefixes.
     is_in_charge: bool = True  # Whether this node carries them out; else another one does.
     last_ms: Annotated[int, Shape.MOMENT] = 0  # When it looked through the space last; 0: not yet.
     checkpoints: Natural = 0  # That went.

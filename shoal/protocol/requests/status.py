@@ -83,10 +83,10 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     backup_lag_ms: int = 0  # The recovery point: how long ago all that this node held was in the backup; 0: it is now.
     backup_bytes: int = 0  # Of the objects in the backup that count.
     backup_verified_ms: int = 0  # When the backup was last restored and found sound; 0: never.
-    retention_checkpoints: int = 0  # That went by rules of retention in this opening, by this node;
-    retention_events: int = 0
-    retention_threads: int = 0
-    retention_bytes: int = 0  # Stored bytes of all these.
+    retention_checkpoints: int = 0  # Checkpoints that went by rules of retention in this opening, by this node.
+    retention_events: int = 0  # Events that went by them.
+    retention_threads: int = 0  # Whole threads that went by them.
+    retention_bytes: int = 0  # Stored bytes of all that went by them.
     retention_due: int = 0  # Checkpoints, events and threads that may go and have not yet, as this node looked at them last.
     retention_last_ms: int = 0  # When it carried out the rules last; 0: not in this opening.
     retention_waits_for: str = ""  # Why nothing goes by them now; else empty.
