@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 PANEL = "Run"
 
+At = Annotated[
+    str | None, typer.Option("--at", metavar="TIME", help="Nothing later, such as '2026-11-27 18:00'. \\[default: all]")
+]
 Place = Annotated[
     str,
     typer.Argument(metavar="URL", help="file:///DIR, s3://BUCKET/PREFIX, gs://… or az://CONTAINER/PREFIX.", show_default=False),
@@ -151,9 +154,7 @@ async def _list(place: str | None, data: Path | None, url: str | None, *, json: 
 
 def verify_backup(
     place: Known = None,
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Restore the state of this moment. \\[default: the newest]")
-    ] = None,
+    at: At = None,
     scratch: Annotated[
         Path | None, typer.Option("--scratch", metavar="DIR", help="Where there is room for a whole store, for a while.")
     ] = None,
@@ -207,9 +208,7 @@ async def _verify(
 def restore(
     place: Place,
     data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory to make; it is missing or empty.")],
-    at: Annotated[
-        str | None, typer.Option("--at", metavar="TIME", help="Nothing later, such as '2026-11-27 18:00'. \\[default: all]")
-    ] = None,
+    at: At = None,
     json: Json = False,
 ) -> None:
     """Make a new store of a backup, as everything was at a moment. Times without a zone are this machine's.

@@ -12,7 +12,7 @@ import typer
 
 from shoal.cli.arguments import age_of
 from shoal.cli.execution import agreed, execute
-from shoal.cli.options import PANEL, DryRun, Yes
+from shoal.cli.options import PANEL, DryRun, KeepLast, OlderThan, Prefix, Yes
 from shoal.cli.output import emit, line, shown_bytes
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
@@ -21,11 +21,6 @@ from shoal.kinds.retention.handle import SpaceRetention
 from shoal.protocol.requests import RetentionRule, RetentionRules
 
 Space = Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)]
-Prefix = Annotated[str, typer.Option("--prefix", metavar="PREFIX", help="Only threads whose names begin so. \\[default: all]")]
-Last = Annotated[int | None, typer.Option("--keep-last", metavar="N", min=1, help="Keep the last checkpoints of each branch.")]
-Older = Annotated[
-    str | None, typer.Option("--older-than", metavar="AGE", help="Only checkpoints older than this, such as 30d.")
-]
 Threads = Annotated[
     str | None,
     typer.Option("--threads-older-than", metavar="AGE", help="Whole threads to which nothing was written for so long."),
@@ -52,8 +47,8 @@ def register(app: typer.Typer) -> None:
 def set_rule(
     space: Space,
     prefix: Prefix = "",
-    keep_last: Last = None,
-    older_than: Older = None,
+    keep_last: KeepLast = None,
+    older_than: OlderThan = None,
     threads_older_than: Threads = None,
     events_older_than: Events = None,
     keep_labelled: Labelled = False,
@@ -65,6 +60,7 @@ def set_rule(
 ) -> None:
     """Set a rule, in place of the one of the same prefix: from now on the nodes let go what it lets go.
 
+    --keep-last and --older-than are about the checkpoints of each branch: with both, what is older goes beyond the last N.
     With --dry-run it says what that would be now. Heads, labelled checkpoints, those of open steps and forks always stay.
 
     Example: shoal retention set crew --keep-last 20 --keep-labelled --older-than 30d --dry-run --data ./state

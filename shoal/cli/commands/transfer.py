@@ -14,7 +14,7 @@ import typer
 from msgspec import structs
 
 from shoal.cli.execution import FAILED, execute
-from shoal.cli.options import PANEL
+from shoal.cli.options import PANEL, Reveal
 from shoal.cli.output import emit, line, plain
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, ensured, opened
 from shoal.workflows.transfer.importing import Aim, Existing, ImportReport
@@ -33,9 +33,7 @@ def export(
     thread: Annotated[str | None, typer.Argument(metavar="[THREAD]", help="The thread's name.", show_default=False)] = None,
     everything: Annotated[bool, typer.Option("--all", help="All objects of the space.")] = False,
     spaces: Annotated[bool, typer.Option("--all-spaces", help="All objects of all spaces.")] = False,
-    reveal: Annotated[
-        bool, typer.Option("--reveal", help="With secret fields. Without them, what is imported again has other ids.")
-    ] = False,
+    reveal: Reveal = False,
     changes: Annotated[bool, typer.Option("--changes", help="States as changes of their parents', which takes less.")] = False,
     data: Data = None,
     url: Url = None,
@@ -43,6 +41,8 @@ def export(
     json: Annotated[bool, typer.Option("--json", help="The output is always JSON lines.", rich_help_panel="Output")] = True,
 ) -> None:
     """Print a thread, a space or a whole store as JSON lines, which `shoal import` reads.
+
+    Without --reveal secret fields are null, and checkpoints that have some get other ids when they are imported.
 
     Example: shoal export researcher-1 --data ./state --space crew > researcher-1.jsonl
     """
