@@ -44,14 +44,15 @@ NOT_OVER_HTTP: Reasons = {
     "operators look at it, and agree, at a terminal": (requests.Rebuild,),
     "nodes send it to each other, or to themselves": (
         requests.TransferRights,
-        requests.RetainThread,
         requests.InheritRights,
         requests.TrimEvents,
         requests.CatchUp,
         requests.FoldEntry,
     ),
+    "it is one thread's part of `POST …/retention/run` and `…/retention/preview`": (requests.RetainThread,),
     "presence lasts as long as a session": (requests.Announce,),
     "its fields are bytes; `shoal audit` asks by a session": (requests.SignHeads, requests.ReadLog),
+    "an import takes many requests, and ends by comparing what is there; `shoal import` makes it": (requests.Import,),
     "steps of `PutFile`, `DeleteFile` and of what nodes sweep by themselves": (
         requests.NameFile,
         requests.RemoveFile,
@@ -96,10 +97,8 @@ NOT_IN_PYTHON: Reasons = {
     "a `Document` is a mirror: callers edit it in place, and it follows the node": (
         requests.Patch,
         requests.Replace,
-        requests.ReadDocument,
         requests.Updates,
     ),
-    "`thread.steps` lists them, and `thread.step` answers with one": (requests.ReadStep,),
     "`shoal audit export` and `verify` read logs": (requests.ReadLog,),
 }
 
@@ -119,6 +118,11 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "file get": (requests.ReadFile, requests.ReadChunks),
     "file list": (requests.ListFiles,),
     "file delete": (requests.DeleteFile,),
+    "import": (requests.Import,),
+    "retention set": (requests.ReadRules, requests.RetainThread),
+    "retention show": (requests.ReadRules,),
+    "retention unset": (requests.ReadRules,),
+    "retention run": (requests.ReadRules, requests.RetainThread),
     "save": (requests.Save,),
     "edit": (requests.Save,),
     "show": (requests.Load,),
@@ -264,6 +268,8 @@ def _row(kind: type[Request[Any]]) -> str:
 def _needed(kind: type[Request[Any]]) -> str:
     if kind is requests.ListSpaces:
         return "any token"
+    if kind is requests.ListWork:
+        return "`thread:read`, `lease:read`"
     family = family_of(kind)
     reveals = ",reveal" * declaration_of(kind).reveals
     return f"`{family}:{action_of(kind)}{reveals}`" if family else "of its parts"
