@@ -271,6 +271,10 @@ async def test_every_route_that_changes_something_is_forbidden_with_a_token_that
     saved = {"writes": [{"op": "save", "thread": "planner", "state": {"plan": 1}}]}
     async with http.post(f"{credentials.served.url}/v1/spaces/crew/batch", json=saved, headers=whole.header) as answer:
         assert answer.status == 200
+    # Without a rule there is nothing that `retention/run` could carry out, and so nothing that it would be refused.
+    rule = {"threads_older_than_s": 86_400}
+    async with http.put(f"{credentials.served.url}/v1/spaces/crew/retention", json=rule, headers=whole.header) as answer:
+        assert answer.status == 200
     wrong = []
     for route in ROUTES:
         if not route.path.startswith("/v1/spaces") or not route.writes:
