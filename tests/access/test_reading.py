@@ -162,9 +162,11 @@ _HOLDS_NOTHING = {
     "ItemsDiscarded": "a cursor",
     "EventsTrimmed": "a position",
     "ConsumerState": "a cursor that the caller itself sends",
+    "FileStored": "the name, hash, size and type that the caller itself sends, and the time of this write",
     "Assigned": "a causal context",
     "WasSet": "a causal context",
     "BatchReply": "those of its parts, which are looked at one by one",
+    "ImportReply": "those of its parts, which are looked at one by one",
     "FencedReply": "that of its part, which is looked at by itself",
 }
 _CONTENT = {"value", "remaining", "rights", "size"}  # Fields of content that are no bytes.
