@@ -60,7 +60,7 @@ def set_rule(
 ) -> None:
     """Set a rule, in place of the one of the same prefix: from now on the nodes let go what it lets go.
 
-    --keep-last and --older-than are about the checkpoints of each branch: with both, what is older goes beyond the last N.
+    --keep-last and --older-than are about the checkpoints of each branch. With both, one goes only if neither keeps it.
     With --dry-run it says what that would be now. Heads, labelled checkpoints, those of open steps and forks always stay.
 
     Example: shoal retention set crew --keep-last 20 --keep-labelled --older-than 30d --dry-run --data ./state

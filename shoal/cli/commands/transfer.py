@@ -42,7 +42,7 @@ def export(
 ) -> None:
     """Print a thread, a space or a whole store as JSON lines, which `shoal import` reads.
 
-    Without --reveal secret fields are null, and checkpoints that have some get other ids when they are imported.
+    Without --reveal secret fields are hidden: they are null where this is imported, and their checkpoints have other ids there.
 
     Example: shoal export researcher-1 --data ./state --space crew > researcher-1.jsonl
     """
