@@ -70,7 +70,7 @@ from shoal.node.transaction import Transaction
 from shoal.node.turns import Steps as Turns
 from shoal.node.turns import at_once, in_turns
 from shoal.node.watching.changelog import Changelog
-from shoal.node.writes.erasing import OBJECTS_KNOWN_MAX, Deletions, Eraser
+from shoal.node.writes.erasing import OBJECTS_KNOWN_MAX, Cleaning, Deletions, Eraser
 from shoal.node.writes.issuing import Issued, Issuer
 from shoal.protocol import requests
 from shoal.records import NamedTuple
@@ -220,12 +220,10 @@ class Database:
         self.eraser = Eraser(
             context,
             generations=self.generations,
-            garbage=self.garbage,
-            erasure=self.erasure,
+            cleaning=Cleaning(self.garbage, self.erasure, self.files),
             catalog=self.catalog,
             shapes=kinds.shapes,
             ended=kinds.memories.ended,
-            files=self.files,
         )
         self.changelog = Changelog(context.storage, self.partitions, self.generations, self.catalog)
         self.issuer = Issuer(

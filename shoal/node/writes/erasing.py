@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import cast
 
 from shoal.crdt import deletion
@@ -70,6 +71,15 @@ class Deletions:
         return Deleted(existed=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Cleaning:
+    """What removes later what a change leaves behind."""
+
+    garbage: Collector  # Its rows.
+    erasure: Erasure  # Their bytes on the disk.
+    files: FileKeeper  # Chunks of files.
+
+
 class Eraser:
     """Applies what a change requires outside its object's rows: the catalog, the garbage queue, caches.
 
@@ -82,18 +92,14 @@ class Eraser:
         context: NodeContext,
         *,
         generations: Generations,
-        garbage: Collector,
-        erasure: Erasure,
+        cleaning: Cleaning,
         catalog: Catalog,
         shapes: ShapeCache,
         ended: Callable[[Transaction, Target], None],
-        files: FileKeeper,
     ) -> None:
-        self.files = files
-        self._erasure = erasure
+        self._garbage, self._erasure, self._files = cleaning.garbage, cleaning.erasure, cleaning.files
         self._partitions = context.partitions
         self._generations = generations
-        self._garbage = garbage
         self._catalog = catalog
         self._shapes = shapes
         self._ended = ended
@@ -146,9 +152,9 @@ class Eraser:
         if effects.sets_status:
             self.list_status(transaction, target)
         if effects.files:
-            self.files.changed(transaction, target)
+            self._files.changed(transaction, target)
         elif target.kind is Kind.THREAD and (effects.hides is not None or effects.sweeps is not None):
-            self.files.freed(transaction, target)
+            self._files.freed(transaction, target)
         if effects.frees is not None and effects.frees(made):
             self._erasure.note(transaction)
 
