@@ -150,20 +150,7 @@ class ThreadFiles:
     async def put_file(
         self, name: str, source: Source, *, type: str | None = None, durability: Durability | None = None
     ) -> FileRef:
-        """Store a file of any size under a name, and return a reference to it, which can be part of a state.
-
-        It is read and sent piece by piece. Chunks that the thread has already are not sent, so a file that was cut off is put
-        again and goes on where it was. Another file of this name is replaced; references to it go on to hold it.
-
-        Args:
-            source: a path, the bytes themselves, an open binary file, or an iterable of bytes, asynchronous or not.
-            type: the media type; by default the one that the name's ending stands for.
-
-        Raises:
-            InvalidInput: the source is none, cannot be read, or gives something else than bytes.
-            Overloaded: the quota of the space is reached.
-            FileIncomplete: parts of the file went while it was being put, and the source cannot be read again.
-        """
+        """Store a file: see `Thread.put_file`."""
         kind = type or mimetypes.guess_type(name)[0] or "application/octet-stream"
         is_repeatable = isinstance(source, str | os.PathLike | bytes)
         for attempt in range(_ATTEMPTS_MAX):
@@ -184,31 +171,20 @@ class ThreadFiles:
         raise AssertionError("the last attempt returns or raises")
 
     def open_file(self, file: str | FileRef, *, stale: bool = False) -> FileStream:
-        """`async with thread.open_file("page.png") as stream:` reads a file, by its name or by a reference to it.
-
-        Raises, when the block is entered:
-            NotFound: the thread has no such file.
-        """
+        """Read a file: see `Thread.open_file`."""
         return FileStream(self._connection, self._space, self._thread, file, stale=stale)
 
     async def file(self, name: str, *, stale: bool = False) -> FileRef:
-        """A reference to the file that a name holds now.
-
-        Raises:
-            NotFound: it holds none.
-        """
+        """A reference to a file: see `Thread.file`."""
         found = (await found_file(self._connection, self._space, self._thread, name=name, stale=stale)).file
         return FileRef(found.sha256, found.size, found.name, found.media_type)
 
     def files(self, *, stale: bool = False) -> FileListing:
-        """The files by name: `await` it for a list, or use `async for`."""
+        """The files, by name: see `Thread.files`."""
         return FileListing(self._connection, self._space, self._thread, stale=stale)
 
     async def delete_file(self, name: str, *, durability: Durability | None = None) -> bool:
-        """Delete a file on every node. False if there was none.
-
-        Its bytes go once no checkpoint, event or step of the thread refers to it.
-        """
+        """Delete a file: see `Thread.delete_file`."""
         request = requests.DeleteFile(self._space, self._thread, name)
         return (await self._connection.write(request, key=None, durability=durability)).existed
 

@@ -7,11 +7,10 @@ or, if they need no position, the connection alone. No part knows another one or
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Mapping
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from shoal.client.arguments import named_method, of_part
 from shoal.client.connection import StoreConnection
-from shoal.kinds.file.handle import ThreadFiles
 from shoal.kinds.journal.handle import Journal, Loop
 from shoal.kinds.lease.handle.leases import Leasing
 from shoal.kinds.step.handle.resume import ThreadControl, ThreadResume
@@ -24,6 +23,10 @@ from shoal.kinds.worklist.handle.worklist import Inbox, Worklist, WorklistProgre
 from shoal.names import check_name
 from shoal.protocol.requests import Durability, ListWorklists
 from shoal.schemas import Schema
+
+if TYPE_CHECKING:
+    from shoal.kinds.file.handle import FileListing, FileStream, Source, ThreadFiles
+    from shoal.values.references import FileRef
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -47,12 +50,12 @@ class Thread:
         self.name = check_name("thread", name)
         self.journal = Journal(connection, space, name)
         self.inbox = Inbox(connection, space, name)
+        self._connection = connection
         provenance = Provenance(connection, author, configuration=configuration, dependencies=dependencies)
         self._checkout = Checkout(connection, space, name, provenance)
         self._saves = ThreadSaves(self._checkout)
         self._branches = ThreadBranches(self._checkout)
         self._history = ThreadHistory(self._checkout)
-        self._files = ThreadFiles(connection, space, name)
         self._inspection = ThreadInspection(connection, space, name)
         self._schema = ThreadSchema(self._checkout)
         self._control = ThreadControl(connection, space, name)
@@ -102,11 +105,57 @@ class Thread:
 
     # ── files ─────────────────────────────────────────────────────────────────
 
-    put_file = of_part("_files", ThreadFiles.put_file)
-    open_file = of_part("_files", ThreadFiles.open_file)
-    file = of_part("_files", ThreadFiles.file)
-    files = of_part("_files", ThreadFiles.files)
-    delete_file = of_part("_files", ThreadFiles.delete_file)
+    async def put_file(
+        self, name: str, source: Source, *, type: str | None = None, durability: Durability | None = None
+    ) -> FileRef:
+        """Store a file of any size under a name, and return a reference to it, which can be part of a state.
+
+        It is read and sent piece by piece. Chunks that the thread has already are not sent, so a file that was cut off is put
+        again and goes on where it was. Another file of this name is replaced; references to it go on to hold it.
+
+        Args:
+            source: a path, the bytes themselves, an open binary file, or an iterable of bytes, asynchronous or not.
+            type: the media type; by default the one that the name's ending stands for.
+
+        Raises:
+            InvalidInput: the source is none, cannot be read, or gives something else than bytes.
+            Overloaded: the quota of the space is reached.
+            FileIncomplete: parts of the file went while it was being put, and the source cannot be read again.
+        """
+        return await self._files.put_file(name, source, type=type, durability=durability)
+
+    def open_file(self, file: str | FileRef, *, stale: bool = False) -> FileStream:
+        """`async with thread.open_file("page.png") as stream:` reads a file, by its name or by a reference to it.
+
+        Raises, when the block is entered:
+            NotFound: the thread has no such file.
+        """
+        return self._files.open_file(file, stale=stale)
+
+    async def file(self, name: str, *, stale: bool = False) -> FileRef:
+        """A reference to the file that a name holds now.
+
+        Raises:
+            NotFound: it holds none.
+        """
+        return await self._files.file(name, stale=stale)
+
+    def files(self, *, stale: bool = False) -> FileListing:
+        """The files by name: `await` it for a list, or use `async for`."""
+        return self._files.files(stale=stale)
+
+    async def delete_file(self, name: str, *, durability: Durability | None = None) -> bool:
+        """Delete a file on every node. False if there was none.
+
+        Its bytes go once no checkpoint, event or step of the thread refers to it.
+        """
+        return await self._files.delete_file(name, durability=durability)
+
+    @property
+    def _files(self) -> ThreadFiles:
+        from shoal.kinds.file.handle import ThreadFiles  # Few threads have files: the others do not load their code.
+
+        return ThreadFiles(self._connection, self.space, self.name)
 
     # ── schemas ───────────────────────────────────────────────────────────────
 
