@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import IO
 
@@ -15,6 +15,8 @@ from shoal.workflows.transfer.importing import Aim, ImportReport, import_from
 from shoal.workflows.transfer.lines import blocks_of, lines
 
 PART = ".part"  # The name of a file that is being written ends so.
+
+_SHOWN = 200  # Characters of a path that an error shows.
 
 
 async def written(connection: Connection, wanted: Wanted, file: str | os.PathLike[str] | IO[bytes]) -> int:
@@ -28,7 +30,7 @@ async def written(connection: Connection, wanted: Wanted, file: str | os.PathLik
         raise InvalidInput("a thread is named without its space. Nothing was exported.")
     if not isinstance(file, str | os.PathLike):
         return await _copied(connection, wanted, file)
-    path = Path(file)
+    path = _path(file)
     part = path.with_name(path.name + PART)
     try:
         _check_free(path)
@@ -38,9 +40,10 @@ async def written(connection: Connection, wanted: Wanted, file: str | os.PathLik
             await asyncio.to_thread(os.fsync, opened.fileno())
         part.replace(path)
     except OSError as error:
-        raise InvalidInput(f"{path} cannot be written: {error.strerror}.") from None
+        raise InvalidInput(f"{str(path)[:_SHOWN]} cannot be written: {error.strerror}.") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
     return count
 
 
@@ -61,15 +64,28 @@ async def read(connection: Connection, file: str | os.PathLike[str] | IO[bytes],
     """
     if not isinstance(file, str | os.PathLike):
         return await import_from(connection, blocks_of(file), aim)
+    path = _path(file)
     try:
-        with _opened(Path(file), "rb") as opened:
+        with _opened(path, "rb") as opened:
             async with aclosing(lines(blocks_of(opened))) as checked:
                 async for _ in checked:
                     pass
             opened.seek(0)
             return await import_from(connection, blocks_of(opened), aim)
     except OSError as error:
-        raise InvalidInput(f"{os.fspath(file)} cannot be read: {error.strerror}.") from None
+        raise InvalidInput(f"{str(path)[:_SHOWN]} cannot be read: {error.strerror}.") from None
+
+
+def _path(file: str | os.PathLike[str]) -> Path:
+    """The path of a file.
+
+    Raises:
+        InvalidInput: no file can have it.
+    """
+    path = Path(file)
+    if not path.name or "\0" in str(path):
+        raise InvalidInput(f"{str(path)[:_SHOWN]!r} is no path of a file. Nothing was read or written.")
+    return path
 
 
 def _opened(path: Path, mode: str) -> IO[bytes]:
