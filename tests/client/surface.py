@@ -10,6 +10,7 @@ import asyncio
 import enum
 import importlib
 import inspect
+import io
 import pkgutil
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, suppress
@@ -21,6 +22,9 @@ from shoal.client.arguments import of_part
 from shoal.client.store import Space, Store
 from shoal.schemas import Schema
 from shoal.sync import is_handles
+from shoal.workflows.transfer import records
+from shoal.workflows.transfer.lines import Writer
+from shoal.workflows.transfer.records import FORMAT
 
 PATIENCE_S = 30.0
 WAITS_S = 0.01
@@ -73,6 +77,18 @@ async def _effect() -> int:
     return 1
 
 
+class Anew(NamedTuple):
+    """A legal value that a call uses up."""
+
+    make: Callable[[], Any]
+
+
+def _export() -> io.BytesIO:
+    writer = Writer()
+    made = (records.Header(FORMAT, "0"), records.SpaceBegins("s"), records.Counter("c", 1))
+    return io.BytesIO(b"".join(map(writer.line, made)) + writer.end())
+
+
 LEGAL: dict[str, Any] = {
     "name": "n", "key": "k", "state": {"log": [1], "n": 1}, "channel": "log", "element": 1, "elements": [1],
     "value": 1, "event": {"e": 1}, "message": {"m": 1}, "amount": 1, "namespace": ["a", "b"], "rows": [1, 2],
@@ -84,10 +100,13 @@ LEGAL: dict[str, Any] = {
     "hook": lambda _: None, "patch": {"n": 2}, "content": {"m": {"a": 1}}, "snapshot": "none", "bookmark": "",
     "embed": lambda texts: [[1.0] for _ in texts], "worklist": "w", "budget": "b", "at": None, "result": 1, "prefix": "",
     "subject": "ana", "kind": "thread", "consumer": None, "ttl": 60.0, "reason": "no", "job": None,
+    "address": "127.0.0.1:9", "text": "word", "fence": 1,
     "file": "f", "source": b"bytes", "offset": 0,
     "add": [1], "remove": [2], "index": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [], "expected": None,
 }  # fmt: skip
 LEGAL_OF: dict[str, Any] = {
+    "Store.export_to.file": Anew(io.BytesIO),
+    "Store.import_from.file": Anew(_export),
     "Space.thread.schema": None,
     "Thread.declare.schema": Schema("n", model={"type": "object"}),
     "Thread.diff.before": "main",
@@ -120,14 +139,14 @@ LEFT_OUT = {
 
 
 HANDLES = (
-    "Store", "Space", "SpaceRetention", "Schemas", "Subjects", "Presence", "Counter", "Register", "Budget", "SharedSet",
-    "SharedList", "SharedMap", "Items", "Document",
+    "Store", "Backup", "Space", "SpaceRetention", "Schemas", "Subjects", "Presence", "Counter", "Register", "Budget",
+    "SharedSet", "SharedList", "SharedMap", "Items", "Document",
     "Batch", "BatchThread", "BatchJournal", "BatchCounter", "BatchRegister", "BatchSet", "BatchList", "BatchMap",
     "BatchBudget",
     "BatchItems",
     "Reading", "ThreadReading", "CounterReading", "RegisterReading", "SetReading", "ListReading", "MapReading", "ItemsReading",
     "WorklistReading", "FileStream",
-    "Thread", "Autosave", "Step", "Lease", "Job", "Journal", "Consumer", "Inbox", "Worklist",
+    "Thread", "Autosave", "Step", "Leasing", "Lease", "Job", "Journal", "Consumer", "Inbox", "Worklist",
 )  # fmt: skip
 
 
@@ -202,6 +221,8 @@ class Bench:
         space = self.space()
         if name == "Store":
             return self._store
+        if name == "Backup":
+            return self._store.backup
         if name == "Space":
             return space
         if name == "SpaceRetention":
@@ -246,6 +267,8 @@ class Bench:
                 job = await thread.worklist("w").claim(ttl=30)
                 assert job is not None
                 return job
+            case "Leasing":
+                return thread.lease(ttl=30)
             case "Lease":
                 lease = await thread.lease(ttl=30).acquire()
                 stack.push_async_callback(lease.release)
@@ -270,7 +293,7 @@ class Bench:
     async def _call(self, handle: Any, method: Method, parameter: str, kind: str, value: Any) -> None:
         self.calls += 1
         what = f"{method.title}({parameter}={kind})"
-        given = {name: LEGAL_OF.get(f"{method.title}.{name}", LEGAL[name]) for name in method.required if name != parameter}
+        given = {name: _legal(method, name) for name in method.required if name != parameter}
         positional: tuple[Any, ...] = ()
         if parameter.startswith("*"):
             positional = (*given.values(), value)
@@ -303,6 +326,11 @@ class Bench:
                 at = at.tb_next
             place = f"{at.tb_frame.f_code.co_filename.rpartition('shoal/')[2]}:{at.tb_lineno}" if at is not None else ""
             self.wrong.append(f"{what}: {type(error).__name__}: {str(error)[:150]} at {place}")
+
+
+def _legal(method: Method, name: str) -> Any:
+    value = LEGAL_OF.get(f"{method.title}.{name}", LEGAL[name])
+    return value.make() if isinstance(value, Anew) else value
 
 
 def _part(owner: Any, kind: str) -> Any:

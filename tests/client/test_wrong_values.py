@@ -29,12 +29,12 @@ from tests.client.surface import HANDLES, WRONG, Bench, handle_classes, methods_
 
 CONFIG = Config(listen_port=0, request_timeout_s=30.0, stop_timeout_s=5.0)
 FAMILIES = {
-    "store": ("Store", "Space", "SpaceRetention", "Schemas", "Subjects", "Presence"),
+    "store": ("Store", "Backup", "Space", "SpaceRetention", "Schemas", "Subjects", "Presence"),
     "values": ("Counter", "Register", "Budget", "SharedSet", "SharedList", "SharedMap"),
     "items and documents": ("Items", "Document", "FileStream"),
     "batches": tuple(name for name in HANDLES if name.startswith("Batch")),
     "readings": tuple(name for name in HANDLES if name.endswith("Reading")),
-    "threads": ("Thread", "Autosave", "Step", "Lease", "Job"),
+    "threads": ("Thread", "Autosave", "Step", "Leasing", "Lease", "Job"),
     "journals and queues": ("Journal", "Consumer", "Inbox", "Worklist"),
 }
 
