@@ -73,7 +73,7 @@ class Deletions:
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """What removes later what a change leaves behind."""
+    """The parts that remove, later, all that a change leaves behind."""
 
     garbage: Collector  # Its rows.
     erasure: Erasure  # Their bytes on the disk.
