@@ -1203,6 +1203,7 @@ export interface components {
         DocumentAuthorView: {
             /** @description The author's name. */
             author: string;
+            /** @description The id of the Yjs client. */
             client: number;
         };
         /**
@@ -1671,6 +1672,7 @@ export interface components {
          * @description A file.
          */
         FileDetail: {
+            /** @description Such as image/png. */
             media_type: string;
             /** @description The name. */
             name: string;
@@ -1686,6 +1688,7 @@ export interface components {
          * @description A file.
          */
         FileInfoView: {
+            /** @description Such as image/png. */
             media_type: string;
             /** @description The name. */
             name: string;
@@ -1701,6 +1704,7 @@ export interface components {
          * @description A page of files.
          */
         FileListView: {
+            /** @description In byte order of their names. */
             files: components["schemas"]["FileInfoView"][];
             /** @description Ask again with `after`. */
             more: boolean;
@@ -2871,15 +2875,17 @@ export interface components {
             repaired: number;
             /** @description Requests that met damage that no peer could repair, in this opening. */
             repairs_failed: number;
-            /** @description Stored bytes of all these. */
+            /** @description Stored bytes of all that went by them. */
             retention_bytes: number;
-            /** @description That went by rules of retention in this opening, by this node; */
+            /** @description Checkpoints that went by rules of retention in this opening, by this node. */
             retention_checkpoints: number;
             /** @description Checkpoints, events and threads that may go and have not yet, as this node looked at them last. */
             retention_due: number;
+            /** @description Events that went by them. */
             retention_events: number;
             /** @description When it carried out the rules last; 0: not in this opening. */
             retention_last_ms: number;
+            /** @description Whole threads that went by them. */
             retention_threads: number;
             /** @description Why nothing goes by them now; else empty. */
             retention_waits_for: string;
@@ -4351,6 +4357,7 @@ export interface components {
             is_in_charge: boolean;
             /** @description When it looked through the space last; 0: not yet. */
             last_ms: number | null;
+            /** @description In the order of their prefixes. */
             rules: components["schemas"]["RetentionRuleView"][];
             /** @description A space, a namespace for the objects of one application. */
             space: string;
@@ -5319,12 +5326,14 @@ export interface components {
          * @description Remove a rule of retention, on all nodes.
          */
         UnsetRetentionRuleQuery: {
+            /** @description Only show the rules that would be left. Default: `false`. */
+            dry_run?: boolean;
             /**
              * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
              * @enum {unknown}
              */
             durability?: "all" | "local" | "memory" | "quorum";
-            /** @description Only names that begin with this. */
+            /** @description Of the threads' names. */
             prefix?: string;
         };
         /**
