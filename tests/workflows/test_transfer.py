@@ -20,7 +20,7 @@ from shoal.protocol import requests
 from shoal.workflows.transfer import lines as transfer_lines
 from shoal.workflows.transfer import sending
 from shoal.workflows.transfer.exporting import Wanted, export
-from shoal.workflows.transfer.importing import Aim, ImportReport, import_from
+from shoal.workflows.transfer.importing import TYPE_CHARACTERS_MAX, TYPES_MAX, Aim, ImportReport, import_from
 from shoal.workflows.transfer.objects import KINDS
 from tests.support.stores import filled
 
@@ -251,6 +251,13 @@ async def test_later_formats_and_unknown_records_are_told(there: Store) -> None:
         await imported(there, sealed([{**HEAD, "format": 1}]))
     report = await imported(there, sealed([HEAD, SPACE, {"type": "hologram"}, {"type": "counter", "counter": "n", "value": 1}]))
     assert (report.whole, report.unknown, report.objects) == (False, {"hologram": 1}, {"counter": 1})
+
+
+async def test_a_report_names_some_types_and_counts_all(there: Store) -> None:
+    report = await imported(there, sealed([HEAD, SPACE, *({"type": f"{n}" * 100} for n in range(1000, 1500))]))
+    assert (sum(report.unknown.values()), sum(report.read.values())) == (500, 503)
+    assert len(report.unknown) == len(report.read) == TYPES_MAX + 1
+    assert max(map(len, report.unknown)) <= TYPE_CHARACTERS_MAX
 
 
 async def test_a_time_to_come_is_now(there: Store) -> None:

@@ -9,7 +9,6 @@ Laws:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterable
 from contextlib import aclosing
 from typing import Literal, Protocol
@@ -35,6 +34,9 @@ Existing = Literal["refuse", "resume", "replace"]
 """The treatment of an object that is there: it is left as it is, gone on with, or deleted first."""
 
 TOLD_MAX = 100  # Objects that a report names.
+TYPES_MAX = 100  # Types of records that a report names; those after them are counted together,
+OTHER_TYPES = "…"  # as this one.
+TYPE_CHARACTERS_MAX = 40  # Of a type that a report names.
 
 
 class Aim(NamedTuple):
@@ -126,14 +128,12 @@ class _Importing:
 
     async def take(self, line: Line) -> None:
         """Import one line."""
-        counted = Counter(self.report.read)
-        counted[line.type] += 1
-        self.report.read = dict(counted)
+        _count(self.report.read, line.type)
         record = line.record
         if self._header is None:
             self._begin(record)
         elif record is None:
-            self.report.unknown[line.type] = self.report.unknown.get(line.type, 0) + 1
+            _count(self.report.unknown, line.type)
         elif isinstance(record, records.SpaceBegins):
             await self._ended()
             self._from = check_name("space", record.space)
@@ -244,6 +244,14 @@ class _Importing:
         self.report.left += 1
         if len(self.report.differs) < TOLD_MAX:
             self.report.differs.append(f"{current.place[1]} {current.name!r} of space {self._space!r}: {how}")
+
+
+def _count(counts: dict[str, int], type: str) -> None:
+    """Count a record. The types of a file may be anything, and as many as it has lines."""
+    shown = type[:TYPE_CHARACTERS_MAX]
+    if shown not in counts and len(counts) >= TYPES_MAX:
+        shown = OTHER_TYPES
+    counts[shown] = counts.get(shown, 0) + 1
 
 
 def _at(error: ShoalError, number: int) -> ShoalError:
