@@ -16,6 +16,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt, Unavailable
 from shoal.kinds.retention import state
 from shoal.kinds.retention.flows import CarryOutRetention, UnsetRetentionRule
+from shoal.kinds.retention.serving import keeper
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
@@ -203,6 +204,39 @@ async def test_a_record_from_the_future_lets_nothing_go(bench: Bench) -> None:
     view = await bench.space.retention.get()
     assert [(rule.prefix, rule.trouble) for rule in view.rules][1] == ("agent", "its record has no meaning here for keep_green")
     assert "keep_green" in view.waits_for
+
+
+async def test_a_record_that_says_nothing_lets_nothing_go(bench: Bench) -> None:
+    thread = bench.space.thread("agent")
+    ids = await saved(thread, 5)
+    await bench.space.retention.set(keep_last=3)
+    rules = bench.store.space(".shoal").map("retention")
+    await rules.set(state.key_of("crew", "agent"), "not a rule")
+    await bench.node.service.keeper.look()
+    assert await shown(thread) == ids
+    assert "cannot be read" in (await bench.space.retention.get()).waits_for
+    await rules.remove(state.key_of("crew", "agent"))
+    await bench.node.service.keeper.look()
+    assert await shown(thread) == ids[-3:]
+
+
+async def test_more_rules_than_are_read_let_nothing_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_PAGE", 2)
+    monkeypatch.setattr(keeper, "_PAGES_MAX", 2)
+    thread = bench.space.thread("agent")
+    ids = await saved(thread, 5)
+    await bench.space.retention.set(keep_last=3)
+    for prefix in ("a", "ag", "age", "agen"):
+        await bench.space.retention.set(prefix=prefix, keep_last=100)
+    await bench.node.service.keeper.look()
+    assert await shown(thread) == ids
+    assert "more than 4 rules" in (await bench.space.retention.get()).waits_for
+    await bench.space.retention.unset(prefix="age")
+    await bench.space.retention.unset(prefix="agen")
+    await bench.space.retention.unset(prefix="ag")
+    await bench.space.retention.unset(prefix="a")
+    await bench.node.service.keeper.look()
+    assert await shown(thread) == ids[-3:]
 
 
 # ── clocks ────────────────────────────────────────────────────────────────────

@@ -54,7 +54,7 @@ _RECORDS = Target(Kind.MAP, RESERVED, state.RULES)
 _SEEN = keys.meta("retention")  # The last time that was believed: wall_ms₈.
 _SEEN_EACH_MS = 3600 * 1000  # It is written so often, if at all.
 _PAGE = 256
-_PAGES_MAX = 16  # Of rules; later ones, in the order of their keys, are passed over.
+_PAGES_MAX = 16  # Of rules. If there are more, nothing goes.
 _QUIET_MAX = 65_536  # Threads of which is known that nothing goes.
 _QUIET_MS_MAX = 3600 * 1000  # For so long at most.
 _QUIET = 20  # Or for one part in so many of the rule's ages.
@@ -169,15 +169,22 @@ class Keeper:
     def _read(self) -> dict[str, list[Rule]]:
         found: dict[str, list[Rule]] = {}
         after: str | None = None
+        trouble = ""  # A rule that is not known may be the one of a longer prefix, which keeps more.
         for _ in range(_PAGES_MAX):
             page: Any = self._database.show(ReadMap(RESERVED, state.RULES, after=after, limit=_PAGE), _RECORDS)
             for entry in page.entries:
                 after = entry.key
                 rule = state.read(entry.key, [(sibling.value, sibling.wall_ms) for sibling in entry.siblings])
-                if rule is not None and rule.space != RESERVED:
+                if rule is None:
+                    trouble = f"another record of a rule cannot be read: {entry.key[:64]!r} of map {state.RULES!r}"
+                elif rule.space != RESERVED:
                     found.setdefault(rule.space, []).append(rule)
             if not page.more:
                 break
+        else:
+            trouble = f"there are more than {_PAGES_MAX * _PAGE} rules, so some are not known. Unset some"
+        if trouble:
+            return {space: [rule._replace(trouble=rule.trouble or trouble) for rule in rules] for space, rules in found.items()}
         return found
 
     def _is_mine(self, space: str) -> bool:
