@@ -14,10 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
+from shoal.cluster.operation import PARTITIONS
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Origin, VersionVector, belongs
 from shoal.errors import BackupDamaged
@@ -32,6 +33,14 @@ _NUMBER_DIGITS = 16
 
 DIRECTORY_BYTES = 8  # Of its directory's id, at the end of an origin.
 
+# A bucket may hold anything. Within these bounds every number can be shown as a date, added to others and sent to clients.
+TIME_MS_END = 1 << 47
+Time = Annotated[int, msgspec.Meta(ge=0, lt=TIME_MS_END)]  # In milliseconds since 1970.
+Hlc = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Number = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS)]
+
 T = TypeVar("T")
 
 
@@ -39,8 +48,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """An operation in a segment."""
 
     origin: bytes
-    sequence: int
-    hlc: int
+    sequence: Count
+    hlc: Hlc
     chain: bytes  # The chain hash of its origin's log after it.
     content: bytes  # msgpack [the operation, the bytes beside it].
 
@@ -48,26 +57,26 @@ class Entry(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Part(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A part of a pack, about one partition: operations in their order, or rows of a base."""
 
-    partition: int
-    start: int  # Where its bytes begin in the pack.
-    size: int
+    partition: Number
+    start: Size  # Where its bytes begin in the pack.
+    size: Size
     digest: bytes  # SHA-256 of them.
-    first_hlc: int = 0  # Of its operations.
-    last_hlc: int = 0
-    spans: list[tuple[bytes, int, int]] = []  # By origin: the first and the last sequence. No operation between is missing.
+    first_hlc: Hlc = 0  # Of its operations.
+    last_hlc: Hlc = 0
+    spans: list[tuple[bytes, Count, Count]] = []  # By origin: the first and the last sequence. No operation between is missing.
 
 
 class Pack(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A pack, as a manifest names it."""
 
     name: str  # It ends with the pack's SHA-256, in hex.
-    size: int
-    index: int  # Where its index begins: msgpack, a list of `Part`.
+    size: Size
+    index: Size  # Where its index begins: msgpack, a list of `Part`.
     digest: bytes  # SHA-256 of the index.
-    made_ms: int
-    first_hlc: int  # Of its operations; 0 for rows.
-    last_hlc: int
-    operations: int
+    made_ms: Time
+    first_hlc: Hlc  # Of its operations; 0 for rows.
+    last_hlc: Hlc
+    operations: Count
 
     @property
     def first_ms(self) -> int:
@@ -83,21 +92,23 @@ class Pack(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """The rows of a partition, which all operations up to its vector made."""
 
-    partition: int
-    hlc: int  # The time of the last of these operations.
+    partition: Number
+    hlc: Hlc  # The time of the last of these operations.
     vector: bytes  # As clients see it: with the time of the last retirement.
-    pieces: list[tuple[str, int]]  # The name of the pack, and the number of the part in it; in the order of the rows.
-    size: int
+    pieces: list[tuple[str, Count]]  # The name of the pack, and the number of the part in it; in the order of the rows.
+    size: Size
     # From this time up to that of the base no moment is whole: what it covers is not in segments. 0: this is the first moment.
-    lacks_from: int = 0
+    lacks_from: Hlc = 0
 
 
 class Reached(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """How far the backup of a partition reaches."""
 
-    partition: int
-    origins: list[tuple[bytes, int, int]]  # By origin: the last sequence, and its time. Zeros: the time of the last retirement.
-    since: int  # The bytes of its operations after its last base.
+    partition: Number
+    origins: list[
+        tuple[bytes, Count, Hlc]
+    ]  # By origin: the last sequence, and its time. Zeros: the time of the last retirement.
+    since: Count  # The bytes of its operations after its last base.
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -105,11 +116,11 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
     format: int
     cluster: bytes  # The identity of the backup's cluster.
-    number: int  # From 1.
+    number: Count  # From 1.
     previous: bytes  # SHA-256 of the manifest before it; empty for the first.
     node: bytes  # The node that wrote it.
-    made_ms: int
-    through_ms: int  # Everything that the node held by then is in the backup.
+    made_ms: Time
+    through_ms: Time  # Everything that the node held by then is in the backup.
     whole: bool
     segments: list[Pack] = []
     bases: list[Base] = []

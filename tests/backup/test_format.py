@@ -165,3 +165,20 @@ def test_the_gap_of_a_new_opening_follows_the_last_one() -> None:
     reached = Reached(1, [(first, 3, 30), (B, 2, 20), (HORIZON, 5, 0)], 0)
     assert gap(reached, {second: 1}) == 30
     assert gap(reached, {A: 1}) == 20  # Of a directory that is not known.
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"segments": [Pack(SEGMENTS + "0", 2**63, 0, b"", 7, 1, 2, 1)]},
+        {"segments": [Pack(SEGMENTS + "0", -1, -2, b"", 7, 1, 2, 1)]},
+        {"bases": [Base(1, 2**64 - 1, b"", [(BASES + "0", 0)], 1)]},
+        {"bases": [Base(-1, 7, b"", [(BASES + "0", 0)], 1)]},
+        {"bases": [Base(1, 7, b"", [(BASES + "0", -1)], 1)]},
+        {"reached": [Reached(1024, [(A, 1, 1)], 0)]},
+        {"made_ms": 2**60},
+    ],
+)
+def test_a_number_that_cannot_be_is_damage(said: dict[str, object]) -> None:
+    with pytest.raises(BackupDamaged, match="cannot be decoded"):
+        read_manifest(encode(manifest(1, **said)), 1)

@@ -15,7 +15,7 @@ from hashlib import blake2b
 from msgspec.structs import replace
 
 from shoal.backup.bucket import Bucket, ObjectStore
-from shoal.backup.format import VERIFIED
+from shoal.backup.format import TIME_MS_END, VERIFIED
 from shoal.crdt.dot import HORIZON, VersionVector
 from shoal.node.backup.restoring import earliest
 from shoal.node.backup.shipping import Held, Shipping
@@ -185,4 +185,6 @@ class Shipper:
             self._verified_at = now
             async for found in self._bucket.store.listed(VERIFIED):
                 with suppress(ValueError):
-                    self._verified_ms = max(self._verified_ms, int(found.name.removeprefix(VERIFIED)))
+                    verified_ms = int(found.name.removeprefix(VERIFIED))
+                    if verified_ms < TIME_MS_END:
+                        self._verified_ms = max(self._verified_ms, verified_ms)

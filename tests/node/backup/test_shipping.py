@@ -13,7 +13,7 @@ from random import Random
 import pytest
 
 from shoal.backup.bucket import Bucket
-from shoal.backup.format import BASES, MANIFESTS, SEGMENTS
+from shoal.backup.format import BASES, MANIFESTS, SEGMENTS, VERIFIED
 from shoal.cluster.operation import partition_of
 from shoal.errors import BackupConflict, BackupUnreachable, BookmarkLost, MomentMissing, Unsupported
 from shoal.node.backup import backups, shipper, shipping
@@ -475,3 +475,11 @@ async def test_an_encrypted_node_ships_nothing(bench: Bench, bucket: SimulatedBu
     with pytest.raises(Unsupported, match="is encrypted"):
         await bench.store.backup.init(URL)
     assert bucket.names(SEGMENTS) == []
+
+
+async def test_a_verification_at_no_time_is_passed_over(bench: Bench, bucket: SimulatedBucket) -> None:
+    await bucket.put_new(f"{VERIFIED}{'9' * 40}", b"")
+    await bucket.put_new(f"{VERIFIED}7", b"")
+    await declare(bench, bucket)
+    await ship(bench)
+    assert bench.node.backups.view().verified_ms == 7
