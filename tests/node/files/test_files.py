@@ -17,6 +17,7 @@ from shoal.errors import FileIncomplete, InvalidInput, InvalidName, NotFound, To
 from shoal.kinds import Kind
 from shoal.kinds.file import state as files
 from shoal.kinds.file.flows import Chunker
+from shoal.kinds.file.serving import keeping
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify
@@ -215,6 +216,29 @@ async def test_a_replaced_file_waits_for_its_checkpoint(bench: Bench) -> None:
         await settled(200.0)
         with pytest.raises(NotFound):
             await read(thread, second)
+
+
+async def test_contents_that_stay_hide_no_others(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "_CONTENTS_MAX", 2)
+    thread = bench.space.thread("t")
+    data = sorted((content(600, number) for number in range(9)), key=lambda each: sha256(each).digest())
+    for number, each in enumerate(data):
+        ref = await thread.put_file("page", each)
+        if number < 5:
+            await thread.save({"page": ref})
+    await thread.put_file("page", content(700, 99))
+    await asyncio.sleep(3700)
+    await settled()
+    assert [row[2:34] for row in stored(bench.storage, b"Vz")] == [sha256(each).digest() for each in data[:5]]
+
+
+async def test_what_somebody_refers_to_is_not_dropped(bench: Bench) -> None:
+    thread, data = bench.space.thread("t"), content(3000)
+    await thread.save({"page": await thread.put_file("page", data)})
+    [row] = stored(bench.storage, b"Vs")
+    await thread.delete_file("page")
+    session = bench.node.session()
+    assert await session.call(requests.DropFiles("crew", "t", [row[2:]])) == requests.FilesDropped(0, 0)
 
 
 async def test_an_upload_goes_on_where_it_was_cut(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,8 @@ Laws:
 - A name gets a content only after this node has read its chunks and found their hash and sizes to be those that were claimed.
 - A chunk counts as there only if a content may be built on it (`shoal.kinds.file.state`): what will be swept is sent again.
 - A value may refer to a file only if the thread has it: a write that refers to one that it lost, or never had, is rejected.
+- A content is dropped only once this node has found that nothing refers to it, whoever asks: a write that refers to one that
+  was dropped looks through the thread.
 - A reference is looked for in each row of the thread that holds values. Pruned checkpoints and trimmed events do not count.
 """
 
@@ -67,6 +69,9 @@ class Files:
         self._give_back = give_back
         self._moved = 0
         self._proved: Recent[tuple[str, str, bytes]] = Recent(_PROVED_MAX)  # Contents whose bytes were read, and are right.
+        self._loose: Recent[tuple[str, str, bytes]] = Recent(
+            _PROVED_MAX
+        )  # Contents that are to be dropped: nothing refers to them.
         self.checks: Checks = {
             KeepChunks: self._check_chunks,
             PutFile: self._check_put,
@@ -76,9 +81,9 @@ class Files:
             SweepFiles: _check_drop,
             DropFiles: _check_drop,
         }
-        self.writers: Writers = {KeepChunks: self._keep, NameFile: self._name, RemoveFile: _remove, DropFiles: _drop}
+        self.writers: Writers = {KeepChunks: self._keep, NameFile: self._name, RemoveFile: _remove, DropFiles: self._drop}
         self.readers: Readers = {FindChunks: self._find, ReadFile: _read, ReadChunks: self._read_chunks, ListFiles: self._list}
-        self.maintenance: Maintainers = {PutFile: self._put, DeleteFile: _delete, SweepFiles: _sweep}
+        self.maintenance: Maintainers = {PutFile: self._put, DeleteFile: self._delete, SweepFiles: self._sweep}
 
     # ── checks ────────────────────────────────────────────────────────────────
 
@@ -168,6 +173,55 @@ class Files:
         context.apply(change, Blobs(request.manifest, own))
         return FileStored(FileInfo(request.name, request.sha256, request.size, request.media_type, stamp.wall_ms), bool(before))
 
+    def _drop(self, context: WriteContext, request: DropFiles) -> FilesDropped:
+        rows = context.rows
+        contents = [
+            content
+            for content in request.contents
+            if (request.space, request.thread, content) in self._loose
+            and files.manifest(rows, content) is not None
+            and not files.is_named(rows, content)
+        ]
+        uploads = [found for dot in request.uploads if (found := files.upload(rows, dot)) is not None]
+        digests = [
+            entry.digest for content in contents for entry in files.unpack_manifest(files.manifest(rows, content) or b"")
+        ]
+        digests += [digest for upload in uploads for digest in upload.digests]
+        if contents or uploads:
+            known = tuple((content, files.standing(rows, content)) for content in contents)
+            context.apply(files.Drop(known, tuple(dict.fromkeys(digests)), tuple(upload.dot for upload in uploads)))
+        for content in contents:
+            self._loose.drop((request.space, request.thread, content))
+        return FilesDropped(len(contents), len(uploads))
+
+    def _delete(self, rows: Callable[[], Rows], request: DeleteFile) -> Upkeep:
+        """Remove a name, and drop its contents if nothing else refers to them."""
+        contents = [version.content for version in files.versions(rows(), request.name)]
+        reply: FileDeleted = yield Piece(RemoveFile(request.space, request.thread, request.name))
+        yield from self._dropped(rows, SweepFiles(request.space, request.thread, contents), "the file's name is removed")
+        return reply
+
+    def _sweep(self, rows: Callable[[], Rows], request: SweepFiles) -> Upkeep:
+        return (yield from self._dropped(rows, request))
+
+    def _dropped(
+        self, rows: Callable[[], Rows], request: SweepFiles, done: str = ""
+    ) -> Generator[Piece | None, Any, FilesDropped]:
+        here = rows()
+        loose = [each for each in request.contents if not files.is_named(here, each) and files.manifest(here, each) is not None]
+        kept = (yield from referred(rows, {content[: files.DIGEST_BYTES] for content in loose})) if loose else set()
+        gone = [content for content in loose if content[: files.DIGEST_BYTES] not in kept]
+        dots = [each.dot for each in files.uploads(rows()) if each.wall_ms < request.uploads_before]
+        total = FilesDropped(0, 0)
+        while gone or dots:
+            some, gone = gone[:DROPPED_MAX], gone[DROPPED_MAX:]
+            ended, dots = dots[:DROPPED_MAX], dots[DROPPED_MAX:]
+            for content in some:
+                self._loose.put((request.space, request.thread, content))
+            dropped: FilesDropped = yield Piece(DropFiles(request.space, request.thread, some, ended), done)
+            total = FilesDropped(total.contents + dropped.contents, total.uploads + dropped.uploads)
+        return total
+
     # ── reads ─────────────────────────────────────────────────────────────────
 
     def _find(self, view: View, request: FindChunks) -> ChunksFound:
@@ -244,49 +298,6 @@ def _remove(context: WriteContext, request: RemoveFile) -> FileDeleted:
     if before:
         context.apply(files.Delete(request.name, tuple(each.position for each in before)))
     return FileDeleted(bool(before))
-
-
-def _drop(context: WriteContext, request: DropFiles) -> FilesDropped:
-    rows = context.rows
-    contents = [
-        content
-        for content in request.contents
-        if files.manifest(rows, content) is not None and not files.is_named(rows, content)
-    ]
-    uploads = [found for dot in request.uploads if (found := files.upload(rows, dot)) is not None]
-    digests = [entry.digest for content in contents for entry in files.unpack_manifest(files.manifest(rows, content) or b"")]
-    digests += [digest for upload in uploads for digest in upload.digests]
-    if contents or uploads:
-        known = tuple((content, files.standing(rows, content)) for content in contents)
-        context.apply(files.Drop(known, tuple(dict.fromkeys(digests)), tuple(upload.dot for upload in uploads)))
-    return FilesDropped(len(contents), len(uploads))
-
-
-def _delete(rows: Callable[[], Rows], request: DeleteFile) -> Upkeep:
-    """Remove a name, and drop its contents if nothing else refers to them."""
-    contents = [version.content for version in files.versions(rows(), request.name)]
-    reply: FileDeleted = yield Piece(RemoveFile(request.space, request.thread, request.name))
-    yield from _dropped(rows, SweepFiles(request.space, request.thread, contents), "the file's name is removed")
-    return reply
-
-
-def _sweep(rows: Callable[[], Rows], request: SweepFiles) -> Upkeep:
-    return (yield from _dropped(rows, request))
-
-
-def _dropped(rows: Callable[[], Rows], request: SweepFiles, done: str = "") -> Generator[Piece | None, Any, FilesDropped]:
-    here = rows()
-    loose = [each for each in request.contents if not files.is_named(here, each) and files.manifest(here, each) is not None]
-    kept = (yield from referred(rows, {content[: files.DIGEST_BYTES] for content in loose})) if loose else set()
-    gone = [content for content in loose if content[: files.DIGEST_BYTES] not in kept]
-    dots = [each.dot for each in files.uploads(rows()) if each.wall_ms < request.uploads_before]
-    total = FilesDropped(0, 0)
-    while gone or dots:
-        some, gone = gone[:DROPPED_MAX], gone[DROPPED_MAX:]
-        ended, dots = dots[:DROPPED_MAX], dots[DROPPED_MAX:]
-        dropped: FilesDropped = yield Piece(DropFiles(request.space, request.thread, some, ended), done)
-        total = FilesDropped(total.contents + dropped.contents, total.uploads + dropped.uploads)
-    return total
 
 
 def _read(view: View, request: ReadFile) -> FileShown:

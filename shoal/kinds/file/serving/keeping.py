@@ -31,7 +31,7 @@ from shoal.storage.keys import Kind
 UPLOAD_KEPT_S = 86_400.0
 NAMELESS_KEPT_S = 3600.0
 LOOK_S = 5.0  # After a change, so that one look serves several; and until one that could not be taken is taken again.
-_CONTENTS_MAX = 1024  # In one look.
+_CONTENTS_MAX = 1024  # That are read at once, and swept together.
 _SINCE_MAX = 16_384  # Contents without a name of which it is remembered since when; others begin anew.
 _ROW = "files/"
 
@@ -125,8 +125,8 @@ class FileKeeper:
     async def _swept(self, target: Target) -> float:
         """Have dropped what is over; when to look again."""
         rows, now, now_ms = self._rows(target), _now(), self._now_ms()
-        uploads, nameless = files.uploads(rows), files.nameless(rows, limit=_CONTENTS_MAX)
-        if not uploads and not nameless:
+        uploads = files.uploads(rows)
+        if not uploads and not files.nameless(rows, limit=1):
             self._commit.write({_row_of(target): None})
             del self._due[target]
             return float("inf")
@@ -134,27 +134,36 @@ class FileKeeper:
         again_at = min(
             (now + (each.wall_ms - before_ms) / 1000 for each in uploads if each.wall_ms >= before_ms), default=float("inf")
         )
-        old: list[bytes] = []
-        for content in nameless:
-            over_at = self._nameless_since(target, content, now) + NAMELESS_KEPT_S
-            if over_at <= now:
-                old.append(content)
-            else:
-                again_at = min(again_at, over_at)
-        if not old and all(each.wall_ms >= before_ms for each in uploads):
-            return again_at
-        if self._is_swept(target):
-            return now + LOOK_S
-        upkeep = self._maintained(SweepFiles(target.space, target.name, old, max(0, before_ms)))
+        has_old_uploads = any(each.wall_ms < before_ms for each in uploads)
+        after = b""
+        while (nameless := files.nameless(self._rows(target), after=after, limit=_CONTENTS_MAX)) or has_old_uploads:
+            old: list[bytes] = []
+            for content in nameless:
+                over_at = self._nameless_since(target, content, now) + NAMELESS_KEPT_S
+                if over_at <= now:
+                    old.append(content)
+                else:
+                    again_at = min(again_at, over_at)
+            if old or has_old_uploads:
+                if self._is_swept(target):
+                    return now + LOOK_S
+                await self._sweep(SweepFiles(target.space, target.name, old, max(0, before_ms)))
+                has_old_uploads = False
+            if len(nameless) < _CONTENTS_MAX:
+                break
+            after = nameless[-1]
+        return again_at
+
+    async def _sweep(self, request: SweepFiles) -> None:
+        upkeep = self._maintained(request)
         reply: AnyReply | None = None
         while True:
             try:
                 piece = upkeep.send(reply)
             except StopIteration:
-                break
+                return
             reply = None if piece is None else self._issue(piece.write)
             await self._pause()
-        return again_at
 
     def _nameless_since(self, target: Target, content: bytes, now: float) -> float:
         while len(self._since) >= _SINCE_MAX:
