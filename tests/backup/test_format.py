@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -179,6 +181,6 @@ def test_the_gap_of_a_new_opening_follows_the_last_one() -> None:
         {"made_ms": 2**60},
     ],
 )
-def test_a_number_that_cannot_be_is_damage(said: dict[str, object]) -> None:
+def test_a_number_that_cannot_be_is_damage(said: dict[str, Any]) -> None:
     with pytest.raises(BackupDamaged, match="cannot be decoded"):
         read_manifest(encode(manifest(1, **said)), 1)
