@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import islice
 
 import msgspec
 
@@ -45,6 +46,8 @@ ENTRY_BYTES = DIGEST_BYTES + 4  # Of a manifest.
 FILE_CHUNK_BYTES_MAX = 4 * 1024 * 1024
 FILE_BATCH_BYTES = 4 * 1024 * 1024  # Of the chunks in one request, or one answer; the first may exceed it.
 CHUNKS_MAX = 65_536  # Of one content: some 64 GiB, and a manifest that a request can carry.
+
+HELD_MAX = 2 * CHUNKS_MAX  # Chunks of uploads that a put looks at, in one step. Uploads beyond them end by themselves.
 
 
 class Upload(msgspec.Struct, array_like=True, frozen=True, tag="upload-chunks"):
@@ -306,10 +309,20 @@ def has_chunk(rows: Rows, digest: bytes) -> bool:
     return any(is_standing(rows, key[at:]) for key, _ in rows.scan(USED + digest))
 
 
-def holders(rows: Rows, digests: Iterable[bytes]) -> list[bytes]:
-    """The dots of the uploads that hold any of these chunks."""
+def holders(rows: Rows, digests: Iterable[bytes]) -> list[Uploaded]:
+    """The uploads that are not over and hold any of these chunks; not all of them, if there are more than one file needs."""
     at = len(HELD) + DIGEST_BYTES
-    return sorted({key[at:] for digest in digests for key, _ in rows.scan(HELD + digest)})
+    held = (key[at:] for digest in digests for key, _ in rows.scan(HELD + digest))
+    dots = sorted(set(islice(held, HELD_MAX)))
+    found: list[Uploaded] = []
+    left = HELD_MAX
+    for each in (upload(rows, dot) for dot in dots):
+        if left <= 0:
+            break
+        if each is not None:
+            found.append(each)
+            left -= len(each.digests)
+    return found
 
 
 def upload(rows: Rows, dot: bytes) -> Uploaded | None:

@@ -266,6 +266,22 @@ async def test_an_upload_goes_on_where_it_was_cut(bench: Bench, monkeypatch: pyt
     assert await read(thread, "a") == data
 
 
+async def test_a_put_looks_at_some_uploads_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "HELD_MAX", 8)
+    thread, data = bench.space.thread("t"), content(3000)
+    chunks = chunks_of(data)
+    for _ in range(20):
+        await bench.node.session().call(requests.KeepChunks("crew", "t", chunks))
+    await thread.put_file("page", data)
+    left = len(stored(bench.storage, b"Vh"))
+    assert 10 < left < 20
+    assert await read(thread, "page") == data
+    bench.simulated.now_ms += 2 * 86_400_000
+    await settled(2 * 86_400.0)
+    assert stored(bench.storage, b"Vh") == []
+    assert await read(thread, "page") == data
+
+
 async def test_an_upload_that_never_ends_is_dropped(bench: Bench) -> None:
     request = requests.KeepChunks("crew", "t", [content(900), content(900, 2)])
     with altered(upload_kept_s=100.0):

@@ -56,6 +56,7 @@ TYPE_CHARACTERS_MAX = 255
 DROPPED_MAX = 64  # Contents, or uploads, in one operation that drops them.
 _PROVED_MAX = 1024
 _MOVED_BYTES = 16 * 1024 * 1024
+_CHUNK_COST = 4096  # Reading a chunk takes as long as hashing so many bytes, at least.
 _OWN = frozenset({KeepChunks, NameFile, RemoveFile, DropFiles})
 # The tables of a thread whose rows hold values: checkpoints, events, entries, consumers, notes, steps, moves of its status.
 _HOLDING = (b"C", b"E", b"I", b"K", b"P", b"S", b"U", b"W", b"X")
@@ -124,7 +125,7 @@ class Files:
                 if chunk is None or len(chunk) != entry.size:
                     raise _incomplete(request)
                 hash.update(chunk)
-                if self._passes(entry.size):
+                if self._passes(max(entry.size, _CHUNK_COST)):
                     yield None
             if hash.hexdigest() != request.sha256:
                 raise InvalidInput(
@@ -163,8 +164,8 @@ class Files:
             if digest not in sent and (not files.has_chunk(rows, digest) or files.size_of(rows, digest) != size):
                 raise _incomplete(request)
         before = files.versions(rows, request.name)
-        held = [files.upload(rows, dot) for dot in files.holders(rows, digests)]
-        over = tuple(each.dot for each in held if each is not None and digests.keys() >= set(each.digests))
+        held = files.holders(rows, digests)
+        over = tuple(each.dot for each in held if digests.keys() >= set(each.digests))
         own = {digest: chunk for digest, chunk in sent.items() if digest in digests}
         positions = tuple(each.position for each in before)
         change = files.Put(request.name, content, request.size, request.media_type, positions, over, tuple(own))
