@@ -211,6 +211,8 @@ class Bucket:
         return read_index(content[pack.index :], pack), content
 
     async def _bytes(self, pack: Pack, start: int, stop: int) -> bytes:
+        if start >= stop:
+            raise damaged(f"{pack.name} has no bytes from {start} to {stop}")
         content = await self.store.get(pack.name, start, stop)
         if content is None:
             raise damaged(f"{pack.name} is missing")

@@ -132,8 +132,11 @@ def opened(url: str) -> CloudStore:
     Raises:
         InvalidInput: it is no such address.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in SCHEMES or (parts.scheme != "file" and not parts.netloc):
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in SCHEMES or "\0" in unquote(url) or (parts.scheme != "file" and not parts.netloc):
         raise InvalidInput(
             f"{url!r} is no place for a backup. Nothing was written. Give one of: file:///DIR, s3://BUCKET/PREFIX, "
             "gs://BUCKET/PREFIX, az://CONTAINER/PREFIX."

@@ -39,6 +39,7 @@ Time = Annotated[int, msgspec.Meta(ge=0, lt=TIME_MS_END)]  # In milliseconds sin
 Hlc = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Name = Annotated[str, msgspec.Meta(pattern=f"^({SEGMENTS}|{BASES})[0-9A-Za-z]{{1,64}}$")]  # Of a pack, and of no other file.
 Number = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS)]
 
 T = TypeVar("T")
@@ -69,7 +70,7 @@ class Part(msgspec.Struct, array_like=True, frozen=True, gc=False):
 class Pack(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A pack, as a manifest names it."""
 
-    name: str  # It ends with the pack's SHA-256, in hex.
+    name: Name  # It ends with the pack's SHA-256, in hex.
     size: Size
     index: Size  # Where its index begins: msgpack, a list of `Part`.
     digest: bytes  # SHA-256 of the index.
@@ -95,7 +96,7 @@ class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
     partition: Number
     hlc: Hlc  # The time of the last of these operations.
     vector: bytes  # As clients see it: with the time of the last retirement.
-    pieces: list[tuple[str, Count]]  # The name of the pack, and the number of the part in it; in the order of the rows.
+    pieces: list[tuple[Name, Count]]  # The name of the pack, and the number of the part in it; in the order of the rows.
     size: Size
     # From this time up to that of the base no moment is whole: what it covers is not in segments. 0: this is the first moment.
     lacks_from: Hlc = 0

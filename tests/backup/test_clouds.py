@@ -96,6 +96,8 @@ async def test_objects_are_deleted_and_those_that_are_gone_pass(store: ObjectSto
         ("ftp://host/x", "is no place for a backup"),
         ("/mnt/backup", "is no place for a backup"),
         ("s3:///x", "is no place for a backup"),
+        ("s3://[::1", "is no place for a backup"),
+        ("file:///tmp/%00x", "is no place for a backup"),
         ("s3://key:secret@bucket/x", "Give credentials in the environment"),
         ("s3://bucket/x?region=eu", "nothing else"),
         ("s3://bucket/a/../../b", "leads outside"),

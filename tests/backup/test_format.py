@@ -179,6 +179,8 @@ def test_the_gap_of_a_new_opening_follows_the_last_one() -> None:
         {"bases": [Base(1, 7, b"", [(BASES + "0", -1)], 1)]},
         {"reached": [Reached(1024, [(A, 1, 1)], 0)]},
         {"made_ms": 2**60},
+        {"segments": [Pack("../" + SEGMENTS + "0", 9, 0, b"", 7, 1, 2, 1)]},
+        {"bases": [Base(1, 7, b"", [(BASES + "../0", 0)], 1)]},
     ],
 )
 def test_a_number_that_cannot_be_is_damage(said: dict[str, Any]) -> None:
