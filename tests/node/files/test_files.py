@@ -232,7 +232,7 @@ async def test_contents_that_stay_hide_no_others(bench: Bench, monkeypatch: pyte
     assert [row[2:34] for row in stored(bench.storage, b"Vz")] == [sha256(each).digest() for each in data[:5]]
 
 
-async def test_what_somebody_refers_to_is_not_dropped(bench: Bench) -> None:
+async def test_a_content_that_is_referred_to_is_not_dropped(bench: Bench) -> None:
     thread, data = bench.space.thread("t"), content(3000)
     await thread.save({"page": await thread.put_file("page", data)})
     [row] = stored(bench.storage, b"Vs")
