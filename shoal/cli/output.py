@@ -137,9 +137,9 @@ def table(rows: Sequence[Sequence[str]]) -> None:
         line("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def moment(wall_ms: int) -> str:
-    """A time for people, in UTC."""
-    return f"{datetime.fromtimestamp(wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
+def moment(wall_ms: int, *, later: bool = False) -> str:
+    """A time for people, in UTC: the second in which it is, or that which is not before it."""
+    return f"{datetime.fromtimestamp(-(-wall_ms // 1000) if later else wall_ms / 1000, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 _ROWS_MAX = 200

@@ -109,7 +109,7 @@ def _show(view: BackupView) -> None:
         "state": view.state,
         "trouble": view.trouble,
         "in the bucket": held if view.covered_ms else "not known yet",
-        "can be restored since": moment(view.earliest_ms) if view.earliest_ms else "",
+        "can be restored since": moment(view.earliest_ms, later=True) if view.earliest_ms else "",
         "last manifest": f"{view.manifest}, {moment(view.manifest_ms)}" if view.manifest else "none yet",
         "objects": f"{view.objects:,}, {shown_bytes(view.bytes)}",
         "shipped since the start": f"{view.shipped:,} operations, {shown_bytes(view.shipped_bytes)}",
@@ -140,7 +140,7 @@ async def _list(place: str | None, data: Path | None, url: str | None, *, json: 
     catalogue = await read(bucket)
     assert catalogue.head is not None
     if not json:
-        first, last = moment(earliest(catalogue)), moment(catalogue.head.through_ms)
+        first, last = moment(earliest(catalogue), later=True), moment(catalogue.head.through_ms)
         line(f"{bucket.store.url}: every moment from {first} to {last}, {shown_bytes(catalogue.size)}")
     rows = [(pack, "operations") for pack in catalogue.segments.values()] + [(p, "rows") for p in catalogue.packs.values()]
     with Listing("made", "kind", "from", "to", "operations", "bytes", json=json) as listing:
@@ -240,7 +240,8 @@ async def _restore(place: str, data: Path, at_ms: int | None, *, json: bool) -> 
         return
     took_s = time.monotonic() - began
     line(f"restored {made.partitions:,} partitions to {data}: {shown_bytes(made.bytes)} in {took_s:.1f} s")
-    line(f"nothing in it is later than {moment(made.moment_ms)}; the backup has everything until {moment(made.through_ms)}")
+    last, through = moment(made.moment_ms, later=True), moment(made.through_ms)
+    line(f"nothing in it is later than {last}; the backup has everything until {through}")
     line(f"start it with: shoal serve --data {data}")
 
 

@@ -145,15 +145,15 @@ def plan(catalogue: Catalogue, moment_ms: int | None, partitions: Collection[int
     earliest_ms = earliest(catalogue, partitions)
     if moment_ms is not None and moment_ms < earliest_ms:
         raise MomentMissing(
-            f"the backup begins at {date(earliest_ms)}, and {date(moment_ms)} is before that. Nothing was written. Name a "
-            "later moment; `shoal backup list URL` shows those that it has.",
+            f"the backup begins at {date(earliest_ms, later=True)}, and {date(moment_ms)} is before that. Nothing "
+            "was written. Name a later moment; `shoal backup list URL` shows those that it has.",
             earliest_ms=earliest_ms,
         )
     if (base := incomplete(catalogue, hlc, partitions)) is not None:
         first, last = wall_ms_of(base.lacks_from), wall_ms_of(base.hlc) + 1
         raise MomentMissing(
-            f"from {date(first)} to {date(last)} the backup lacks operations of partition {base.partition}, which had left the "
-            f"logs before they were shipped. Nothing was written. Name a moment before or after that.",
+            f"from {date(first)} to {date(last, later=True)} the backup lacks operations of partition {base.partition}, "
+            f"which had left the logs before they were shipped. Nothing was written. Name a moment before or after that.",
             earliest_ms=last,
         )
     return moment_of(catalogue, hlc, partitions)
@@ -422,6 +422,6 @@ class Folding:
             await self._environment.pause()
 
 
-def date(ms: int) -> str:
-    """A moment, for people."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
+def date(ms: int, *, later: bool = False) -> str:
+    """A moment, for people: the second in which it is, or that which is not before it."""
+    return datetime.fromtimestamp(-(-ms // 1000) if later else ms // 1000, UTC).isoformat(sep=" ", timespec="seconds")

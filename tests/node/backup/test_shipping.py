@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from random import Random
 
@@ -100,6 +102,19 @@ async def test_a_moment_before_the_backup_is_refused(bench: Bench, bucket: Simul
     with pytest.raises(MomentMissing, match="the backup begins at") as refused:
         await restore(bucket, moment=bench.simulated.now_ms - 10 * HOUR_MS)
     assert refused.value.detail["earliest_ms"]
+
+
+async def test_the_first_moment_that_a_refusal_names_can_be_restored(bench: Bench, bucket: SimulatedBucket) -> None:
+    bench.simulated.now_ms += 350 - bench.simulated.now_ms % 1000  # Within a second, of which the text tells no part.
+    await declare(bench, bucket)
+    await bench.space.counter("n").add(1)
+    await ship(bench)
+    with pytest.raises(MomentMissing) as refused:
+        await restore(bucket, moment=bench.simulated.now_ms - 10 * HOUR_MS)
+    told = re.search(r"begins at ([^,]+),", str(refused.value))
+    assert told is not None
+    named = datetime.fromisoformat(told[1])
+    assert (await restore(bucket, moment=round(named.timestamp() * 1000))).restored.operations == 1
 
 
 async def test_operations_that_left_the_log_are_shipped_as_rows(bench: Bench, bucket: SimulatedBucket) -> None:
