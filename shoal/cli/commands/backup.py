@@ -102,6 +102,7 @@ def _show(view: BackupView) -> None:
     if view.state == "none":
         line("there is no backup: declare one with `shoal backup init URL`")
         return
+    is_known = view.covered_ms or view.manifest  # Otherwise the node has not read the bucket yet.
     held = "all that the node holds" if view.state == "current" else f"all that it held {view.lag_ms / 1000:.1f} s ago"
     shown: dict[str, Any] = {
         "backup": view.url,
@@ -110,10 +111,10 @@ def _show(view: BackupView) -> None:
         "trouble": view.trouble,
         "in the bucket": held if view.covered_ms else "not known yet",
         "can be restored since": moment(view.earliest_ms, later=True) if view.earliest_ms else "",
-        "last manifest": f"{view.manifest}, {moment(view.manifest_ms)}" if view.manifest else "none yet",
-        "objects": f"{view.objects:,}, {shown_bytes(view.bytes)}",
+        "last manifest": f"{view.manifest}, {moment(view.manifest_ms)}" if view.manifest else "none yet" if is_known else "",
+        "objects": f"{view.objects:,}, {shown_bytes(view.bytes)}" if is_known else "",
         "shipped since the start": f"{view.shipped:,} operations, {shown_bytes(view.shipped_bytes)}",
-        "verified": _since(view.verified_ms),
+        "verified": _since(view.verified_ms) if is_known else "not known yet",
     }
     pairs({name: value for name, value in shown.items() if value})
     for skipped in view.skipped:

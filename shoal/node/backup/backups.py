@@ -127,6 +127,10 @@ class Backups:
     def view(self) -> BackupView:
         """The backup, as this node knows it."""
         declared = self.declared
+        if (
+            declared is None and not self._known
+        ):  # The first look is yet to come: what was voted on here is most likely in force.
+            declared = _decoded(self._register.value_here(DECLARATION).content)
         if declared is None or not declared.url:
             return BackupView("", "" if declared is None else declared.cluster.hex(), "none")
         state: Literal["failing", "behind"] = "failing" if self._trouble else "behind"

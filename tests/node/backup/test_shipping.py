@@ -261,6 +261,17 @@ async def test_two_clusters_that_declare_one_empty_place_do_not_mix(bench: Bench
     assert rows_of((await restore(bucket)).storage) == rows_of(bench.storage)
 
 
+async def test_a_node_that_has_just_begun_knows_that_there_is_a_backup(
+    bench: Bench, bucket: SimulatedBucket, open_bench: Opener
+) -> None:
+    await declare(bench, bucket)
+    left = bench.storage.left_by_crash(0)
+    again = open_bench(MemoryStorage(dict(left.scan(b"", None)), identity=bench.storage.identity), seed=9)
+    told = again.node.backups.view()
+    assert (told.state, told.url, told.covered_ms) == ("behind", URL, 0)
+    assert told.lag_ms
+
+
 async def test_a_copy_of_a_directory_ships_nothing(bench: Bench, bucket: SimulatedBucket, open_bench: Opener) -> None:
     await declare(bench, bucket)
     await bench.space.counter("n").add(1)
