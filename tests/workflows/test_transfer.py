@@ -92,6 +92,37 @@ async def test_an_export_as_changes_gives_the_same(source: Store, there: Store) 
     assert kept(await exported(there)) == kept(await exported(source))
 
 
+@pytest.mark.parametrize("changes", [False, True])
+async def test_a_pruned_thread_comes_back(source: Store, there: Store, changes: bool) -> None:
+    thread = source.space("crew").thread("t")
+    for n in range(5):
+        await thread.save({"n": n})
+    await thread.prune(keep_last=2)
+    await source.space("crew").counter("z").add(1)  # What comes after the thread.
+    lines = await exported(source, changes=changes)
+    report = await imported(there, lines)
+    assert report.whole, report
+    made = there.space("crew").thread("t")
+    assert [found.id async for found in made.history()] == [found.id async for found in thread.history()]
+    assert (await made.load()).state == {"n": 4}
+    assert kept(await exported(there)) == kept(await exported(source))
+    assert (await imported(there, lines, existing="resume")).whole
+    await made.save({"n": 5})
+    await made.prune(keep_last=1)
+    assert [found.state async for found in made.history(states=True)] == [{"n": 5}]
+
+
+async def test_a_fuller_export_brings_what_was_pruned(source: Store, there: Store) -> None:
+    thread = source.space("crew").thread("t")
+    for n in range(5):
+        await thread.save({"n": n})
+    full = await exported(source)
+    await thread.prune(keep_last=2)
+    assert (await imported(there, await exported(source))).whole
+    assert (await imported(there, full, existing="resume")).whole
+    assert len([found async for found in there.space("crew").thread("t").history()]) == 5
+
+
 async def test_a_thread_keeps_ids_and_times(source: Store, there: Store) -> None:
     thread = source.space("crew").thread("t", author="ana")
     first = await thread.save({"n": 1})

@@ -27,7 +27,7 @@ from shoal.kinds.thread.serving import shapes
 from shoal.kinds.thread.serving.branches import BRANCHES_MAX, absent, check_room, check_shown
 from shoal.kinds.thread.serving.ownership import check_owner
 from shoal.kinds.thread.serving.shapes import ShapeCache, Shapes, Spot
-from shoal.kinds.thread.state import channel, dag
+from shoal.kinds.thread.state import channel, dag, pruning
 from shoal.names import NAME_BYTES_MAX, check_key, check_name, check_names
 from shoal.node.blobs import Blobs
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
@@ -125,6 +125,8 @@ class Saves:
         heads = context.apply(change, Blobs(packed_record, drafted.chunks, decoded=record))
         if headless:
             heads = context.apply(dag.Drop(request.branch, [id]))
+        if context.imported is not None and _lacks(rows, parents):
+            context.apply(pruning.Prune([]))  # It was pruned where it was exported, because parents come first.
         if self._rules.any(request.space):
             self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
@@ -208,6 +210,11 @@ class Saves:
         check_shown(rows, request.thread, id)
         if dag.packed_record(rows, id) is None:
             raise absent(rows, request.thread, id, wanted=" to save on")
+
+
+def _lacks(rows: Rows, parents: list[bytes]) -> bool:
+    """Whether one of these is missing, and nothing tells yet that it may be."""
+    return not pruning.ever_pruned(rows) and any(dag.packed_record(rows, id) is None for id in parents)
 
 
 def _nonce(context: WriteContext) -> bytes:
