@@ -116,6 +116,8 @@ class Saves:
         id = dag.identify(record)
         if context.imported is not None and context.imported.id not in ("", id.hex()):
             raise _altered(context.imported.id, request)
+        if context.imported is not None and _lacks(rows, record.parents):
+            context.apply(pruning.Prune([]))  # It was pruned where it was exported, because parents come first.
         if context.imported is not None and dag.packed_record(rows, id) is not None and not dag.is_pruned(rows, id):
             return _there_already(context, request, id, record)
         packed_record = dag.encode_record(record)
@@ -125,8 +127,6 @@ class Saves:
         heads = context.apply(change, Blobs(packed_record, drafted.chunks, decoded=record))
         if headless:
             heads = context.apply(dag.Drop(request.branch, [id]))
-        if context.imported is not None and _lacks(rows, parents):
-            context.apply(pruning.Prune([]))  # It was pruned where it was exported, because parents come first.
         if self._rules.any(request.space):
             self._enforce(rows, request, dag.Checkpoint(id, stamp.dot, stamp.hlc, stamp.wall_ms, record))
         saved = Spot(request.space, request.thread, id)
