@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -24,6 +25,23 @@ from shoal.protocol.requests.families import operations
 pytestmark = pytest.mark.usefixtures("forks")
 
 OPTIONS = FuzzOptions(frames=8, seed=1)
+
+
+class _Node:
+    """The process whose memory is looked at: one that does nothing, since this one holds what other tests left."""
+
+    pid: int
+
+
+node = _Node()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_node() -> Iterator[None]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        node.pid = process.pid
+        yield
+        process.kill()
 
 
 def said(seed: int) -> list[object]:
@@ -117,7 +135,7 @@ async def serving(answers: Answer) -> AsyncIterator[int]:
 
 
 async def told(port: int, options: FuzzOptions = OPTIONS) -> list[str]:
-    run = Run(options, port, "token", os.getpid(), lambda _: None)
+    run = Run(options, port, "token", node.pid, lambda _: None)
     await run._each("requests before a token", 4, lambda: run._request(None))
     return run.found.findings
 
@@ -169,7 +187,7 @@ async def test_memory_beyond_its_bound_is_found() -> None:
 
 
 async def streamed(port: int, *, opened: bool) -> list[str]:
-    run = Run(OPTIONS, port, "token", os.getpid(), lambda _: None)
+    run = Run(OPTIONS, port, "token", node.pid, lambda _: None)
     for _ in range(20):
         await (run._streams.opened() if opened else run._streams.refused())
     return run.found.findings
@@ -229,7 +247,7 @@ async def test_a_stream_that_is_let_in_without_a_token_is_found(status: str) -> 
 
 
 async def test_a_subscription_that_ends_by_a_bug_is_found() -> None:
-    run = Run(OPTIONS, 1, "token", os.getpid(), lambda _: None)
+    run = Run(OPTIONS, 1, "token", node.pid, lambda _: None)
     run._heard(b"\x91" + encode_end(7, ShoalError("planted")))
     run._heard(b"\x91" + encode_end(7, NotFound("gone")))
     assert run.found.findings == ["a call or a subscription met a bug: planted"]
@@ -237,7 +255,7 @@ async def test_a_subscription_that_ends_by_a_bug_is_found() -> None:
 
 async def test_the_time_bounds_a_run_of_any_size() -> None:
     async with serving(saying("401 Unauthorized")) as port:
-        run = Run(FuzzOptions(frames=10**12, seed=1, minutes=0.001), port, "token", os.getpid(), lambda _: None)
+        run = Run(FuzzOptions(frames=10**12, seed=1, minutes=0.001), port, "token", node.pid, lambda _: None)
         await run._each("requests before a token", 10**12, lambda: run._request(None))
         assert run.found.findings == []
 
@@ -253,7 +271,7 @@ async def test_a_slow_probe_counts_if_it_is_slow_alone() -> None:
 
     options = msgspec.structs.replace(OPTIONS, slow_s=0.1, frames=4)
     async with serving(slow) as port:
-        run = Run(options, port, "token", os.getpid(), lambda _: None)
+        run = Run(options, port, "token", node.pid, lambda _: None)
         asked = run._probes.request(None)
         await run._alone(asked)
         assert (run.found.findings, run.found.stalls) == ([], 1)
@@ -263,7 +281,7 @@ async def test_a_slow_probe_counts_if_it_is_slow_alone() -> None:
         await saying("401 Unauthorized")(reader, writer)
 
     async with serving(always) as port:
-        run = Run(options, port, "token", os.getpid(), lambda _: None)
+        run = Run(options, port, "token", node.pid, lambda _: None)
         await run._alone(asked)
         assert "slow each time" in run.found.findings[0]
 
