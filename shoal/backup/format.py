@@ -18,7 +18,6 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from shoal.cluster.operation import PARTITIONS
 from shoal.crdt.clock import wall_ms_of
 from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Origin, VersionVector, belongs
 from shoal.errors import BackupDamaged
@@ -34,6 +33,7 @@ _NUMBER_DIGITS = 16
 DIRECTORY_BYTES = 8  # Of its directory's id, at the end of an origin.
 
 # A bucket may hold anything. Within these bounds every number can be shown as a date, added to others and sent to clients.
+PARTITIONS = 1024  # Of this format, and of the store.
 TIME_MS_END = 1 << 47
 Time = Annotated[int, msgspec.Meta(ge=0, lt=TIME_MS_END)]  # In milliseconds since 1970.
 Hlc = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]

@@ -9,6 +9,7 @@ import pytest
 
 from shoal.backup.format import (
     BASES,
+    PARTITIONS,
     SEGMENTS,
     WHOLE_EVERY,
     Base,
@@ -30,6 +31,7 @@ from shoal.backup.format import (
     read_part,
     whole_before,
 )
+from shoal.cluster import operation
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
 from shoal.errors import BackupDamaged
 
@@ -186,3 +188,7 @@ def test_the_gap_of_a_new_opening_follows_the_last_one() -> None:
 def test_a_number_that_cannot_be_is_damage(said: dict[str, Any]) -> None:
     with pytest.raises(BackupDamaged, match="cannot be decoded"):
         read_manifest(encode(manifest(1, **said)), 1)
+
+
+def test_a_backup_has_the_partitions_of_a_store() -> None:
+    assert PARTITIONS == operation.PARTITIONS
