@@ -461,7 +461,7 @@ async def test_bytes_a_second_are_bounded(bench: Bench, bucket: SimulatedBucket)
         began_s = asyncio.get_running_loop().time()
         await ship(bench)
     size = sum(len(bucket.objects[name]) for name in bucket.names(SEGMENTS))
-    assert asyncio.get_running_loop().time() - began_s >= size / 1000
+    assert asyncio.get_running_loop().time() - began_s >= size / 1000 - 1e-6, "but for what floats round off"
 
 
 async def test_a_node_ships_by_itself_and_again_after_a_failure(bench: Bench, bucket: SimulatedBucket) -> None:

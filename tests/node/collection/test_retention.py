@@ -456,7 +456,7 @@ async def test_a_pass_that_is_cut_anywhere_goes_on(open_bench: Opener, keep: int
         under_way = open_bench(begun.left_by_crash(None))
         look = asyncio.ensure_future(under_way.node.service.keeper.look())
         for _ in range(turns):
-            await asyncio.sleep(0)
+            await asyncio.sleep(SimulatedEnvironment.sync_s / 10)  # On a slow disk a turn takes time, else an fsync never ends.
         is_over = look.done()
         after = open_bench(under_way.storage.left_by_crash(keep))
         look.cancel()

@@ -209,7 +209,7 @@ async def test_a_wiped_member_comes_back_though_a_drained_one_waits() -> None:
 async def test_two_wiped_members_of_three_learn_the_members() -> None:
     async with cluster("abcd") as fleet:
         await asked(fleet, changes(fleet, "a").change("drain", leaves="d:1"))
-        await fleet.until(lambda: is_done(fleet, "abc", "abcd"))
+        await fleet.until(lambda: is_done(fleet, "abc"))  # The drained one may learn it by being refused.
         await saved(fleet, "c")
         for name in "abd":
             await fleet.crash(name)
@@ -224,7 +224,7 @@ async def test_a_member_that_was_away_is_told_while_another_one_is_wiped() -> No
     async with cluster("abcd") as fleet:
         left = await fleet.crash("a")
         await asked(fleet, changes(fleet, "b").change("drain", leaves="d:1"))
-        await fleet.until(lambda: is_done(fleet, "abc", "bcd"))
+        await fleet.until(lambda: is_done(fleet, "abc", "bc"))  # The drained one may learn it by being refused.
         await fleet.crash("b")
         fleet.start("b", MemoryStorage(), linked=False, join="a:1,b:1,c:1")
         fleet.start("a", left, linked=False)
