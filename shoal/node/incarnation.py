@@ -205,6 +205,10 @@ class Incarnation:
             return {**self._identified(), **over, **unproven, _MEMBER: None, _PAST: None, _ORIGIN: None, _RESTORED: _COPY}
         return unproven
 
+    def vouching(self) -> dict[bytes, bytes | None]:
+        """The rows that make the id of a new directory durable with its first votes; none if it has written. Votes name it."""
+        return {**self._identified(), _CLEAN: b"\x01"} if self.created and not self._settled else {}
+
     def set_back(self, told_by: str, owed: Mapping[int, VersionVector]) -> dict[bytes, bytes | None]:
         """Become a learner that issues nothing: the peer at `told_by` knows that this directory once held what is `owed`.
 

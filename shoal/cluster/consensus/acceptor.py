@@ -112,6 +112,10 @@ class Acceptor:
         """The term in which this directory votes; None while it does not."""
         if self.term is not None:
             self.terms[member] = self.term
+        self.left_alone: Mapping[str, bytes] = {}
+        """By key, the contents that this directory had chosen while it was alone: no values of this cluster."""
+        if own is not None and own.alone and not is_alone and own.directory == directory:
+            self.left_alone = {key: value.content for key, (_, _, value) in self._slots.items()}
         self.recovery = Recovery(member, directory, empty=not has_voted, nonce=nonce)
         if self.recovery.empty:
             self._voted = None

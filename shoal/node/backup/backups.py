@@ -2,6 +2,7 @@
 
 Laws:
 - The declaration is a key of the quorum register, so that every member learns it, and a restored directory does not.
+- A store that was alone and gets other members declares again where it is backed up, unless they have a declaration.
 - A bucket that fails is tried again, less and less often. It stops no write, and what is not shipped stays as it is here.
 - An encrypted node ships nothing: what is shipped is not sealed.
 - A store that was never declared to be backed up loads nothing of what ships.
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from shoal.errors import BackupConflict, InvalidInput, NoQuorum, ShoalError, Unsupported
+from shoal.errors import BackupConflict, InvalidInput, NoQuorum, OutcomeUnknown, RegisterChanged, ShoalError, Unsupported
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
@@ -69,6 +70,7 @@ class Backups:
         self._incarnation = context.incarnation
         self._task: asyncio.Task[None] | None = None
         self._known = b""  # The declaration as it was read last.
+        self._left = register.left_alone(DECLARATION)  # That of this store while it was alone, until the members have one.
         self._learnt_ms = context.environment.now_ms()
         self.declared: Declaration | None = None
         self.shipper: Shipper | None = None
@@ -188,6 +190,14 @@ class Backups:
     async def _learn(self) -> None:
         """Learn where to ship. The register is asked only if this member voted on a declaration that it does not know."""
         here = self._register.value_here(DECLARATION).content
+        if self._left:
+            with suppress(NoQuorum, RegisterChanged, OutcomeUnknown):  # The next look goes by what is there then.
+                found = await self._register.read(DECLARATION)
+                if not found.content:
+                    await self._register.change(DECLARATION, found.version, self._left)
+                self._adopt(found.content or self._left)
+                self._left = b""
+            return
         if here == self._known or not here:
             return
         with suppress(NoQuorum):  # What was voted on here is most likely in force; it is asked again later.

@@ -113,6 +113,7 @@ class QuorumRegister:
         self._environment = context.environment
         self._config = context.config
         self.links = links
+        self._incarnation = context.incarnation
         self._member = context.config.advertise
         self._ballots = Ballots(b"")  # Of this run of the node, once it proposes something.
         self._attempts: dict[Ballot, _Attempt] = {}  # Bounded by `QUORUM_REGISTER_REQUESTS_MAX`.
@@ -154,6 +155,10 @@ class QuorumRegister:
     def is_voting(self) -> bool:
         """Whether this directory votes: it has forgotten no vote, as far as anybody told it."""
         return self._acceptor.term is not None
+
+    def left_alone(self, key: str) -> bytes:
+        """The content that a key had when this directory was alone, before it got other members in this opening; else empty."""
+        return self._acceptor.left_alone.get(key, b"")
 
     @property
     def condition(self) -> str:
@@ -507,7 +512,9 @@ class QuorumRegister:
             self._commit.when_durable(self._number, send)
 
     def _rows(self) -> dict[bytes, bytes | None]:
-        place = {_PLACE: self._identity} if self.links is ALONE and not self._is_placed else {}
+        place: dict[bytes, bytes | None] = {}
+        if self.links is ALONE and not self._is_placed:
+            place = {_PLACE: self._identity, **self._incarnation.vouching()}
         self._is_placed = True
         return {_ROWS + key: value for key, value in self._acceptor.rows.items()} | place
 
