@@ -34,7 +34,7 @@ ALL = list(options())
 
 # The same name for another thing, and why that is not confusing.
 _OTHERS = {
-    "--space": {"shoal import"},  # Where a thread goes; by default the space that it comes from.
+    "--space": {"shoal import", "shoal restore"},  # Where a thread goes, or the part that is wanted; by default there is none.
     "--data": {"shoal serve", "shoal ui", "shoal restore"},  # Made or served there: no other program may have it open.
     "--url": {"shoal demo"},  # At which it works, rather than a store to look at; SHOAL_URL does not name them.
     "--tls-ca": {"shoal context add"},  # Of the server that is named.
@@ -42,7 +42,12 @@ _OTHERS = {
     "--json": {"shoal export"},  # Which has no other output.
     "--at": {"shoal branch"},  # A place in a thread's history, as others take a moment in a backup's.
     "--allow": {"shoal token create"},  # A right; an import allows a type to be read, and its argument shows which.
-    "--thread": {"shoal lease end", "shoal lease show", "shoal lease run"},  # The name is given: it says that a thread has it.
+    "--thread": {
+        "shoal restore",
+        "shoal lease end",
+        "shoal lease show",
+        "shoal lease run",
+    },  # The name is given: it says that a thread has it.
     "--after": {"shoal events", "shoal mutations"},  # Each place has its own kind of position.
     "--within": {"shoal cluster rotate-key"},  # For the nodes to load a file, and not for keys to be destroyed.
     "--vector": {"shoal items search"},  # What is searched for, rather than what is put.
@@ -72,6 +77,7 @@ _ALLOWED = {
     ("shoal lease run", "--thread"),  # No name: the lease is that of the thread.
     ("shoal lease show", "--thread"),
     ("shoal lease end", "--thread"),
+    ("shoal restore", "--thread"),  # A part of what its argument names.
     ("shoal file put", "--thread"),  # Left out, it is about the files of the space: an argument before NAME could not be.
     ("shoal file get", "--thread"),
     ("shoal file list", "--thread"),

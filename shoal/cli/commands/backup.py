@@ -1,4 +1,4 @@
-"""`shoal backup` and `shoal restore`: a backup in a bucket or a directory, and stores that are made of it.
+"""`shoal backup` and `shoal restore`: a backup in a bucket or a directory, and stores, spaces and threads made of it.
 
 A command that reads a bucket does so from this machine, with the credentials of its environment. The others ask a node.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,14 +17,16 @@ import msgspec
 import typer
 
 from shoal.cli.arguments import moment_of
+from shoal.cli.commands.transfer import As, Resume, show_report
 from shoal.cli.execution import FAILED, execute
 from shoal.cli.output import Listing, ago, emit, line, moment, note, pairs, shown_bytes
-from shoal.cli.target import Data, Json, Target, Url, chosen, encryption_key, opened
+from shoal.cli.target import Data, Json, Target, Url, chosen, encryption_key, ensured, opened
 from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from shoal.backup.bucket import Bucket
+    from shoal.cli.bringing import Brought, Subject
     from shoal.node.backup.restoring import Progress
     from shoal.protocol.requests import BackupView
 
@@ -39,6 +42,10 @@ Place = Annotated[
 Known = Annotated[
     str | None,
     typer.Argument(metavar="[URL]", help="The backup. \\[default: the one that the node of --url or --data ships to]"),
+]
+
+Scratch = Annotated[
+    Path | None, typer.Option("--scratch", metavar="DIR", help="Where there is room for a whole store, for a while.")
 ]
 
 
@@ -156,9 +163,7 @@ async def _list(place: str | None, data: Path | None, url: str | None, *, json: 
 def verify_backup(
     place: Known = None,
     at: At = None,
-    scratch: Annotated[
-        Path | None, typer.Option("--scratch", metavar="DIR", help="Where there is room for a whole store, for a while.")
-    ] = None,
+    scratch: Scratch = None,
     data: Data = None,
     url: Url = None,
     json: Json = False,
@@ -208,24 +213,73 @@ async def _verify(
 
 def restore(
     place: Place,
-    data: Annotated[Path, typer.Option("--data", metavar="DIR", help="The directory to make; it is missing or empty.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data", metavar="DIR", help="The directory to make: missing or empty. Of a part: a store.", show_default=False
+        ),
+    ] = None,
+    url: Url = None,
     at: At = None,
+    space: Annotated[
+        str | None, typer.Option("--space", metavar="NAME", help="This space alone, into a store.", show_default=False)
+    ] = None,
+    thread: Annotated[
+        str | None,
+        typer.Option("--thread", metavar="NAME", help="This thread of the space alone, into a store.", show_default=False),
+    ] = None,
+    name: As = None,
+    resume: Resume = False,
+    scratch: Scratch = None,
     json: Json = False,
 ) -> None:
-    """Make a new store of a backup, as everything was at a moment. Times without a zone are this machine's.
+    """Make a new store of a backup, as everything was at a moment; or bring one space or thread of it into a store that runs.
 
-    The store has a new identity, and is a member of no cluster: start a node with it alone, or as the first of a new cluster.
-    With shoal --encryption-key the new store is encrypted.
+    Times without a zone are this machine's. A whole store goes into an empty directory. It has a new identity, and is a member
+    of no cluster: start a node with it alone, or as the first of a new cluster. With shoal --encryption-key it is encrypted.
+    With --space or --thread what is there stays as it is: a thread or space of that name must be missing, or gets another
+    name with --as. What came is compared; if anything differs, the exit code is 1.
 
     Example: shoal restore file:///mnt/backup/prod --at '2026-11-27 18:00' --data ./state
     """
-    execute(_restore(place, data, None if at is None else _ms(at), json=json))
+    at_ms = None if at is None else _ms(at)
+    if space is None and thread is None:
+        if url is not None or name is not None or resume or scratch is not None:
+            raise typer.BadParameter("--url, --as, --resume and --scratch are for one --space or --thread.")
+        if data is None:
+            raise typer.BadParameter("name the directory to make with --data DIR.")
+        execute(_restore(place, data, at_ms, json=json))
+        return
+    from shoal.cli.bringing import Subject
+
+    subject = Subject(place, space or os.environ.get("SHOAL_SPACE") or "default", thread, name, at_ms)
+    target = chosen(data, url, environment=os.environ)
+    report = execute(_bring(subject, target, scratch, resume=resume, json=json)).report
+    if not report.whole:
+        raise typer.Exit(FAILED)
 
 
-async def _restore(place: str, data: Path, at_ms: int | None, *, json: bool) -> None:
-    from shoal.node.backup import restoring
+async def _bring(subject: Subject, target: Target, scratch: Path | None, *, resume: bool, json: bool) -> Brought:
+    from shoal.cli.bringing import bring
 
-    began = time.monotonic()
+    async with ensured(target) as store:
+        brought = await bring(
+            *(subject, store), scratch=scratch, resume=resume, encryption=encryption_key.get(), progress=_teller(json=json)
+        )
+    restored, report = brought
+    if json:
+        emit({**msgspec.structs.asdict(report), "whole": report.whole, "restored": restored and restored._asdict()})
+        return brought
+    if restored is None:
+        line("went on with what an earlier attempt had read of the backup")
+    else:
+        line(f"of the backup {restored.partitions:,} partitions were read, {shown_bytes(restored.bytes)}")
+    show_report(report)
+    return brought
+
+
+def _teller(*, json: bool) -> Callable[[Progress], None]:
+    """Tells how far a restore is, once a second."""
     told = 0.0
 
     def progress(done: Progress) -> None:
@@ -234,8 +288,15 @@ async def _restore(place: str, data: Path, at_ms: int | None, *, json: bool) -> 
             told = now
             note(f"{shown_bytes(done.bytes)} of {shown_bytes(done.total)} read")
 
+    return progress
+
+
+async def _restore(place: str, data: Path, at_ms: int | None, *, json: bool) -> None:
+    from shoal.node.backup import restoring
+
+    began = time.monotonic()
     config = Config(encryption_key=encryption_key.get())
-    made = await restoring.restore(place, data, moment=at_ms, config=config, progress=progress)
+    made = await restoring.restore(place, data, moment=at_ms, config=config, progress=_teller(json=json))
     if json:
         emit(made._asdict())
         return

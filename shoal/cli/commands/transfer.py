@@ -22,6 +22,11 @@ from shoal.workflows.transfer.importing import Aim, Existing, ImportReport
 if TYPE_CHECKING:
     from shoal.workflows.transfer.exporting import Wanted
 
+As = Annotated[
+    str | None, typer.Option("--as", metavar="NAME", help="Another name for the thread or space.", show_default=False)
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with objects that are there, as after an attempt that was cut.")]
+
 
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
@@ -74,13 +79,8 @@ def import_(
             show_default=False,
         ),
     ] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--as", metavar="NAME", help="Another name for the exported thread or space.", show_default=False),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with objects that are there, as after an import that was cut.")
-    ] = False,
+    name: As = None,
+    resume: Resume = False,
     allow: Annotated[
         list[str] | None,
         typer.Option("--allow", metavar="MODULE.NAME", help="A type of a graph's state; repeatable.", show_default=False),
@@ -122,7 +122,7 @@ def import_(
     if json:
         emit({**structs.asdict(report), "whole": report.whole})
     else:
-        _print(report)
+        show_report(report)
     if not report.whole:
         raise typer.Exit(FAILED)
 
@@ -161,7 +161,8 @@ def _import_graphs(target: Target, database: str, space: str, allow: list[str] |
         raise typer.Exit(FAILED)
 
 
-def _print(report: ImportReport) -> None:
+def show_report(report: ImportReport) -> None:
+    """Print what an import read, what is there, and what differs."""
     read = {kind: count for kind, count in report.read.items() if kind not in ("export", "space", "end")}
     line(f"read    {_listed(read)}")
     line(f"there   {_listed(report.objects)}")

@@ -12,6 +12,7 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -56,6 +57,7 @@ from shoal.storage.opening import open_storage
 
 STEP_OPERATIONS_MAX = 256  # Applied in one write,
 STEP_BYTES_MAX = 1 << 20  # or so many bytes.
+AT_ONCE = 16  # Indexes of packs that are asked for at the same time, if only some partitions are wanted.
 _UNFINISHED = (
     "restoring"  # Within the directory, on the same file system. No node opens a directory that holds this and no `FORMAT`.
 )
@@ -133,6 +135,21 @@ async def _begun(
     _check_empty(directory)
     wanted = plan(await read(bucket), moment, partitions)
     return await _restored(bucket, directory, wanted, config, environment, partitions, progress)
+
+
+async def room(bucket: Bucket, *, moment: int | None, partitions: Collection[int] | None) -> int:
+    """About how many bytes a restore of these partitions writes; of all operations, where those of one cannot be told.
+
+    Raises:
+        MomentMissing, BackupDamaged, BackupUnreachable, BackupConflict: as `restore`.
+    """
+    catalogue = await read(bucket)
+    wanted = plan(catalogue, moment, partitions)
+    rows = sum(base.size for base in wanted.bases.values())
+    if partitions is None:
+        return rows + sum(pack.size for pack in wanted.segments)
+    since = [found.since for number in partitions if (found := catalogue.reached.get(number))]
+    return rows + sum(since)
 
 
 def plan(catalogue: Catalogue, moment_ms: int | None, partitions: Collection[int] | None = None) -> Moment:
@@ -274,10 +291,12 @@ class Folding:
         self._database = Database(context, replaced=lambda: None)
         self._seen: set[int] = set()
         self._bytes = self._operations = 0
-        self._held: tuple[str, bytes] = ("", b"")  # The pack that was read last.
+        self._held: tuple[str, bytes] = ("", b"")  # The pack that was read last,
+        self._index: tuple[str, list[Part]] = ("", [])  # or the index of one of which some parts are read.
         packs = bucket.catalogue.packs
         pieces = {name for base in wanted.bases.values() for name, _ in base.pieces if name in packs}
-        self._total = sum(packs[name].size for name in pieces) + sum(pack.size for pack in wanted.segments)
+        whole = sum(packs[name].size for name in pieces) + sum(pack.size for pack in wanted.segments)
+        self._total = whole if only is None else sum(base.size for base in wanted.bases.values())
 
     @property
     def restored(self) -> Restored:
@@ -297,8 +316,19 @@ class Folding:
         for base in sorted(self._wanted.bases.values(), key=lambda base: base.pieces[:1]):
             await self._base(base)
         await self._commit.wait_durable(self._commit.written)
-        for pack in self._wanted.segments:
-            await self._segment(pack)
+        segments = self._wanted.segments
+        for at in range(0, len(segments), AT_ONCE):
+            for pack, parts in await self._indexed(segments[at : at + AT_ONCE]):
+                await self._segment(pack, parts)
+
+    async def _indexed(self, packs: list[Pack]) -> list[tuple[Pack, list[Part] | None]]:
+        """Packs with the parts that are needed; None: they are read as wholes. Those that have none are left out."""
+        only = self._only
+        if only is None:
+            return [(pack, None) for pack in packs]
+        indexes = await asyncio.gather(*(self._bucket.index(pack) for pack in packs))
+        found = [[part for part in index if part.partition in only and self._is_needed(part)] for index in indexes]
+        return [(pack, parts) for pack, parts in zip(packs, found, strict=True) if parts]
 
     # ── bases ─────────────────────────────────────────────────────────────────
 
@@ -324,11 +354,20 @@ class Folding:
         pack = self._bucket.catalogue.packs.get(name)
         if pack is None:
             raise damaged(f"the base of partition {number} names {name}, and no manifest does")
-        parts, content = await self._whole(pack)
+        content = b""
+        if self._only is None:
+            parts, content = await self._whole(pack)
+        else:
+            if self._index[0] != name:
+                self._index = name, await self._bucket.index(pack)
+            parts = self._index[1]
         if nth >= len(parts) or parts[nth].partition != number:
             raise damaged(f"{name} has no part {nth} of partition {number}")
         part = parts[nth]
-        return content[part.start : part.start + part.size]
+        if self._only is None:
+            return content[part.start : part.start + part.size]
+        self._read(part.size)
+        return await self._bucket.part(pack, part)
 
     async def _whole(self, pack: Pack) -> tuple[list[Part], bytes]:
         """A pack as a whole; those that follow each other are mostly the same."""
@@ -345,22 +384,21 @@ class Folding:
 
     # ── operations ────────────────────────────────────────────────────────────
 
-    async def _segment(self, pack: Pack) -> None:
-        for part, content in await self._parts(pack):
+    async def _segment(self, pack: Pack, needed: list[Part] | None) -> None:
+        for part, content in await self._parts(pack, needed):
             for some in self._steps(part.partition, read_entries(content, pack.name), pack):
                 self._apply(some, pack)
                 self._seen.add(part.partition)
                 await self._room()
 
-    async def _parts(self, pack: Pack) -> list[tuple[Part, bytes]]:
+    async def _parts(self, pack: Pack, needed: list[Part] | None) -> list[tuple[Part, bytes]]:
         """The parts of a segment that are needed; each with its bytes."""
-        if self._only is None:
+        if needed is None:
             parts, content = await self._bucket.whole(pack)
             self._read(pack.size)
             return [(part, content[part.start : part.start + part.size]) for part in parts if self._is_needed(part)]
-        parts = [part for part in await self._bucket.index(pack) if part.partition in self._only and self._is_needed(part)]
-        found = [(part, await self._bucket.part(pack, part)) for part in parts]
-        self._read(sum(part.size for part in parts))
+        found = [(part, await self._bucket.part(pack, part)) for part in needed]
+        self._read(sum(part.size for part in needed))
         return found
 
     def _is_needed(self, part: Part) -> bool:
