@@ -1,6 +1,6 @@
-"""Backups: what shipping costs the clients, how far behind the bucket is, and how fast a store is restored.
+"""Backups: what shipping costs the clients, how far behind the bucket is, and how fast a store is restored, or one thread of it.
 
-`python -m benchmarks.backup cost|restore [--megabytes N]`: one figure each, in a directory of this machine.
+`python -m benchmarks.backup cost|restore|thread [--megabytes N]`: one figure each, in a directory of this machine.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import uvloop
 
 import shoal
+from shoal.cli.bringing import Subject, bring
 from shoal.client.store import Store
 from shoal.node.backup.restoring import restore
 
@@ -25,6 +26,7 @@ RATE = 1000  # Saves a second.
 SAVE_BYTES = 1024
 SPREAD = 4096  # Threads.
 SPAN_S = 12.0
+CHECKPOINTS = 1000  # Of the thread that is fetched.
 
 
 async def saves(store: Store, seconds: float, rate: float | None) -> tuple[int, float]:
@@ -97,19 +99,52 @@ async def restored(directory: Path, size: int) -> None:
     print(f"restored {made.bytes / 1e6:,.0f} MB in {took_s:.1f} s: {made.bytes / 1e6 / took_s:.0f} MB/s")
 
 
+async def fetched(directory: Path, size: int) -> None:
+    """Seconds for one thread of 1,000 checkpoints out of a large backup, into a store that runs."""
+    async with shoal.open(directory / "state") as store:
+        left = iter(range(size // (4 * SAVE_BYTES)))
+
+        async def writer() -> None:
+            for nth in left:
+                thread = store.space(f"s{nth % 128}").thread(f"t{nth % 4096}")
+                await thread.save({"text": urandom(2 * SAVE_BYTES).hex()}, overwrite=True)
+
+        async def ticket() -> None:
+            thread = store.space("crew").thread("ticket-7")
+            for nth in range(CHECKPOINTS):
+                await thread.save({"step": nth, "text": urandom(SAVE_BYTES // 2).hex()})
+
+        await store.backup.init(f"file://{directory}/bucket")
+        await asyncio.gather(ticket(), *(writer() for _ in range(WRITERS)))
+        while (await store.backup.status()).state != "current":
+            await asyncio.sleep(0.2)
+        held = (await store.backup.status()).bytes
+        for nth in range(3):
+            (directory / f"scratch{nth}").mkdir()
+            subject = Subject(f"file://{directory}/bucket", "crew", "ticket-7", f"ticket-7-{nth}")
+            began = perf_counter()
+            made = await bring(subject, store, scratch=directory / f"scratch{nth}")
+            took_s = perf_counter() - began
+            assert made.report.whole
+            assert made.restored is not None
+            read = f"{made.restored.bytes / 1e6:.1f} of {held / 1e6:,.0f} MB read"
+            print(f"one thread of {made.report.read['checkpoint']:,} checkpoints: {took_s:.2f} s, {read}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("cost", "restore"))
+    parser.add_argument("what", choices=("cost", "restore", "thread"))
     parser.add_argument("--megabytes", type=int, default=1000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         directory = Path(made)
-        work: Callable[[], Any] = (
-            (lambda: cost(directory))
-            if options.what == "cost"
-            else (lambda: restored(directory, options.megabytes * 1_000_000))
-        )
-        uvloop.run(work())
+        size = options.megabytes * 1_000_000
+        work: dict[str, Callable[[], Any]] = {
+            "cost": lambda: cost(directory),
+            "restore": lambda: restored(directory, size),
+            "thread": lambda: fetched(directory, size),
+        }
+        uvloop.run(work[options.what]())
 
 
 if __name__ == "__main__":

@@ -20,10 +20,9 @@ from pathlib import Path
 import shoal
 from shoal.backup.bucket import Bucket, ObjectStore
 from shoal.client.store import Store
-from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.errors import InvalidInput, MomentMissing, NotFound, StorageFull
-from shoal.names import RESERVED, check_name, is_colocated
+from shoal.names import RESERVED, check_name
 from shoal.node.backup import restoring
 from shoal.node.environment import system_environment
 from shoal.protocol import requests
@@ -48,9 +47,7 @@ class Subject(NamedTuple):
     @property
     def partitions(self) -> list[int] | None:
         """Those that hold it; None: any of them may."""
-        if self.thread is not None:
-            return [partition_of(self.space, self.thread)]
-        return [partition_of(self.space, "")] if is_colocated(self.space) else None
+        return restoring.partitions_of(self.space, self.thread)
 
 
 class Brought(NamedTuple):

@@ -45,6 +45,7 @@ from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
 from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Dot, Origin
 from shoal.errors import BadOperation, InvalidInput, InvalidValue, MomentMissing
+from shoal.names import is_colocated
 from shoal.node.context import NodeContext, context_of
 from shoal.node.database import Database
 from shoal.node.environment import Environment, system_environment
@@ -135,6 +136,13 @@ async def _begun(
     _check_empty(directory)
     wanted = plan(await read(bucket), moment, partitions)
     return await _restored(bucket, directory, wanted, config, environment, partitions, progress)
+
+
+def partitions_of(space: str, name: str | None) -> list[int] | None:
+    """The partitions that hold an object of a space, or without a name all of them; None: any may."""
+    if name is None and not is_colocated(space):
+        return None
+    return [operation.partition_of(space, name or "")]
 
 
 async def room(bucket: Bucket, *, moment: int | None, partitions: Collection[int] | None) -> int:
