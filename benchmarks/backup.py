@@ -1,4 +1,4 @@
-"""Backups: what shipping costs the clients, how far behind the bucket is, and how fast a store is restored, or one thread of it.
+"""Backups: what shipping costs the clients, how far behind the bucket is, how fast a store or one thread is restored.
 
 `python -m benchmarks.backup cost|restore|thread [--megabytes N]`: one figure each, in a directory of this machine.
 """
