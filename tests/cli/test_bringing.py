@@ -88,7 +88,7 @@ async def test_a_space_comes_back_with_all_its_kinds(source: Store, url: str, sc
     assert os.listdir(scratch) == []
 
 
-async def test_what_was_deleted_comes_back_under_its_name(source: Store, url: str, scratch: Path) -> None:
+async def test_a_deleted_space_comes_back_under_its_name(source: Store, url: str, scratch: Path) -> None:
     before = await lines_of(source, "other")
     moment = now_ms()
     await asyncio.sleep(0.01)
@@ -98,14 +98,14 @@ async def test_what_was_deleted_comes_back_under_its_name(source: Store, url: st
     assert await lines_of(source, "other") == before
 
 
-async def test_what_is_there_is_not_written_to(source: Store, url: str, scratch: Path) -> None:
+async def test_an_existing_object_is_not_written_to(source: Store, url: str, scratch: Path) -> None:
     for subject in (Subject(url, "crew", "t"), Subject(url, "crew"), Subject(url, "crew", None, "other")):
         with pytest.raises(InvalidInput, match=r"there is a thread|is not empty"):
             await bring(subject, source, scratch=scratch)
     assert os.listdir(scratch) == []
 
 
-async def test_what_the_backup_lacks_is_told(source: Store, url: str, scratch: Path) -> None:
+async def test_a_missing_thread_or_space_is_told(source: Store, url: str, scratch: Path) -> None:
     for subject in (Subject(url, "crew", "none"), Subject(url, "nowhere")):
         with pytest.raises(NotFound, match="the backup has no"):
             await bring(subject, source, scratch=scratch)
