@@ -17,7 +17,10 @@ EXTRAS = PROJECT["project"]["optional-dependencies"]
 LOCKS = {
     "requirements.txt": [
         Requirement(line)
-        for lines in (PROJECT["project"]["dependencies"], *(EXTRAS[name] for name in ("security", "schemas", "backup", "files")))
+        for lines in (
+            PROJECT["project"]["dependencies"],
+            *(EXTRAS[name] for name in ("security", "schemas", "backup", "files")),
+        )
         for line in lines
     ],
     "build-requirements.txt": [
