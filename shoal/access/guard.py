@@ -21,6 +21,7 @@ Laws:
 - An answer is given only once its note is durable here. If it cannot be noted, nothing is read.
 - Requests are noted if they disclose content, as its declaration says, and not what is called a read: the answer of a claim
   or of a step says what is stored, too. What is not of one space, such as a page of a log, is noted whatever the spaces are.
+- The object is noted that a request names, and not what somebody looks for.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from msgspec.structs import replace
 
 from shoal import values
 from shoal.access.bearer import Bearer
-from shoal.access.grants import discloses, family_of, needs, parts
+from shoal.access.grants import FAMILIES, discloses, family_of, needs, parts
 from shoal.config import Config
 from shoal.names import RESERVED
 from shoal.protocol.declared import declaration_of
@@ -166,8 +167,9 @@ class ReadLog:
         space = next((each for each in spaces if everywhere or any(fnmatchcase(each, one) for one in self._patterns)), None)
         if space is None:
             return None
-        name = getattr(request, kind.__struct_fields__[1]) if len(kind.__struct_fields__) > 1 else ""
-        return [str(kind.__struct_config__.tag), space, name if isinstance(name, str) else ""]
+        # The second field names the object, unless the request is about many: then it may be what somebody looks for.
+        field = next(iter(kind.__struct_fields__[1:2]), "")
+        return [str(kind.__struct_config__.tag), space, getattr(request, field) if field in FAMILIES else ""]
 
     async def _bound(self) -> None:
         if not self._is_bounded:

@@ -140,15 +140,17 @@ async def watch_spaces(exchange: Exchange) -> web.StreamResponse:
 
 
 async def _merged(sources: Sequence[AsyncIterator[Push]]) -> AsyncGenerator[Push, None]:
-    """The pushes of several sources, as they come; it ends with the error of any. Of each, one push is read ahead."""
-    waiting = {asyncio.ensure_future(anext(source)): source for source in sources}
+    """The pushes of several sources, as they come; it ends with the error, or the end, of any. Of each, one is read ahead."""
+    waiting = {asyncio.ensure_future(_next(source)): source for source in sources}
     try:
         while True:
             done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 source = waiting.pop(task)
-                push: Push = task.result()
-                waiting[asyncio.ensure_future(anext(source))] = source
+                push = task.result()
+                if push is None:
+                    return
+                waiting[asyncio.ensure_future(_next(source))] = source
                 yield push
     finally:
         for task in waiting:

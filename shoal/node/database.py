@@ -20,7 +20,7 @@ from shoal.errors import ShoalError, Unsupported
 from shoal.kinds import declared
 from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.document.serving.late import LateDocuments
-from shoal.kinds.file.serving.files import Files
+from shoal.kinds.file.serving.files import Files, Referring, Unsure, referred
 from shoal.kinds.file.serving.keeping import FileKeeper
 from shoal.kinds.items.serving.indexes import Declaring, Indexer, Indexes
 from shoal.kinds.items.serving.items import Items
@@ -297,6 +297,12 @@ class Database:
         """Do what `preparations` says; others get a turn meanwhile."""
         for steps in self.preparations(wanted):
             await in_turns(steps, self._context.environment.pause)
+
+    async def referring(self, unsure: Unsure) -> Referring:
+        """Rows of a thread that refer to files which were dropped; others get a turn meanwhile."""
+        steps = referred(lambda: self.document(unsure.target).rows, unsure.hashes)
+        found = await in_turns(steps, self._context.environment.pause)
+        return {(unsure.target, hash): found.get(hash, b"") for hash in unsure.hashes}
 
     def maintained(self, request: requests.Maintenance[Any]) -> Upkeep:
         """Carry out a maintenance, step by step.

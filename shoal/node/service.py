@@ -22,6 +22,8 @@ from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
 from typing import Any, get_args
 
+from msgspec.structs import replace
+
 from shoal.errors import (
     BudgetExhausted,
     Conflict,
@@ -35,6 +37,7 @@ from shoal.errors import (
     StoreCorrupt,
 )
 from shoal.kinds.budget.peers import Rights, Spreading
+from shoal.kinds.file.serving.files import Unsure
 from shoal.kinds.lease.serving.alone import Alone
 from shoal.kinds.lease.serving.requests import LeaseRequests
 from shoal.kinds.presence.handler import OfSessions, Presences
@@ -333,7 +336,7 @@ class Service:
         self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
             issued = self._database.issuer.issue(located, key)
-        except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt, UnderClaim, UnderLease):
+        except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt, UnderClaim, UnderLease, Unsure):
             self._quotas.give_back(located)
             return False  # Before this is answered, something must become durable, be fetched or be repaired.
         if is_copied and issued.again:
@@ -393,6 +396,9 @@ class Service:
                 located = await self._holding.freed(located, marked)
             except UnderClaim as claimed:
                 located = await self._holding.unclaimed(located, claimed)
+            except Unsure as unsure:
+                located = replace(located, referring={**located.referring, **await self._database.referring(unsure)})
+                self._refuse_if_stopping()
             except (BudgetExhausted, RightsElsewhere) as error:
                 if provided:
                     raise self._rights.explained(error, located.targets) from None

@@ -19,7 +19,7 @@ from shoal.access.guard import READS
 from shoal.access.guard import ReadLog as Log
 from shoal.errors import Forbidden, ReadOnly
 from shoal.names import RESERVED
-from shoal.protocol.requests import Append, ReadCounter, ReadLog, Request
+from shoal.protocol.requests import Append, ListSummaries, ReadCounter, ReadLog, Request, Search
 from tests.access.conftest import Mint, Serve, Served
 
 
@@ -143,6 +143,16 @@ async def test_reads_of_content_are_noted_under_any_name(mint: Mint, serve: Serv
         await store.connection.read(ReadLog(0, b"\0" * 16))
     read = {(tag, space) for each in await noted(served, mint) for tag, space, _ in each["reads"]}
     assert {("claim-item", "crew"), ("begin-step", "crew"), ("end-step", "crew"), ("add", "crew"), ("read-log", "*")} <= read
+
+
+async def test_what_somebody_looks_for_is_not_noted(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys, audit_reads="crew")
+    async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
+        await store.connection.read(Search("crew", "Ana's diagnosis"))
+        await store.connection.read(ListSummaries("crew", text="her salary"))
+        await store.connection.read(ListSummaries("crew", "stuck"))
+    read = [tuple(found) for each in await noted(served, mint) for found in each["reads"]]
+    assert set(read) == {("search", "crew", ""), ("list-summaries", "crew", "")}
 
 
 async def test_a_document_that_is_open_in_a_browser_is_noted(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from shoal.api.watching import _merged
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import SlowConsumer
 from shoal.protocol.position import Position
-from shoal.protocol.requests import Change, Reset, Watching
+from shoal.protocol.requests import Change, Push, Reset, Watching
 from tests.api.conftest import Rest
 
 Served = Any  # Of conftest.py.
@@ -111,6 +112,18 @@ async def test_one_stream_has_the_changes_of_several_spaces(rest: Rest) -> None:
             for _ in range(2):
                 assert await line(response, b"event: ") == b"change"
                 assert msgspec.json.decode(await line(response, b"data: "))["name"] == name
+
+
+async def test_a_merged_stream_ends_with_any_of_its_sources() -> None:
+    async def endless() -> AsyncIterator[Push]:
+        yield CHANGE
+        await asyncio.Event().wait()
+
+    async def ends() -> AsyncIterator[Push]:
+        yield CHANGE
+
+    async with asyncio.timeout(10):
+        assert [push async for push in _merged([endless(), ends()])] == [CHANGE, CHANGE]
 
 
 async def test_a_stream_of_several_spaces_names_some(rest: Rest) -> None:

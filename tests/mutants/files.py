@@ -18,9 +18,9 @@ from tests.mutants.mutant import Mutant
 
 
 def a_content_that_an_event_names_is_collected(patch: pytest.MonkeyPatch) -> None:
-    def referred(_rows: object, _hashes: object) -> Generator[None, None, set[bytes]]:
+    def referred(_rows: object, _hashes: object) -> Generator[None, None, dict[bytes, bytes]]:
         yield
-        return set()
+        return {}
 
     patch.setattr(serving, "referred", referred)
     patch.setattr(garbage, "referred", referred)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from itertools import islice
 
@@ -98,6 +98,7 @@ class Collector:
             What.FILES: self._files,
         }
         self.markings: dict[Target, Marking] = {}  # Under way.
+        self.unmoved: set[Target] = set()  # Threads that are looked through, and that no change has reached meanwhile.
         self._made = Made(context.storage, context.commit)
         self._held: Counter[Target] = Counter()
         self._after = keys.GARBAGE  # Where the last look ended.
@@ -373,14 +374,15 @@ class Collector:
         over = [content for content in contents if files.is_over(rows(), content)]
         hashes = {content[: files.DIGEST_BYTES] for content in over}
         for _ in range(_LOOKS_MAX):
-            vector = partition.vector
-            kept: set[bytes] = set()
+            kept: Collection[bytes] = ()
+            self.unmoved.add(garbage.target)
             if hashes:
                 kept = yield from _stepped(referred(rows, hashes))
-            if partition.vector is vector:
+            if garbage.target in self.unmoved and self._partitions.load(entries[0].partition) is partition:
                 break
         else:  # Values may have moved meanwhile, from where it had not looked to where it had.
             kept = at_once(referred(rows, hashes))
+        self.unmoved.discard(garbage.target)
         gone = [content for content in over if content[: files.DIGEST_BYTES] not in kept and files.is_over(rows(), content)]
         here = rows()
         for content in gone:
@@ -427,12 +429,12 @@ class Collector:
             self._reclaim_at = self._now() + RECLAIM_INTERVAL_S
 
 
-def _stepped(steps: Steps[set[bytes]]) -> Generator[Piece, None, set[bytes]]:
+def _stepped(steps: Steps[dict[bytes, bytes]]) -> Generator[Piece, None, dict[bytes, bytes]]:
     while True:
         try:
             next(steps)
         except StopIteration as done:
-            found: set[bytes] = done.value
+            found: dict[bytes, bytes] = done.value
             return found
         yield _NOTHING
 

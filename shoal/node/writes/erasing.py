@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 from shoal.crdt import deletion
@@ -128,6 +129,8 @@ class Eraser:
     def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
         """Do what an applied change requires outside its object's rows; a deletion is applied here."""
         effects = mutation.effects_of(change.change)
+        if target.kind is Kind.THREAD:  # Once it is written: a heavy change was decided long before.
+            transaction.when_written(partial(self._garbage.unmoved.discard, target))
         if effects is None:
             self._catalog.enter(transaction, target)
         elif effects.ends:

@@ -30,7 +30,7 @@ from shoal.crdt.clock import END_MS
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, SpansPartitions, TooLarge, Unavailable, Unsupported
-from shoal.kinds.file.serving.files import check_references
+from shoal.kinds.file.serving.files import Referring, check_references
 from shoal.kinds.thread.serving.ownership import DRIVING
 from shoal.names import check_name
 from shoal.node import blobs
@@ -73,6 +73,7 @@ class Located(Struct, frozen=True):
     fences: Mapping[Target, int] = {}  # The fencing numbers of the leases under which it is made.
     ended: Mapping[Target, int] = {}  # Of threads whose lease is known to be over: its fencing number.
     unclaimed: frozenset[bytes] = frozenset()  # The ids of entries of which it is known that nobody has claimed them.
+    referring: Referring = {}  # Rows that refer to files which were dropped.
     token: str = ""  # The id of the token under which it is made; empty: nobody asked for one.
 
 
@@ -221,6 +222,7 @@ class Issuer:
             UnderLease: it has no lease of a thread that may be under one. Nothing was written.
             Unavailable: a peer runs an older version, which cannot apply it. Nothing was written.
             UnderClaim: it finishes an entry that may be claimed. Nothing was written.
+        Unsure: it refers to files that were dropped. Nothing was written.
         """
         partition = self._opened(located)
         if key is not None and (before := self._before(partition, located, key)) is not None:
@@ -402,7 +404,7 @@ class Issuer:
         if not fence and type(write) in DRIVING:
             self._eraser.check_free(target, generation.rows, located.ended.get(target, 0))
         if target.kind is Kind.THREAD:
-            check_references(generation.rows, write)
+            check_references(generation.rows, target, write, located.referring)
         decision.replies.append(self._writers[type(write)](context, write))
         for made in context.made:
             at = Mutation(target.kind, target.space, target.name, made.change, generation.number)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from hashlib import sha256
+from typing import Any
 
 import pytest
 
@@ -17,8 +18,11 @@ from shoal.errors import FileIncomplete, InvalidInput, InvalidName, NotFound, To
 from shoal.kinds import Kind
 from shoal.kinds.file import state as files
 from shoal.kinds.file.flows import Chunker
+from shoal.kinds.file.serving import files as serving
 from shoal.kinds.file.serving import keeping
 from shoal.kinds.thread.handle.thread import Thread
+from shoal.node import database, turns
+from shoal.node.collection import garbage
 from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
@@ -157,6 +161,20 @@ async def test_a_checkpoint_keeps_its_file(bench: Bench) -> None:
     assert stored(bench.storage, files.CHUNK) == []
 
 
+async def test_what_a_prune_frees_is_looked_for_again(bench: Bench) -> None:
+    thread, data = bench.space.thread("t"), content(5000)
+    ref = await thread.put_file("a", data)
+    await thread.save({"page": ref})
+    await thread.put_file("a", b"another")
+    await settled(4000.0)  # The content has no name, is old, and stays: from now on nothing is due.
+    assert await read(thread, ref) == data
+    await thread.save({"page": None})
+    await thread.prune(keep_last=1)
+    await settled()
+    with pytest.raises(NotFound):
+        await read(thread, ref)
+
+
 async def test_an_inherited_reference_keeps_its_file(bench: Bench) -> None:
     thread, ref = bench.space.thread("t"), await bench.space.thread("t").put_file("a", content(5000))
     await thread.save({"page": ref, "n": 0})
@@ -188,6 +206,80 @@ async def test_a_value_may_not_refer_to_an_unknown_file(bench: Bench) -> None:
         await thread.journal.append([ref])
     await thread.put_file("a", b"text")
     await thread.save({"page": ref})
+
+
+async def dropped_and_referred(fleet: Fleet, *, in_event: bool = False) -> FileRef:
+    """On two nodes, a file that was deleted on one while the other one saved its reference. Its drop is swept nowhere yet."""
+    here, there = (fleet[name].store().space("crew").thread("t") for name in "ab")
+    for number in range(40):
+        await here.journal.append({"n": number})
+    ref = await here.put_file("x", content(9000))
+    await fleet.converged()
+    await fleet.isolate("a")
+    await here.delete_file("x")
+    await (there.journal.append({"saw": ref}) if in_event else there.save({"page": ref}))
+    await fleet.dial()
+    await fleet.converged()
+    return ref
+
+
+async def test_a_dropped_file_is_looked_for_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "READ_STEP_ROWS_MAX", 2)
+    async with Fleet("ab", seed=4) as fleet:
+        ref = await dropped_and_referred(fleet, in_event=True)
+        member = fleet["a"]
+        turns_of_others: list[int] = []
+
+        async def counted(steps: Any, pause: Callable[[], Awaitable[None]]) -> Any:
+            async def counting() -> None:
+                turns_of_others.append(1)
+                await pause()
+
+            return await turns.in_turns(steps, counting)
+
+        monkeypatch.setattr(database, "in_turns", counted)
+        thread = member.store().space("crew").thread("u")
+        with pytest.raises(NotFound):
+            await thread.save({"page": ref})
+        assert not turns_of_others
+        thread = member.store().space("crew").thread("t")
+        await thread.save({"again": ref})
+        assert len(turns_of_others) > 10
+        await thread.journal.append({"saw": [ref]})
+        with pytest.raises(NotFound):
+            await thread.journal.append({"saw": FileRef("00" * 32, 1, "x")})
+
+
+async def test_a_row_that_refers_no_more_is_looked_for_again() -> None:
+    async with Fleet("ab", seed=4) as fleet:
+        ref = await dropped_and_referred(fleet)
+        held = fleet["a"].node.service._database
+        target = Target(Kind.THREAD, "crew", "t")
+        rows, hash = held.document(target).rows, bytes.fromhex(ref.sha256)
+        write = requests.Append("crew", "t", values.encode(ref))
+        unsure = pytest.raises(serving.Unsure)
+        with unsure as caught:
+            serving.check_references(rows, target, write, {})
+        found = await held.referring(caught.value)
+        serving.check_references(rows, target, write, found)
+        with unsure:
+            serving.check_references(rows, target, write, {(target, hash): b"Cgone"})
+        thread = fleet["a"].store().space("crew").thread("t")
+        await thread.load()
+        await thread.save({"page": None})
+        await thread.prune(keep_last=1)
+        with unsure:
+            serving.check_references(held.document(target).rows, target, write, found)
+        with pytest.raises(NotFound):
+            serving.check_references(rows, target, write, {(target, hash): b""})
+
+
+async def test_a_write_refers_to_a_bounded_number_of_files(bench: Bench) -> None:
+    refs = [FileRef(sha256(number.to_bytes(4, "big")).hexdigest(), 4, "n") for number in range(serving.REFERENCES_MAX + 1)]
+    with pytest.raises(TooLarge, match="refers to at most"):
+        await bench.space.thread("t").save({"pages": refs})
+    with pytest.raises(NotFound):
+        await bench.space.thread("t").save({"pages": refs[1:]})
 
 
 async def test_a_deleted_file_is_not_built_upon(bench: Bench) -> None:
@@ -330,6 +422,23 @@ async def test_a_put_that_lies_is_refused(bench: Bench, changes: dict[str, objec
     assert await read(bench.space.thread("t"), "a") == content(3000)
 
 
+async def test_a_put_repeats_a_bounded_number_of_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "REPEATED_BYTES_MAX", 10_000)
+    session, chunk = bench.node.session(), bytes(1000)
+
+    def repeated(times: int) -> requests.PutFile:
+        manifest = files.pack_manifest([files.Chunk(sha256(chunk).digest(), 1000)] * times)
+        data = chunk * times
+        return put(b"", sha256=sha256(data).hexdigest(), size=len(data), manifest=manifest, chunks=[chunk])
+
+    with pytest.raises(TooLarge, match="Compress it"):
+        await session.call(repeated(65_536))
+    with pytest.raises(TooLarge):
+        await session.call(repeated(12))
+    await session.call(repeated(11))
+    assert await read(bench.space.thread("t"), "a") == chunk * 11
+
+
 async def test_a_content_is_named_only_once_it_is_proved(bench: Bench) -> None:
     lies = put(content(3000), sha256="00" * 32)
     naming = requests.NameFile(*[getattr(lies, name) for name in lies.__struct_fields__])
@@ -409,6 +518,32 @@ async def test_a_save_elsewhere_keeps_what_is_being_deleted() -> None:
         for name in "ab":
             assert await read(fleet[name].store().space("crew").thread("t"), ref) == content(9000)
         assert fleet.rows("a") == fleet.rows("b")
+
+
+@pytest.mark.parametrize("name", ["t", "{t}other"])
+async def test_a_look_begins_anew_only_if_its_thread_changes(bench: Bench, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(turns, "READ_STEP_ROWS_MAX", 2)
+    looks: list[int] = []
+    look = serving.referred
+
+    def counted(*given: Any) -> Any:
+        looks.append(1)
+        return look(*given)
+
+    monkeypatch.setattr(garbage, "referred", counted)
+    thread = bench.space.thread("{t}")
+    other = bench.space.thread("{t}other" if name == "{t}other" else "{t}")
+    for number in range(50):
+        await thread.journal.append(number)
+    await thread.put_file("a", content(3000))
+    await thread.delete_file("a")
+    for number in range(200):
+        await other.journal.append(number)
+        if stored(bench.storage, files.MANIFEST) == []:
+            break
+    await settled()
+    assert stored(bench.storage, files.CHUNK) == []
+    assert (len(looks) > 1) == (name == "t")
 
 
 async def test_a_deleted_file_goes_on_every_node() -> None:

@@ -116,6 +116,21 @@ async def test_a_page_looks_at_a_bounded_number_of_entries(open_bench: Opener) -
     assert [each.by for each in await every(bench, "a", by="ana")] == ["ana"]
 
 
+async def test_moves_of_a_branch_count_as_looked_at(open_bench: Opener) -> None:
+    bench = open_bench(entries_looked_max=5, timeline_step=1)
+    thread = bench.space.thread("a")
+    made = []
+    for number in range(2):
+        made.append(await thread.save({"n": number}))
+        bench.simulated.now_ms += 1000
+    for number in range(12):
+        bench.simulated.now_ms += 1000
+        await thread.rollback(made[number % 2].id, by="ana")
+    one = await page(bench, "a", kind="checkpoint")
+    assert (one.items, one.more) == ([], True)
+    assert [each.id for each in await every(bench, "a", kind="checkpoint")] == [made[1].id, made[0].id]
+
+
 async def test_a_page_of_large_entries_stays_small(open_bench: Opener) -> None:
     bench = open_bench(timeline_bytes_max=10_000)
     for number in range(20):

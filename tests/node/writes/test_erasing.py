@@ -10,6 +10,8 @@ import pytest
 
 from shoal.config import Config
 from shoal.errors import NotFound
+from shoal.node import blobs
+from shoal.node.collection.generations import LIMBO
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -212,6 +214,33 @@ async def test_writes_made_meanwhile_die_with_the_thread(fleet: Fleet) -> None:
         check_sound(fleet[name].storage)
     assert [(await status(fleet, name)).died for name in "abc"] == [4, 4, 0]
     assert fleet.refusals == []
+
+
+async def test_what_a_dead_change_carried_is_kept_for_peers(fleet: Fleet) -> None:
+    await fleet["a"].store().space("crew").thread("agent").save({"n": 0})
+    await fleet.converged()
+    await fleet.isolate("c")
+    late = fleet["c"].store().space("crew").thread("agent")
+    await late.load()
+    await late.save({"late": 1, "messages": LARGE})
+    await fleet.isolate("b")
+    await fleet["a"].store().space("crew").thread("agent").delete()
+    for pair in (("a", "c"), ("c", "a")):
+        fleet.link(*pair)
+    await fleet.until(lambda: bool(buried(fleet["a"].storage)))
+    [row] = buried(fleet["a"].storage)  # Neither b knows the deletion, nor is the save there: a can bring it both.
+    kept = blobs.unpack(row)[0]
+    assert (bool(kept.content), bool(kept.chunks), kept.erased) == (True, True, False)
+    await fleet.dial()
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    assert [buried(fleet[name].storage) for name in "abc"] == [[], [], []]
+
+
+def buried(storage: MemoryStorage) -> list[bytes]:
+    """What is kept of changes that arrived after their generation had ended."""
+    found = [(keys.split_object(key)[4], value) for key, value in storage.scan(keys.OBJECT, b"P")]
+    return [value for row, value in found if row.startswith(LIMBO)]
 
 
 async def test_two_concurrent_deletions_and_what_was_begun_after_one_of_them(fleet: Fleet) -> None:

@@ -7,6 +7,7 @@ Laws:
 - A content is dropped only once this node has found that nothing refers to it, whoever asks: a write that refers to one that
   was dropped looks through the thread.
 - A reference is looked for in each row of the thread that holds values. Pruned checkpoints and trimmed events do not count.
+- It is looked for in steps, also for a write: that is decided once the look is over, if the row that was found refers still.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from shoal.node.blobs import Blobs
 from shoal.node.catalog import Recent
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import check_size, of_hex
-from shoal.node.turns import Steps, Stride, at_once
+from shoal.node.target import Target
+from shoal.node.turns import Steps, Stride
 from shoal.protocol.requests import (
     ChunksFound,
     ChunksKept,
@@ -53,7 +55,9 @@ from shoal.protocol.requests import (
 from shoal.values.references import mentioned, packed_marks
 
 TYPE_CHARACTERS_MAX = 255
+REPEATED_BYTES_MAX = 4 * 1024**3  # Of a file, that repeat chunks of it: a put hashes them all, and no upload paid for them.
 DROPPED_MAX = 64  # Contents, or uploads, in one operation that drops them.
+REFERENCES_MAX = 4096  # Files to which one write refers: each is looked up as it is decided.
 _PROVED_MAX = 1024
 _MOVED_BYTES = 16 * 1024 * 1024
 _CHUNK_COST = 4096  # Reading a chunk takes as long as hashing so many bytes, at least.
@@ -107,6 +111,12 @@ class Files:
             raise TooLarge(f"a file has at most {files.CHUNKS_MAX} chunks. Nothing was written. Store it as several files.")
         if not files.is_manifest(request.manifest, request.size):
             raise InvalidInput(f"the chunks of file {request.name!r} do not add up to its size. Nothing was written.")
+        distinct = sum({entry.digest: entry.size for entry in files.unpack_manifest(request.manifest)}.values())
+        if request.size - distinct > max(REPEATED_BYTES_MAX, distinct):
+            raise TooLarge(
+                f"file {request.name!r} repeats {request.size - distinct} bytes of its own chunks. A put reads at most "
+                f"{REPEATED_BYTES_MAX} again, or as many as it has others. Nothing was written. Compress it, and store that."
+            )
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -332,20 +342,33 @@ def _info(name: str, version: files.Version) -> FileInfo:
 # ── references ────────────────────────────────────────────────────────────────
 
 
-def referred(rows: Callable[[], Rows], hashes: set[bytes]) -> Steps[set[bytes]]:
-    """Those of these hashes to which a value in the thread refers."""
-    found: set[bytes] = set()
+class Unsure(Exception):
+    """A write refers to contents that were dropped: `referred` tells whether the thread still refers to them."""
+
+    def __init__(self, target: Target, hashes: set[bytes]) -> None:
+        super().__init__()
+        self.target = target
+        self.hashes = hashes
+
+
+Referring = Mapping[tuple[Target, bytes], bytes]
+"""By thread and hash, a row that refers to a content that was dropped; no bytes: none does."""
+
+
+def referred(rows: Callable[[], Rows], hashes: set[bytes]) -> Steps[dict[bytes, bytes]]:
+    """Those of these hashes to which a value in the thread refers, each with the row of such a value."""
+    found: dict[bytes, bytes] = {}
     stride = Stride.usual()
     for table in _HOLDING:
         after: bytes | None = None
         is_over = False
-        while not is_over and found != hashes:
+        while not is_over and found.keys() != hashes:
             here = rows()
             is_over = True
             for key, value in here.scan(table, after=after):
                 after = key
-                if not (table == dag.CHECKPOINT and dag.is_pruned(here, key[1:])):
-                    found |= mentioned(value) & hashes
+                if (here_in := mentioned(value) & hashes) and not _is_pruned(here, key):
+                    found.update(dict.fromkeys(here_in, key))
                 if stride.is_over(len(value)):
                     is_over = False
                     break
@@ -353,24 +376,41 @@ def referred(rows: Callable[[], Rows], hashes: set[bytes]) -> Steps[set[bytes]]:
     return found
 
 
-def check_references(rows: Rows, write: Struct) -> None:
+def _is_pruned(rows: Rows, key: bytes) -> bool:
+    return key.startswith(dag.CHECKPOINT) and dag.is_pruned(rows, key[len(dag.CHECKPOINT) :])
+
+
+def check_references(rows: Rows, target: Target, write: Struct, referring: Referring) -> None:
     """Check that the files to which the values of a write refer are the thread's.
 
     Raises:
         NotFound: one is not. Nothing was written.
+        TooLarge: they are too many.
+        Unsure: some were dropped, and `referring` does not say, or no longer rightly, that the thread refers to them.
     """
     if type(write) in _OWN:
         return  # A file's bytes may hold anything.
     hashes = {hash for packed in _packed_in(write) for hash in mentioned(packed)}
-    unsure = {hash for hash in hashes if not any(files.is_standing(rows, each) for each in files.contents(rows, hash))}
-    known = {hash for hash in unsure if files.contents(rows, hash)}
-    if known:
-        unsure -= at_once(referred(lambda: rows, known))
-    for hash in sorted(unsure):
-        raise NotFound(
-            f"a value refers to a file with SHA-256 {hash.hex()}, which thread {getattr(write, 'thread', '')!r} does not have. "
-            "Nothing was written. Put the file into this thread with put_file, and store the reference that it returns."
+    if len(hashes) > REFERENCES_MAX:
+        raise TooLarge(
+            f"one write refers to at most {REFERENCES_MAX} files; this one refers to {len(hashes)}. Nothing was written. "
+            "Divide it, or keep the references in several channels, and save those that change."
         )
+    unsure: set[bytes] = set()
+    for hash in sorted(hashes):
+        held = files.contents(rows, hash)
+        if any(files.is_standing(rows, each) for each in held):
+            continue
+        row = referring.get((target, hash)) if held else b""
+        if row == b"":
+            raise NotFound(
+                f"a value refers to a file with SHA-256 {hash.hex()}, which thread {target.name!r} does not have. "
+                "Nothing was written. Put the file into this thread with put_file, and store the reference that it returns."
+            )
+        if row is None or hash not in mentioned(rows.get(row) or b"") or _is_pruned(rows, row):
+            unsure.add(hash)
+    if unsure:
+        raise Unsure(target, unsure)
 
 
 def _packed_in(part: Any) -> Iterator[bytes]:
