@@ -12,6 +12,7 @@ The rights that a request needs, from its declaration.
 Laws:
 - A request needs one right for each part of it: a batch, a multi-read and a write under leases need those of all their parts.
 - An import needs `admin` for each part of it.
+- A put of a file needs `read`, too, unless it brings all of its chunks: its answer says which the thread has.
 - A right is a space, a family and an action. The family is the kind of object: the name of the request's second field,
   unless one is declared. What is about no space has the space "".
 - Nothing here decides: `shoal.access.grants` does.
@@ -42,11 +43,14 @@ from shoal.protocol.requests import (
     ListWork,
     Maintenance,
     MultiRead,
+    NameFile,
     ObjectKind,
+    PutFile,
     Read,
     RenewLeases,
     Request,
     Watch,
+    carries_all,
     declaration_of,
 )
 from shoal.records import NamedTuple
@@ -182,6 +186,13 @@ def _of_watch(request: Watch) -> Iterator[Need]:
         yield Need(request.space, kind, "read")
 
 
+def _of_file(request: PutFile | NameFile) -> Iterator[Need]:
+    """A put that does not bring each of its chunks says which ones the thread has."""
+    yield Need(request.space, "thread", "write")
+    if not carries_all(request):
+        yield Need(request.space, "thread", "read")
+
+
 def _of_nothing(_: ListSpaces) -> Iterator[Need]:
     """Every token may list spaces: `shoal.access.guard` leaves out those that it grants nothing in."""
     return iter(())
@@ -200,6 +211,8 @@ _SPECIAL: dict[type[Request[Any]], Callable[[Any], Iterator[Need]]] = {
     ListWork: _of_work,
     Watch: _of_watch,
     ListSpaces: _of_nothing,
+    PutFile: _of_file,
+    NameFile: _of_file,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from hashlib import sha256
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -22,6 +23,8 @@ SPECIAL: dict[type[Any], Any] = {
     requests.Import: lambda space: requests.Import([requests.Imported(requests.Add(space, "n", 1))]),
     requests.RenewLeases: lambda space: requests.RenewLeases([requests.Term(space, "l", False, 1, "none")]),
     requests.Watch: lambda space: requests.Watch(space),
+    requests.PutFile: lambda space: requests.PutFile(space, "t", "n", sha256(b"").hexdigest(), 0, "a/b", b""),
+    requests.NameFile: lambda space: requests.NameFile(space, "t", "n", sha256(b"").hexdigest(), 0, "a/b", b""),
 }
 NEEDS: dict[type[Any], tuple[str, str]] = {
     requests.Batch: ("counter", "append"),

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator
+from hashlib import sha256
 from typing import Any, ForwardRef, get_args, get_type_hints
 
 import aiohttp
@@ -17,9 +18,10 @@ from shoal.access.bearer import Bearer
 from shoal.access.grants import action_of, discloses
 from shoal.access.guard import READS
 from shoal.access.guard import ReadLog as Log
-from shoal.errors import Forbidden, ReadOnly
+from shoal.errors import FileIncomplete, Forbidden, ReadOnly, Unsupported
+from shoal.kinds.file import state as files
 from shoal.names import RESERVED
-from shoal.protocol.requests import Append, ListSummaries, ReadCounter, ReadLog, Request, Search
+from shoal.protocol.requests import Append, ListSummaries, NameFile, PutFile, ReadCounter, ReadLog, Request, Search
 from tests.access.conftest import Mint, Serve, Served
 
 
@@ -153,6 +155,36 @@ async def test_what_somebody_looks_for_is_not_noted(mint: Mint, serve: Serve) ->
         await store.connection.read(ListSummaries("crew", "stuck"))
     read = [tuple(found) for each in await noted(served, mint) for found in each["reads"]]
     assert set(read) == {("search", "crew", ""), ("list-summaries", "crew", "")}
+
+
+async def test_a_put_tells_a_writer_nothing_of_what_is_there(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys)
+    data, other = b"the diagnosis", b"another tale."
+    digests = [sha256(each).digest() for each in (data, other)]
+    hashes = [digest.hex() for digest in digests]
+    manifests = [files.pack_manifest([files.Chunk(digest, len(data))]) for digest in digests]
+    writer = mint.make("crew:write").text
+    async with shoal.connect(served.url, token=mint.make("crew:read,write").text) as store:
+        await store.space("crew").thread("t").put_file("secret", data)
+    async with shoal.connect(served.url, token=writer) as store:
+        await store.space("crew").thread("t").put_file("own", b"text")
+
+        async def answer(request: Request[Any]) -> type[Exception] | None:
+            try:
+                await store.connection.session.call(request)
+            except shoal.errors.ShoalError as error:
+                return type(error)
+            return None
+
+        for kind in (PutFile, NameFile):
+            asked = [kind("crew", "t", "n", *each, "a/b", b"") for each in ((sha256(b"").hexdigest(), 0),)]
+            assert await answer(asked[0]) in (None, Unsupported)
+            for chunks, error in (([], Forbidden), ([b"x" * len(data)], FileIncomplete)):
+                told = [
+                    await answer(kind("crew", "t", "n", hash, len(data), "a/b", manifest, chunks))
+                    for hash, manifest in zip(hashes, manifests, strict=True)
+                ]
+                assert told == [error, error], kind
 
 
 async def test_a_document_that_is_open_in_a_browser_is_noted(mint: Mint, serve: Serve, http: aiohttp.ClientSession) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct, field
 
+from shoal.kinds.file.state import ENTRY_BYTES
 from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
 from shoal.protocol.declared import Elements, Http, Natural, Positive, Time, Would, always, operation
 
@@ -30,6 +31,7 @@ __all__ = [
     "ReadFile",
     "RemoveFile",
     "SweepFiles",
+    "carries_all",
 ]
 
 
@@ -76,7 +78,7 @@ class ChunksKept(Reply, array_like=True, frozen=True, tag="chunks-kept"):
     bytes: int
 
 
-@operation(action="write")
+@operation(action="write", family="thread")
 class PutFile(Maintenance["FileStored"], array_like=True, frozen=True, tag="put-file"):
     """Give a name a content whose chunks are there. The node reads them, and refuses a content of another hash."""
 
@@ -89,7 +91,7 @@ class PutFile(Maintenance["FileStored"], array_like=True, frozen=True, tag="put-
     chunks: Elements[bytes] = field(default_factory=list)  # Those that were not sent before.
 
 
-@operation()
+@operation(family="thread")
 class NameFile(ObjectWrite["FileStored"], array_like=True, frozen=True, tag="name-file"):
     """Give a name a content that this node has proved. `PutFile` makes it."""
 
@@ -100,6 +102,11 @@ class NameFile(ObjectWrite["FileStored"], array_like=True, frozen=True, tag="nam
     media_type: str
     manifest: bytes
     chunks: Elements[bytes] = field(default_factory=list)
+
+
+def carries_all(request: PutFile | NameFile) -> bool:
+    """Whether a put brings each chunk of its manifest: then its answer says nothing of what the thread has."""
+    return len(request.chunks) * ENTRY_BYTES >= len(request.manifest)
 
 
 class FileStored(Reply, array_like=True, frozen=True, tag="file-stored"):

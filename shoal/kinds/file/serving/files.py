@@ -2,6 +2,7 @@
 
 Laws:
 - A name gets a content only after this node has read its chunks and found their hash and sizes to be those that were claimed.
+- A put that brings all of its chunks is answered by these alone; any other takes the right to read (`shoal.access.grants`).
 - A chunk counts as there only if a content may be built on it (`shoal.kinds.file.state`): what will be swept is sent again.
 - A value may refer to a file only if the thread has it: a write that refers to one that it lost, or never had, is rejected.
 - A content is dropped only once this node has found that nothing refers to it, whoever asks: a write that refers to one that
@@ -22,6 +23,7 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import FileIncomplete, InvalidInput, NotFound, StoreCorrupt, TooLarge, Unsupported
 from shoal.kinds.file import state as files
+from shoal.kinds.file.requests import carries_all
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.node.blobs import Blobs
@@ -127,9 +129,10 @@ class Files:
             FileIncomplete: chunks of it are not there.
             InvalidInput: its bytes have another hash.
         """
-        content = files.content_of(bytes.fromhex(request.sha256), request.manifest)
+        content, sent = files.content_of(bytes.fromhex(request.sha256), request.manifest), _by_digest(request.chunks)
+        _check_carried(request, sent)
         if not files.is_standing(rows(), content):
-            hash, sent = sha256(), _by_digest(request.chunks)
+            hash = sha256()
             for entry in files.unpack_manifest(request.manifest):
                 chunk = sent.get(entry.digest) or files.chunk(rows(), entry.digest)
                 if chunk is None or len(chunk) != entry.size:
@@ -166,6 +169,7 @@ class Files:
 
     def _name(self, context: WriteContext, request: NameFile) -> FileStored:
         rows, sent = context.rows, _by_digest(request.chunks)
+        _check_carried(request, sent)
         content = files.content_of(bytes.fromhex(request.sha256), request.manifest)
         if (request.space, request.thread, content) not in self._proved and not files.is_standing(rows, content):
             raise Unsupported(f"file {request.name!r} is not proved at this node. Nothing was written. Put it with PutFile.")
@@ -291,6 +295,12 @@ def _check_known(context: WriteContext, change: files.Change) -> None:
         raise Unsupported(
             "a node of an older version is among the peers, which knows no files. Nothing was written. Update it."
         )
+
+
+def _check_carried(request: PutFile | NameFile, sent: Mapping[bytes, bytes]) -> None:
+    """Of a put that is to bring all of its chunks none is looked for: whoever may not read learns of no other one."""
+    if carries_all(request) and not sent.keys() >= {entry.digest for entry in files.unpack_manifest(request.manifest)}:
+        raise _incomplete(request)
 
 
 def _by_digest(chunks: Iterable[bytes]) -> Mapping[bytes, bytes]:
