@@ -147,7 +147,7 @@ async def test_reads_of_content_are_noted_under_any_name(mint: Mint, serve: Serv
     assert {("claim-item", "crew"), ("begin-step", "crew"), ("end-step", "crew"), ("add", "crew"), ("read-log", "*")} <= read
 
 
-async def test_what_somebody_looks_for_is_not_noted(mint: Mint, serve: Serve) -> None:
+async def test_a_text_that_is_looked_for_is_not_noted(mint: Mint, serve: Serve) -> None:
     served = await serve(token_keys=mint.keys, audit_reads="crew")
     async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
         await store.connection.read(Search("crew", "Ana's diagnosis"))

@@ -161,7 +161,7 @@ async def test_a_checkpoint_keeps_its_file(bench: Bench) -> None:
     assert stored(bench.storage, files.CHUNK) == []
 
 
-async def test_what_a_prune_frees_is_looked_for_again(bench: Bench) -> None:
+async def test_a_prune_frees_files_that_nothing_shows(bench: Bench) -> None:
     thread, data = bench.space.thread("t"), content(5000)
     ref = await thread.put_file("a", data)
     await thread.save({"page": ref})

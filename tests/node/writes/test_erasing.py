@@ -216,7 +216,7 @@ async def test_writes_made_meanwhile_die_with_the_thread(fleet: Fleet) -> None:
     assert fleet.refusals == []
 
 
-async def test_what_a_dead_change_carried_is_kept_for_peers(fleet: Fleet) -> None:
+async def test_a_dead_change_keeps_its_bytes_for_peers(fleet: Fleet) -> None:
     await fleet["a"].store().space("crew").thread("agent").save({"n": 0})
     await fleet.converged()
     await fleet.isolate("c")
