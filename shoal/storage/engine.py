@@ -44,7 +44,7 @@ from typing import Any
 import rocksdict
 from rocksdict import AccessType, BlockBasedOptions, Options, Rdict
 
-from shoal.config import Config, KiB
+from shoal.config import Config, KiB, MiB
 from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
 from shoal.panics import is_panic
 from shoal.storage import layout
@@ -181,6 +181,11 @@ _DICTIONARY_BYTES = 64 * KiB
 _ZSTD_LEVEL = 1
 _ZSTD_WINDOW_BITS = -14  # RocksDB's default.
 
+# Chunks of files stand in files of their own, the *blob files*, which compactions do not write again. A blob file goes once all
+# of its rows went; what is left in others moves only while `MOVES_BLOBS` says so (`Blobs` in `shoal.storage.erasing`).
+BLOB_BYTES_MIN = 256 * KiB
+_BLOB_FILE_BYTES = 64 * MiB
+
 
 def options_for(config: Config, *, create: bool, encrypted: bool = False) -> Options:
     """The options for an opening; with `create`, a missing database is made. Encrypted rows do not compress."""
@@ -207,6 +212,12 @@ def options_for(config: Config, *, create: bool, encrypted: bool = False) -> Opt
     else:
         options.set_compression_type(library.DBCompressionType.zstd())
         options.set_compression_options(_ZSTD_WINDOW_BITS, _ZSTD_LEVEL, 0, _DICTIONARY_BYTES)
+        options.set_blob_compression_type(library.DBCompressionType.zstd())
+    options.set_enable_blob_files(True)
+    options.set_min_blob_size(BLOB_BYTES_MIN)
+    options.set_blob_file_size(_BLOB_FILE_BYTES)
+    options.set_enable_blob_gc(True)
+    options.set_blob_gc_age_cutoff(0)
     options.set_block_based_table_factory(_tables(config))
     # It holds the first and last key of each file, also of those that are gone, so each change of the files begins a new one.
     options.set_max_manifest_file_size(1)

@@ -33,7 +33,7 @@ from shoal.forks import disown_in_children, never_destroy
 from shoal.records import NamedTuple
 from shoal.storage import engine, layout
 from shoal.storage.engine import COMPACTS_AT, LEVEL_ZERO_FILES, START_OVER, is_failure, open_database, open_for_reading, text_of
-from shoal.storage.erasing import ErasingPass
+from shoal.storage.erasing import BlobFiles, ErasingPass
 from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, too_many_snapshots
 from shoal.storage.layout import Holder, StoreLock, identity_of
 from shoal.storage.witness import Witness, Witnessed
@@ -113,6 +113,7 @@ class RocksStorage:
         self._closed = False
         self._reclaiming = False
         self._erasing: ErasingPass | None = None
+        self._blobs = BlobFiles(database)
         disown_in_children(self)
 
     def disown(self) -> None:
@@ -333,14 +334,17 @@ class RocksStorage:
                 raise
             raise self._fail("Erasing", error) from error
         self._erasing = None
+        self._blobs.forget()
         return True
 
     def _end_reclaiming(self) -> None:
         """Set the usual trigger of compactions again when nothing is left to compact."""
         # First the memtable becomes a file of the first level, then that is compacted.
         left = ("rocksdb.num-immutable-mem-table", "rocksdb.num-files-at-level0")
-        idle = self._reclaiming and self._erasing is None and not self._closed
-        if idle and all(self._db.property_value(name) == "0" for name in left):
+        if self._erasing is not None or self._closed:
+            return
+        self._blobs.look()
+        if self._reclaiming and all(self._db.property_value(name) == "0" for name in left):
             self._reclaiming = False
             self._db.set_options({COMPACTS_AT: str(LEVEL_ZERO_FILES)})
 

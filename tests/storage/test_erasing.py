@@ -10,6 +10,7 @@ from random import Random
 import pytest
 
 from shoal.config import Config, MiB
+from shoal.storage.engine import BLOB_BYTES_MIN
 from shoal.storage.erasing import ErasingPass
 from shoal.storage.rocks import RocksStorage
 from tests.support.remains import files_with, uncompressed
@@ -81,6 +82,61 @@ def test_a_row_that_was_replaced_is_gone_after_a_pass(storage: RocksStorage, tmp
     assert files_with(tmp_path, MARK) == []
 
 
+def large(count: int, seed: int = 3) -> dict[bytes, bytes]:
+    """Rows that stand in blob files."""
+    random = Random(seed)
+    return {b"7%03d" % nth: random.randbytes(BLOB_BYTES_MIN) for nth in range(count)}
+
+
+def blob_files(directory: Path) -> dict[str, int]:
+    return {file.name: file.stat().st_size for file in (directory / "db").glob("*.blob")}
+
+
+def test_no_blob_file_holds_a_deleted_row(storage: RocksStorage, tmp_path: Path) -> None:
+    kept = large(8)
+    marked = {b"7%03d%s" % (nth, MARK): MARK + kept[b"7%03d" % nth] for nth in range(8)}
+    write(storage, dict(sorted((kept | marked).items())))
+    storage.reclaim()
+    write(storage, dict.fromkeys(list(marked)[:1]))  # Too little for anything to move by itself.
+    erase(storage)
+    assert len(files_with(tmp_path, MARK)) > 0  # Of those that were not deleted.
+    write(storage, dict.fromkeys(list(marked)[1:]))
+    erase(storage)
+    assert files_with(tmp_path, MARK) == []
+    assert dict(storage.scan(b"", None)) == kept
+
+
+def test_what_is_left_of_blob_files_moves(storage: RocksStorage, tmp_path: Path) -> None:
+    rows = large(24)
+    write(storage, rows)
+    storage.reclaim()
+    before = sum(blob_files(tmp_path).values())
+    assert before >= 24 * BLOB_BYTES_MIN
+    gone = list(rows)[::2]
+    write(storage, dict.fromkeys(gone))
+    storage.reclaim()
+    began = time.monotonic()
+    while sum(blob_files(tmp_path).values()) > 0.6 * before:
+        assert time.monotonic() - began < PATIENCE_S
+        storage.write_witness()  # As a node does after each sync.
+        time.sleep(0.05)
+    assert dict(storage.scan(b"", None)) == {row: value for row, value in rows.items() if row not in gone}
+
+
+def test_compactions_leave_blob_files_alone(storage: RocksStorage, tmp_path: Path) -> None:
+    write(storage, large(24) | others(300))
+    storage.reclaim()
+    while not (before := blob_files(tmp_path)):
+        time.sleep(0.05)
+    for seed in range(3):
+        write(storage, others(300, seed) | {b"7000": b"a short one"})
+        storage.reclaim()
+        while storage._reclaiming:
+            storage.write_witness()
+            time.sleep(0.05)
+    assert blob_files(tmp_path).items() >= before.items()
+
+
 def test_a_pass_ends_while_the_store_is_written(storage: RocksStorage, tmp_path: Path) -> None:
     write(storage, others(500) | {b"5" + MARK: MARK})
     write(storage, {b"5" + MARK: None})
@@ -97,12 +153,13 @@ def test_a_pass_ends_while_the_store_is_written(storage: RocksStorage, tmp_path:
 def test_a_pass_leaves_the_usual_options(storage: RocksStorage, tmp_path: Path) -> None:
     def options() -> list[str]:
         newest = max((tmp_path / "db").glob("OPTIONS-*"))
-        names = ("level0_file_num_compaction_trigger", "ttl", "periodic_compaction_seconds")
+        names = ("level0_file_num_compaction_trigger", "ttl", "periodic_compaction_seconds", "blob_garbage_collection_")
         return sorted(line.strip() for line in newest.read_text().splitlines() if line.strip().startswith(names))
 
     usual = options()
-    assert len(usual) == 3
-    write(storage, others(300))
+    assert len(usual) == 5
+    write(storage, others(300) | large(4))
+    write(storage, dict.fromkeys(list(large(4))[:1]))
     erase(storage)
     assert options() == usual
 
@@ -144,6 +201,7 @@ def test_a_pass_changes_options_alone() -> None:
         "level0_file_num_compaction_trigger",
         "ttl",
         "periodic_compaction_seconds",
+        "blob_garbage_collection_age_cutoff",
     }
 
 
