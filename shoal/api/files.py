@@ -82,6 +82,7 @@ async def get(exchange: Exchange) -> web.StreamResponse:
         _thread(exchange),
         name=exchange.name("name"),
         stale=exchange.query(ReadQuery).stale,
+        proves=False,
     )
     tag = f'"{found.file.sha256}"'
     said = {**_SAFE, **exchange.bookmark_headers(), hdrs.ETAG: tag}

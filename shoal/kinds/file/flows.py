@@ -1,7 +1,8 @@
 """Files as streams: cut into chunks and sent on their way in, put together and proved on their way out.
 
 Laws:
-- Neither way is a file ever whole in memory: at most `SENDING_MAX` batches of chunks on the way in, and one on the way out.
+- Neither way is a file ever whole in memory: at most `SENDING_MAX` batches of chunks on the way in, and two on the way out, of
+  which the second is asked for while the first is handed over.
 - Chunks that the thread has are not sent. So a file that was cut off is put again, and goes on where it was.
 - A stream is proved as it is read: each chunk by its digest, and all of it by the file's own hash if it was read in order.
 
@@ -45,7 +46,7 @@ with suppress(ImportError):  # The form in plain Python is not used: it takes a 
 
 FILE_CHUNK_BYTES_MIN = 512 * 1024
 FILE_CHUNK_BYTES_USUAL = 1024 * 1024
-SENDING_MAX = 3  # Batches that are on their way.
+SENDING_MAX = 2  # Batches that are on their way.
 UPLOAD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES  # At most in memory: batches on their way, the next, and what is to be cut.
 SMALL_BYTES = 64 * 1024  # A file of so many bytes is one request, and the node is asked nothing before.
 PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
@@ -79,7 +80,8 @@ class Chunker:
 
     def _take(self) -> bytes:
         cut = self._find(self._held, self._sizes)
-        chunk = bytes(memoryview(self._held)[:cut])
+        with memoryview(self._held) as held:
+            chunk = bytes(held[:cut])
         del self._held[:cut]
         return chunk
 
@@ -91,8 +93,8 @@ class _Sizes(NamedTuple):
 
 
 def _compiled_cut(held: bytearray, sizes: _Sizes) -> int:
-    found = next(fastcdc_cy(bytes(memoryview(held)[: sizes.most]), *sizes))
-    return int(found.length)
+    with memoryview(held) as whole, whole[: sizes.most] as looked:
+        return int(next(fastcdc_cy(looked, *sizes)).length)
 
 
 @cache
@@ -140,7 +142,9 @@ class Upload:
         self._entries: list[Chunk] = []
         self._batch: dict[bytes, bytes] = {}
         self._batch_bytes, self._batch_bytes_max = 0, FILE_BATCH_BYTES
-        self._fed = 0
+        self._pieces: list[bytes] = []  # That are to be cut together: bodies arrive in small pieces, and `aside` costs a switch.
+        self._pieces_bytes = 0
+        self._is_asked = False
         self._sending: deque[asyncio.Task[None]] = deque()
 
     async def feed(self, piece: bytes) -> None:
@@ -151,12 +155,18 @@ class Upload:
         """
         for start in range(0, len(piece), PIECE_BYTES):
             part = piece[start : start + PIECE_BYTES]
-            if self._fed <= SMALL_BYTES < self._fed + len(part):
-                await self._ask()
-            self._fed += len(part)
-            cutting = partial(self._cut, part)
-            for chunked in cutting() if self._aside is None else await self._aside(cutting):
-                await self._take(*chunked)
+            self._pieces.append(part)
+            self._pieces_bytes += len(part)
+            if self._pieces_bytes >= PIECE_BYTES:
+                await self._cut_pieces()
+
+    async def _cut_pieces(self) -> None:
+        if not self._is_asked and self._pieces_bytes > SMALL_BYTES:
+            await self._ask()
+        pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0
+        cutting = partial(self._cut, pieces)
+        for chunked in cutting() if self._aside is None else await self._aside(cutting):
+            await self._take(*chunked)
 
     async def finish(self, name: str, type: str, *, expected: str = "") -> FileInfo:
         """The file has ended: give it its name. `expected`: the SHA-256 that it must have, in hex.
@@ -165,6 +175,7 @@ class Upload:
             InvalidInput: it has another hash. Nothing of it is shown.
             FileIncomplete: chunks that were there before went meanwhile. Put the file again.
         """
+        await self._cut_pieces()
         for chunk in self._chunker.finish():
             await self._take(sha256(chunk).digest(), chunk)
         found = self._hash.hexdigest()
@@ -190,13 +201,15 @@ class Upload:
 
     async def _ask(self) -> None:
         """Find out how much the node takes at once: before any chunk is cut."""
+        self._is_asked = True
         found = await self._connection.read(requests.FindChunks(self._space, self._thread, []))
         self._batch_bytes_max = min(FILE_BATCH_BYTES, found.bytes_max // 2)  # The other half is for what is beside them.
         self._chunker.limit(self._batch_bytes_max)
 
-    def _cut(self, part: bytes) -> list[Chunked]:
-        self._hash.update(part)
-        return [(sha256(chunk).digest(), chunk) for chunk in self._chunker.feed(part)]
+    def _cut(self, pieces: list[bytes]) -> list[Chunked]:
+        for piece in pieces:
+            self._hash.update(piece)
+        return [(sha256(chunk).digest(), chunk) for piece in pieces for chunk in self._chunker.feed(piece)]
 
     async def _take(self, digest: bytes, chunk: bytes) -> None:
         if len(self._entries) == CHUNKS_MAX:
@@ -224,11 +237,15 @@ class Upload:
 
 
 class Download:
-    """One file of a thread, read in ranges. It stays readable as it was found, whatever its name holds by then."""
+    """One file of a thread, read in ranges. It stays readable as it was found, whatever its name holds by then.
 
-    def __init__(self, connection: Connection, space: str, thread: str, shown: FileShown) -> None:
+    `proves`: compare what arrives with its hashes. Who is served by a node of this process need not: it has compared them.
+    """
+
+    def __init__(self, connection: Connection, space: str, thread: str, shown: FileShown, *, proves: bool = True) -> None:
         self._connection = connection
         self._space, self._thread = space, thread
+        self._proves = proves
         self.file = shown.file
         self._chunks = unpack_manifest(shown.manifest)
         self._starts = list(accumulate((chunk.size for chunk in self._chunks), initial=0))
@@ -241,18 +258,27 @@ class Download:
             StoreCorrupt: its bytes are not those of its hash.
         """
         stop = self.file.size if stop is None else min(stop, self.file.size)
-        whole = sha256() if start == 0 and stop == self.file.size else None
+        whole = sha256() if self._proves and start == 0 and stop == self.file.size else None
         at = bisect_right(self._starts, start) - 1
-        while start < stop:
-            for chunk in await self._batch(at, stop):
-                begins = self._starts[at]
-                at += 1
-                if whole is not None:
-                    whole.update(chunk)
-                    if at == len(self._chunks) and whole.hexdigest() != self.file.sha256:
-                        raise self._corrupt()
-                yield chunk if start == begins and begins + len(chunk) <= stop else chunk[start - begins : stop - begins]
-                start = min(stop, begins + len(chunk))
+        batch = asyncio.create_task(self._batch(at, stop)) if start < stop else None
+        try:
+            while batch is not None:
+                chunks = await batch
+                more = at + len(chunks)
+                batch = asyncio.create_task(self._batch(more, stop)) if self._starts[more] < stop else None
+                for chunk in chunks:
+                    begins = self._starts[at]
+                    at += 1
+                    if whole is not None:
+                        whole.update(chunk)
+                        if at == len(self._chunks) and whole.hexdigest() != self.file.sha256:
+                            raise self._corrupt()
+                    yield chunk if start == begins and begins + len(chunk) <= stop else chunk[start - begins : stop - begins]
+                    start = min(stop, begins + len(chunk))
+        finally:
+            if batch is not None:
+                batch.cancel()
+                await asyncio.gather(batch, return_exceptions=True)
 
     async def _batch(self, at: int, stop: int) -> list[bytes]:
         wanted: list[Chunk] = []
@@ -265,7 +291,7 @@ class Download:
         request = requests.ReadChunks(self._space, self._thread, [chunk.digest for chunk in wanted])
         found = (await self._connection.read(request)).chunks
         for chunk, entry in zip(found, wanted, strict=False):
-            if sha256(chunk).digest() != entry.digest:
+            if self._proves and sha256(chunk).digest() != entry.digest:
                 raise self._corrupt()
         if not 0 < len(found) <= len(wanted):
             raise self._corrupt()
@@ -278,7 +304,14 @@ class Download:
 
 
 async def found_file(
-    connection: Connection, space: str, thread: str, *, name: str = "", sha256: str = "", stale: bool = False
+    connection: Connection,
+    space: str,
+    thread: str,
+    *,
+    name: str = "",
+    sha256: str = "",
+    stale: bool = False,
+    proves: bool = True,
 ) -> Download:
     """A file by its name, or by the hash of its content.
 
@@ -286,4 +319,4 @@ async def found_file(
         NotFound: the thread has no such file.
     """
     shown = await connection.read(requests.ReadFile(space, thread, name, sha256), stale=stale)
-    return Download(connection, space, thread, shown)
+    return Download(connection, space, thread, shown, proves=proves)

@@ -44,7 +44,7 @@ DIGEST_BYTES = 32
 CONTENT_BYTES = 2 * DIGEST_BYTES
 ENTRY_BYTES = DIGEST_BYTES + 4  # Of a manifest.
 FILE_CHUNK_BYTES_MAX = 4 * 1024 * 1024
-FILE_BATCH_BYTES = 4 * 1024 * 1024  # Of the chunks in one request, or one answer; the first may exceed it.
+FILE_BATCH_BYTES = 2 * 1024 * 1024  # Of the chunks in one request, or one answer; the first may exceed it.
 CHUNKS_MAX = 65_536  # Of one content: some 64 GiB, and a manifest that a request can carry.
 
 HELD_MAX = 2 * CHUNKS_MAX  # Chunks of uploads that a put looks at, in one step. Uploads beyond them end by themselves.

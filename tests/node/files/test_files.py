@@ -38,6 +38,7 @@ SMALL = {
     "file_chunk_bytes_usual": 512,
     "file_chunk_bytes_max": 2048,
     "file_batch_bytes": 4096,
+    "piece_bytes": 1024,
 }
 
 
