@@ -142,7 +142,9 @@ class Upload:
         self._entries: list[Chunk] = []
         self._batch: dict[bytes, bytes] = {}
         self._batch_bytes, self._batch_bytes_max = 0, FILE_BATCH_BYTES
-        self._pieces: list[bytes] = []  # That are to be cut together: bodies arrive in small pieces, and `aside` costs a switch.
+        self._pieces: list[
+            bytes
+        ] = []  # That are to be cut together: bodies arrive in small pieces, and `aside` costs a switch.
         self._pieces_bytes = 0
         self._is_asked = False
         self._sending: deque[asyncio.Task[None]] = deque()
