@@ -106,7 +106,7 @@ def test_no_blob_file_holds_a_deleted_row(storage: RocksStorage, tmp_path: Path)
     assert dict(storage.scan(b"", None)) == kept
 
 
-def test_what_is_left_of_blob_files_moves(storage: RocksStorage, tmp_path: Path) -> None:
+def test_the_rest_of_blob_files_moves(storage: RocksStorage, tmp_path: Path) -> None:
     rows = large(24)
     write(storage, rows)
     storage.reclaim()
