@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from hashlib import sha256
 from random import Random
 
 import msgspec
@@ -48,7 +49,9 @@ class Store:
 
     def keep(self, drafted: Draft) -> tuple[bytes, Shape]:
         recipe = drafted.recipe
-        assert set(drafted.rows) == {*recipe.added, *recipe.nodes}
+        named = {*recipe.added, *recipe.nodes}
+        assert named >= drafted.rows.keys()
+        assert self.rows.keys() >= named - drafted.rows.keys()
         id = len(self.recipes).to_bytes(32, "big", signed=False) if self.recipes else b"\xff" * 32
         self.recipes[id] = recipe
         self.written += len(msgspec.msgpack.encode(recipe)) + sum(
@@ -188,7 +191,7 @@ def _check_history(history: list[tuple[str, int, int]], random: Random) -> None:
     assert {id: store.load(id) for id in saved} == saved
 
 
-tree_grown = tree.grown
+tree_grown, channel_ends = tree.grown, channel._ends
 
 PLANTED: dict[str, tuple[object, str, object]] = {
     "a node of the tree is not written": (tree, "grown", lambda tops, digests: (tree_grown(tops, digests)[0], {})),
@@ -198,6 +201,13 @@ PLANTED: dict[str, tuple[object, str, object]] = {
         lambda data, start=0, *, settled=0: cuts(data, start, settled=settled + 200 * (settled > start)),
     ),
     "a chunk more is taken for kept": (channel, "_kept", lambda packed, at, chunks: (len(chunks), at + sum(map(len, chunks)))),
+    "the end is taken for the same a chunk too early": (
+        channel,
+        "_ends",
+        lambda packed, at, chunks, tail: {
+            place: left + 1 for place, left in channel_ends(packed, at, chunks, tail).items() if left
+        },
+    ),
     "a header counts one element": (channel, "_array_header", lambda count: b"\x91"),
 }
 
@@ -249,6 +259,29 @@ def test_a_growing_list_writes_each_byte_about_twice(whole: bool, turns: int) ->
         _, shape = store.save(msgspec.msgpack.encode(blobs), shape) if whole else store.append(blobs[-1:], shape)
     # Once in a tail and once in a chunk; a hundred for a recipe's hashes, and each `DEPTH_MAX` saves the tail and the tops.
     assert store.written < 2 * new + turns * 200 + turns / DEPTH_MAX * (5000 + 2 * tree.FANOUT * 32)
+
+
+@pytest.mark.parametrize("at", [0, 500, 999])
+@pytest.mark.parametrize("kind", ["replaced", "inserted", "removed"])
+def test_a_small_change_anywhere_writes_and_hashes_only_what_changed(
+    at: int, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store()
+    blobs = [Random(n).randbytes(1000) for n in range(1000)]
+    _, shape = store.save(msgspec.msgpack.encode(blobs), None)
+    before = store.written
+    blobs[at : at + (kind != "inserted")] = [] if kind == "removed" else [b"x" * 100]
+    hashed: list[int] = []
+
+    def counted(data: bytes) -> object:
+        hashed.append(len(data))
+        return sha256(data)
+
+    monkeypatch.setattr(channel, "sha256", counted)
+    id, _ = store.save(packed := msgspec.msgpack.encode(blobs), shape)
+    assert sum(hashed) < 3 * CHUNK_BYTES_MAX + len(packed) // 500
+    assert store.written - before < 3 * CHUNK_BYTES_MAX + len(packed) // 40  # The names of all chunks, and the tree over them.
+    assert store.load(id) == packed
 
 
 def test_an_append_reads_neither_the_value_nor_the_list_of_its_chunks() -> None:

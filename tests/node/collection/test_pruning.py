@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from random import Random
 
@@ -314,6 +314,52 @@ async def test_saves_on_checkpoints_pruned_elsewhere_can_be_read(fleet: Fleet) -
         assert (await there.load(made.id)).state == {"late": True, "log": [*LARGE[:6], "more"]}
         check_sound(fleet[name].storage)
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+
+
+async def test_chunks_that_a_save_shares_with_its_pruned_parent_stay(fleet: Fleet) -> None:
+    """The save brings only the chunk that changed; those after it are named, and were the parent's alone."""
+    thread = fleet["a"].store().space("crew").thread("agent")
+    base = await thread.save({"log": LARGE})
+    await thread.save({"log": ["other", *LARGE[:3]]})
+    await fleet.converged()
+    await fleet.isolate("c")
+    late = fleet["c"].store().space("crew").thread("agent")
+    await late.load(base.id)
+    changed = ["changed", *LARGE[1:]]
+    made = await late.save({"log": changed}, on_conflict="fork")
+    await thread.prune(keep_last=1)
+    fleet.link_all("c")
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    await fleet.crash("b")
+    fleet.start("b", MemoryStorage())
+    await fleet.converged()
+    await swept(*(fleet[name].storage for name in "abc"))
+    for name in "abc":
+        assert (await fleet[name].store().space("crew").thread("agent").load(made.id)).state == {"log": changed}
+        check_sound(fleet[name].storage)
+    assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
+    assert fleet.refusals == []
+
+
+async def test_a_small_change_of_a_large_list_writes_little(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = bench.space.thread("agent")
+    random = Random(1)
+    log = [f"message {number} of {random.getrandbits(128):x}: {random.random()}" for number in range(15_000)]
+    await thread.save({"log": log})
+    state = {"log": ["changed", *log[1:]]}
+    written: list[int] = []
+    begin_write = bench.storage.begin_write
+
+    def begun(rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        written.extend(len(key) + len(value or b"") for key, value in rows.items())
+        return begin_write(rows)
+
+    monkeypatch.setattr(bench.storage, "begin_write", begun)
+    made = await thread.save(state)
+    assert 0 < sum(written) < 64 * 1024
+    assert (await thread.load(made.id)).state == state
+    check_sound(bench.storage)
 
 
 async def test_a_node_that_lost_its_disk_gets_what_stayed(fleet: Fleet) -> None:

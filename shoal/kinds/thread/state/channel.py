@@ -11,6 +11,8 @@ Laws:
 - An append writes only new bytes: while a value grows at its end, neither its bytes
   nor the list of its chunks are written again, except each byte of the tail once more
   when its chunk is complete.
+- A change anywhere writes and hashes only chunks that the base does not have: a cut depends
+  only on the bytes since the one before, so after a cut that the base has, too, all are the same.
 - A chain of recipes is at most `DEPTH_MAX` long; then the tree's tops and the tail
   are written in full, so that loading reads a bounded number of records.
 """
@@ -25,13 +27,14 @@ import msgspec
 from msgspec.structs import replace
 
 from shoal.kinds.thread.state import chunking as tree
-from shoal.kinds.thread.state.chunking import CHUNK_BYTES_MIN, Tops, cuts
+from shoal.kinds.thread.state.chunking import CHUNK_BYTES_MAX, CHUNK_BYTES_MIN, Tops, cuts
 from shoal.records import NamedTuple
 
 DEPTH_MAX = 32
 TINY_BYTES_MAX = 64  # Up to this size a value takes no more space than a reference to it.
 # If two saves made one checkpoint, the record that counts may have a longer chain than the one its successors saw.
 _CHAIN_MAX = 16 * DEPTH_MAX
+_LOOK_BYTES = 4 * CHUNK_BYTES_MAX  # How far beyond a change the next common cut is looked for at first.
 
 
 class Recipe(msgspec.Struct, array_like=True, frozen=True):
@@ -126,14 +129,11 @@ def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"", *, sta
         start = header_bytes(packed)
     if len(packed) - start < CHUNK_BYTES_MIN:
         return _draft_small(packed, start, base, base_id)
-    known = base.pieces if base is not None else None
-    kept, at = (0, start) if known is None else _kept(packed, start, known.chunks)
-    chunks: list[bytes] = []
-    for end in cuts(packed, at):
-        chunks.append(packed[at:end])
-        at = end
-    fresh = Pieces(chunks, [sha256(chunk).digest() for chunk in chunks])
-    whole = fresh if known is None or not kept else _joined(Pieces(known.chunks[:kept], known.digests[:kept]), fresh)
+    known = base.pieces if base is not None and base.pieces is not None else NO_PIECES
+    kept, at = _kept(packed, start, known.chunks)
+    changed, later, at = _changed(packed, at, known, kept, b"" if base is None or base.outline is None else base.outline.tail)
+    fresh = Pieces(changed, [sha256(chunk).digest() for chunk in changed])
+    whole = _joined(_joined(_part(known, 0, kept), fresh), _part(known, later, len(known.chunks)))
     value = _Value(len(packed), packed[:start], packed[at:], whole)
     return _settle(value, _step(whole, kept, base), base, base_id)
 
@@ -268,6 +268,7 @@ def _settle(value: _Value, step: _Delta, base: Shape | None, base_id: bytes) -> 
     if base is not None and base.header == header and base.hash == hash and (hash or base.outline == outline):
         return point(replace(base, outline=outline, pieces=pieces), base_id)
     added = tuple(step.added.digests)
+    stored = () if base is None or base.pieces is None or step.grows else frozenset(base.pieces.digests)
     recipe = Recipe(hash, size, header, tail, added=added, nodes=tuple(nodes), tops=step.start)
     if base is not None and base.outline is not None and base.depth < DEPTH_MAX:
         old = base.outline.tail
@@ -286,11 +287,54 @@ def _settle(value: _Value, step: _Delta, base: Shape | None, base_id: bytes) -> 
                 tops=() if grows else step.start,
                 depth=base.depth + 1,
             )
-    return _written(recipe, outline, pieces, dict(zip(added, step.added.chunks, strict=True)) | nodes)
+    new = {digest: chunk for digest, chunk in zip(added, step.added.chunks, strict=True) if digest not in stored}
+    return _written(recipe, outline, pieces, new | nodes)
 
 
 def _joined(first: Pieces, then: Pieces) -> Pieces:
+    if not first.chunks:
+        return then
     return Pieces(first.chunks + then.chunks, first.digests + then.digests) if then.chunks else first
+
+
+def _part(pieces: Pieces, start: int, stop: int) -> Pieces:
+    return Pieces(pieces.chunks[start:stop], pieces.digests[start:stop]) if start < stop else NO_PIECES
+
+
+def _changed(packed: bytes, at: int, known: Pieces, kept: int, tail: bytes) -> tuple[list[bytes], int, int]:
+    """The chunks from `at` up to a cut from which on the value ends as the known one does, which has `tail` after its chunks.
+
+    Returns them, the number of the known chunk that follows them (that of all chunks, if none does), and where the tail begins.
+    """
+    ends = _ends(packed, at, known.chunks[kept:], tail)
+    chunks: list[bytes] = []
+    limit = min(ends, default=len(packed)) + _LOOK_BYTES
+    while at not in ends:
+        found = cuts(packed[at:limit] if limit < len(packed) else packed[at:])
+        begun = at
+        for end in found:
+            chunks.append(packed[at : begun + end])
+            at = begun + end
+            if at in ends:
+                break
+        else:
+            if limit >= len(packed):
+                return chunks, len(known.chunks), at
+            limit += limit - begun + _LOOK_BYTES
+    return chunks, len(known.chunks) - ends[at], len(packed) - len(tail)
+
+
+def _ends(packed: bytes, at: int, chunks: list[bytes], tail: bytes) -> dict[int, int]:
+    """Where the value, after `at`, has the last of these chunks and then the tail: from each place, how many are left."""
+    place, places = len(packed) - len(tail), dict[int, int]()
+    if place >= at and packed.endswith(tail):
+        places[place] = 0
+        for left, chunk in enumerate(reversed(chunks), 1):
+            place -= len(chunk)
+            if place < at or not packed.startswith(chunk, place):
+                break
+            places[place] = left
+    return places
 
 
 def _kept(packed: bytes, at: int, chunks: list[bytes]) -> tuple[int, int]:
