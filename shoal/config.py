@@ -54,6 +54,7 @@ class Config(Struct, frozen=True, kw_only=True):
     oidc_audience: str = ""  # The audience that their tokens must name.
     revocations_max: int = 65_536  # Tokens that are revoked and have not expired.
     revocations_age_s_max: float = 0.0  # Cut off from a quorum for longer, a node accepts no token. 0: it goes on.
+    backup_directories: str = ""  # With tokens, a backup goes to a `file://` below these only, "/mnt/a,/mnt/b". Empty: to none.
 
     # [audit] Statements of what the node holds, and who reads what (docs/AUDIT.md).
     audit_interval_s: float = 0.0  # How often the node signs what it holds, and keeps that (docs/AUDIT.md); 0: never.

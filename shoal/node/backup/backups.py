@@ -5,6 +5,7 @@ Laws:
 - A store that was alone and gets other members declares again where it is backed up, unless they have a declaration.
 - A bucket that fails is tried again, less and less often. It stops no write, and what is not shipped stays as it is here.
 - An encrypted node ships nothing: what is shipped is not sealed.
+- A node that asks for tokens makes and writes no directory but below those that its operator named, whoever declares it.
 - A store that was never declared to be backed up loads nothing of what ships.
 """
 
@@ -14,7 +15,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -36,6 +39,7 @@ DECLARATION = "backup"  # The key in the register.
 CLUSTER_BYTES = 16
 _URL_CHARS_MAX = 1000
 _FORMAT = 1
+_SHOWN_CHARS = 200
 
 _log = logging.getLogger("shoal.node")
 
@@ -97,7 +101,7 @@ class Backups:
         """
         Raises:
             InvalidInput: it is no address.
-            Unsupported: this node is encrypted.
+            Unsupported: this node is encrypted, or writes to no such directory.
             BackupUnreachable, BackupDamaged: the bucket cannot be read, or not written. Nothing was declared.
             BackupConflict: it holds the backup of another cluster. Nothing was declared.
             NoQuorum, OutcomeUnknown, RegisterChanged: as `QuorumRegister.change`.
@@ -109,6 +113,7 @@ class Backups:
                 "the directory of this node is encrypted, and what is shipped to a backup is not sealed. Nothing was declared. "
                 "Back it up by copies of the directory of a stopped node: docs/OPERATIONS.md."
             )
+        self._check_directory(request.url)
         found = await self._register.read(DECLARATION)
         before = _decoded(found.content)
         cluster = before.cluster if before is not None else self._environment.entropy(CLUSTER_BYTES)
@@ -125,6 +130,19 @@ class Backups:
             await self._register.change(DECLARATION, found.version, declared)
         self._adopt(declared)
         return self.view()
+
+    def _check_directory(self, url: str) -> None:
+        config, parts = self._context.config, urlsplit(url)
+        if parts.scheme != "file" or not (config.token_keys or config.oidc_issuers):
+            return  # Whoever reaches a node without tokens may do all that its user may.
+        path = PurePosixPath(unquote(parts.path))
+        allowed = [each.strip() for each in config.backup_directories.split(",") if each.strip()]
+        if ".." in path.parts or not any(path.is_relative_to(each) for each in allowed):
+            raise Unsupported(
+                f"this node may write no backup to {url[:_SHOWN_CHARS]}. Nothing was declared or shipped. A node that asks for "
+                f"tokens writes below the directories of its setting backup_directories only ({', '.join(allowed) or 'none'}): "
+                "start each node with SHOAL_BACKUP_DIRECTORIES=/mnt/backup, or name a bucket."
+            )
 
     def view(self) -> BackupView:
         """The backup, as this node knows it."""
@@ -177,6 +195,7 @@ class Backups:
                 "Nothing is shipped. Declare another place for this one: shoal backup init URL",
                 cluster=self.declared.cluster.hex(),
             )
+        self._check_directory(self.declared.url)
         if self.shipper is None:
             # Imported here, because most stores have no backup, and start sooner without this.
             from shoal.node.backup.shipper import Shipper

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from random import Random
@@ -17,6 +18,7 @@ import pytest
 from shoal.backup.bucket import Bucket
 from shoal.backup.format import BASES, MANIFESTS, SEGMENTS, VERIFIED
 from shoal.cluster.operation import partition_of
+from shoal.config import Config
 from shoal.errors import BackupConflict, BackupUnreachable, BookmarkLost, MomentMissing, Unsupported
 from shoal.node.backup import backups, shipper, shipping
 from shoal.protocol import requests
@@ -509,3 +511,43 @@ async def test_a_verification_at_no_time_is_passed_over(bench: Bench, bucket: Si
     await declare(bench, bucket)
     await ship(bench)
     assert bench.node.backups.view().verified_ms == 7
+
+
+@pytest.mark.parametrize(
+    ("allowed", "url", "is_taken"),
+    [
+        ("", "file:///mnt/backup", False),
+        ("/mnt/backup", "file:///mnt/backup", True),
+        ("/srv, /mnt/backup", "file://localhost/mnt/backup/prod%20a", True),
+        ("/mnt/backup", "file:///mnt/backups", False),
+        ("/mnt/backup", "file:///mnt/backup/../../etc", False),
+        ("/mnt/backup", "file:///mnt/backup/%2e%2e/etc", False),
+        ("/mnt/backup", "FILE:////etc", False),
+        ("/mnt/backup", "file:///etc", False),
+        ("/mnt/backup", "s3://simulated/prod", True),
+    ],
+)
+async def test_tokens_reach_no_directory_that_was_not_named(
+    open_bench: Opener, allowed: str, url: str, *, is_taken: bool
+) -> None:
+    bench = open_bench(token_keys="keys.json", backup_directories=allowed)
+    bench.simulated.bucket = SimulatedBucket(now_ms=lambda: bench.simulated.now_ms)
+    await bench.node.backups.stop()
+    if is_taken:
+        await bench.node.session().call(DeclareBackup(url))
+        assert await ship(bench)
+        return
+    with pytest.raises(Unsupported, match="SHOAL_BACKUP_DIRECTORIES"):
+        await bench.node.session().call(DeclareBackup(url))
+    assert bench.simulated.bucket.objects == {}
+
+
+async def test_a_node_ships_to_no_directory_that_another_member_declared(open_bench: Opener) -> None:
+    bench = open_bench(token_keys="keys.json", backup_directories="/mnt/backup")
+    bench.simulated.bucket = SimulatedBucket(now_ms=lambda: bench.simulated.now_ms)
+    await bench.node.backups.stop()
+    await bench.node.session().call(DeclareBackup("file:///mnt/backup"))
+    held = bench.node.backups
+    held._context = replace(held._context, config=Config(token_keys="keys.json"))
+    with pytest.raises(Unsupported):
+        await held.look()

@@ -111,7 +111,7 @@ async def test_an_older_node_is_sent_no_change_that_it_does_not_know(fleet: Flee
     older = fleet["b"].identity()._replace(protocol=PEER_PROTOCOL_OLDEST)
     fleet["a"].replicator.linked(older, fleet.wires["a", "b"])
     before = list(fleet["a"].storage.scan(keys.LOG, b"M"))
-    with pytest.raises((Unavailable, Unsupported), match="older version|runs a version that knows no"):
+    with pytest.raises((Unavailable, Unsupported), match=r"older version|runs a version that knows no"):
         await CHANGES[name](space, thread)
     assert list(fleet["a"].storage.scan(keys.LOG, b"M")) == before
     await thread.update({"n": 2})
