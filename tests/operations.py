@@ -139,6 +139,7 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "threads": (requests.ListThreads,),
     "space quota": (requests.ReadQuota,),
     "status": (requests.Status, requests.Cluster),
+    "usage": (requests.ReadUsage, requests.ReadSpaceUsage),
     "cluster add": (requests.ReadMembers, requests.ChangeMembers),
     "cluster rebuild": (requests.Rebuild,),
     "backup init": (requests.DeclareBackup,),

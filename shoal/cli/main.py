@@ -42,6 +42,7 @@ MODULES = (
     "erasing",
     "retention",
     "status",
+    "usage",
     "audit",
 )
 """In the order of `shoal --help`."""

@@ -426,6 +426,14 @@ class Space:
 
         return await delete_space(self._connection, self.name, durability=durability)
 
+    async def usage(self, *, since_ms: int = 0, limit: int = 20) -> requests.SpaceUsageView:
+        """The size of this space at the node that serves: by kind, prefix and largest objects; and how it grew.
+
+        `since_ms`: the history from then on, in milliseconds since 1970. `limit`: prefixes, and objects; at most 50. Bytes are
+        as the rows were counted last, at `counted_ms`; asking begins a new count if there is something new to count.
+        """
+        return await self._connection.read(requests.ReadSpaceUsage(self.name, since_ms, limit))
+
     async def quota(self) -> requests.QuotaView:
         """The quota of this space at the node that serves: its limits, what the space uses, and what its record says."""
         return await self._connection.read(requests.ReadQuota(self.name))

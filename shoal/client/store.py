@@ -109,6 +109,14 @@ class Store:
         """The owners as the serving node sees them, itself first."""
         return await self._connection.read(requests.Cluster())
 
+    async def usage(self, *, since_ms: int = 0, limit: int = 20) -> requests.UsageView:
+        """The bytes on the disk of the serving node: the largest spaces, what keeps the log, and how both grew.
+
+        `since_ms`: the history from then on, in milliseconds since 1970. `limit`: spaces, at most 100. Bytes are as the rows
+        were counted last, at `counted_ms`; asking begins a new count if there is something new to count.
+        """
+        return await self._connection.read(requests.ReadUsage(since_ms, limit))
+
     async def members(self) -> requests.MembersView:
         """The members of the cluster, and how far a change of them is, as the serving node knows."""
         return await self._connection.read(requests.ReadMembers())

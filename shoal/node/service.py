@@ -58,6 +58,7 @@ from shoal.node.reads.summaries import Glances
 from shoal.node.reads.timeline import Timelines
 from shoal.node.replicas import Cluster, ReadRepair
 from shoal.node.session import ServiceSession
+from shoal.node.spaces.growth import Growth
 from shoal.node.spaces.quotas import Quotas
 from shoal.node.statements import AuditReads, Recorder, Signer, StateRoots
 from shoal.node.target import target_of
@@ -148,7 +149,8 @@ class Service:
         self.keeper = Keeper(context, database, replicas=replicas, call=self.call)
         """Carries out the rules of retention."""
         about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self._status)
-        self._always = about_itself.always
+        self._growth = Growth(context, replicas)
+        self._always = about_itself.always | self._growth.always
         listings = Listings(database, replicas=replicas, config=config)
         answers = self._answers = {
             **AuditReads(signer, context.storage, context.partitions, config=config).answers,
@@ -167,6 +169,7 @@ class Service:
             **presences.answers,
             **quotas.answers,
             **self.keeper.answers,
+            **self._growth.answers,
         }
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
         self._acknowledging = Acknowledging(database, context.commit, replicas=replicas)
@@ -195,6 +198,7 @@ class Service:
         self._spreading.start()
         self._recorder.start()
         self.keeper.start()
+        self._growth.start()
         self._database.retiring.start(self._replicas, self._rights.gather)
         self._database.orphans.start(self._replicas)
 
@@ -530,6 +534,7 @@ class Service:
         await self._spreading.stop()
         await self._recorder.stop()
         await self.keeper.stop()
+        await self._growth.stop()
         await self._holding.claims.close()
         await self._alone.close()
         self.presences.stop()

@@ -104,6 +104,10 @@ class Storage(Protocol):
         """The space that the store's files occupy, the write-ahead log included; in memory, the size of the durable rows."""
         ...
 
+    def bytes_free(self) -> int:
+        """The bytes that are free on the disk for whoever runs this process; -1 if that is not known."""
+        ...
+
     @property
     def identity(self) -> bytes:
         """Names this copy of the store: the same after every restart, different in a copied or restored directory."""

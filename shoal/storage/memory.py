@@ -172,6 +172,10 @@ class MemoryStorage:
         """The size of the durable keys and values."""
         return sum(len(key) + len(value) for key, value in self._durable.rows.items())
 
+    def bytes_free(self) -> int:
+        """Nobody knows how much memory is left."""
+        return -1
+
     def close(self) -> None:
         """Sync and release everything (`Storage.close`). After a failure it does not sync."""
         if self._over is None and self.failed is None:

@@ -374,6 +374,14 @@ class RocksStorage:
                 used += entry.stat().st_blocks * 512
         return used
 
+    def bytes_free(self) -> int:
+        """The bytes that are free on the disk (`Storage.bytes_free`)."""
+        try:
+            found = os.statvfs(self._files)
+        except OSError:
+            return -1
+        return found.f_bavail * found.f_frsize
+
     def close(self) -> None:
         """Sync and release everything (`Storage.close`). A failure is not raised here: it was raised when it happened."""
         if self._closed:

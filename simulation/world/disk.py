@@ -220,6 +220,10 @@ class SimulatedDisk:
         self._life.check()
         return self._storage.bytes_on_disk()
 
+    def bytes_free(self) -> int:
+        self._life.check()
+        return self._storage.bytes_free()
+
     def close(self) -> None:
         self._life.check()
         self._storage.close()

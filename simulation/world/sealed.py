@@ -75,6 +75,9 @@ class SealedMemory(MemoryStorage):
     def bytes_on_disk(self) -> int:
         return self.below.bytes_on_disk()
 
+    def bytes_free(self) -> int:
+        return self.below.bytes_free()
+
     def close(self) -> None:
         self.sealed.close()
 

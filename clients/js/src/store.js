@@ -82,6 +82,15 @@ export class Store {
     return this._transport.read('/v1/cluster/figures', {}, options)
   }
 
+  /**
+   * What the disk of the node that answers holds: the largest spaces, what keeps the log, and how both grew.
+   * @param {{ sinceMs?: number, limit?: number, signal?: AbortSignal }} [options] `sinceMs`: the history from then on; `limit`: spaces, at most 100.
+   * @returns {Promise<Schemas['UsageView']>}
+   */
+  usage ({ sinceMs, limit, ...read } = {}) {
+    return this._transport.read('/v1/usage', { since_ms: sinceMs, limit }, read)
+  }
+
   /** The list of the members, and how far a change of it is. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['MembersView']>} */
   members (options) {
     return this._transport.read('/v1/cluster/members', {}, options)
@@ -181,6 +190,15 @@ export class Space {
   /** The limits of the space, and what it uses of them at the node that answers. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['QuotaView']>} */
   quota (options) {
     return this._transport.read(`/v1/spaces${path(this.name)}/quota`, {}, options)
+  }
+
+  /**
+   * What the space holds at the node that answers: by kind, by beginnings of names, its largest objects, and how it grew.
+   * @param {{ sinceMs?: number, limit?: number } & import('./transport.js').ReadOptions} [options] `sinceMs`: the history from then on; `limit`: prefixes, and objects, at most 50.
+   * @returns {Promise<Schemas['SpaceUsageView']>}
+   */
+  usage ({ sinceMs, limit, ...read } = {}) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/usage`, { since_ms: sinceMs, limit }, read)
   }
 
   /** A document as JSON: root → content. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Record<string, any>>} */

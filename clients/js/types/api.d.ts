@@ -2053,6 +2053,21 @@ export interface components {
             };
         };
         /**
+         * KindUseView
+         * @description What the objects of one kind hold.
+         */
+        KindUseView: {
+            /** @description How many bytes. */
+            bytes: number;
+            /**
+             * @description The kind.
+             * @enum {unknown}
+             */
+            kind: "budget" | "counter" | "document" | "items" | "list" | "map" | "register" | "schema" | "set" | "thread";
+            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            objects: number;
+        };
+        /**
          * LabelledView
          * @description A label and its checkpoint.
          */
@@ -2451,6 +2466,17 @@ export interface components {
             label?: string | null;
             /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
             stale?: boolean;
+        };
+        /**
+         * LogHolderView
+         * @description A member for which operations stay in the log, because it is not known to hold them.
+         */
+        LogHolderView: {
+            /** @description Of the logs of the partitions of which it lacks something: at most so much waits for it. */
+            bytes: number;
+            linked: boolean;
+            /** @description "host:port" */
+            name: string;
         };
         /**
          * LostDirectoryView
@@ -2934,6 +2960,21 @@ export interface components {
             value: unknown;
         };
         /**
+         * ObjectUseView
+         * @description What one object holds.
+         */
+        ObjectUseView: {
+            /** @description How many bytes. */
+            bytes: number;
+            /**
+             * @description The kind.
+             * @enum {unknown}
+             */
+            kind: "budget" | "counter" | "document" | "items" | "list" | "map" | "register" | "schema" | "set" | "thread";
+            /** @description The name. */
+            name: string;
+        };
+        /**
          * OpenStepView
          * @description A step whose outcome is not known.
          */
@@ -3015,6 +3056,20 @@ export interface components {
             op: "pop-set";
             /** @description A set's name. */
             set: string;
+        };
+        /**
+         * PrefixUseView
+         * @description What the objects hold whose names begin alike: up to the first "/", ":", ".", "-" or "_".
+         */
+        PrefixUseView: {
+            /** @description How many bytes. */
+            bytes: number;
+            /** @description Its bytes at each of the times; -1: not known. */
+            history: number[];
+            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            objects: number;
+            /** @description Empty: names without one of these, and those of further prefixes. */
+            prefix: string;
         };
         /**
          * PresenceView
@@ -3927,6 +3982,18 @@ export interface components {
             text?: string;
         };
         /**
+         * ReadSpaceUsageQuery
+         * @description Read what a space holds at the serving node: by kind, by the beginnings of names, its largest objects, its growth.
+         */
+        ReadSpaceUsageQuery: {
+            /** @description Prefixes, and objects, the largest first; at most 50. Default: `20`. */
+            limit?: number;
+            /** @description The history from then on. Default: `0`. */
+            since_ms?: number;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
          * ReadStatusOp
          * @description Read a thread's status. If it was never set, the thread is running.
          */
@@ -3982,6 +4049,16 @@ export interface components {
             stale?: boolean;
             /** @description Only with this text, in any case of letters. */
             text?: string;
+        };
+        /**
+         * ReadUsageQuery
+         * @description Read what the disk of the serving node holds: the largest spaces, what keeps the log, and how both grew.
+         */
+        ReadUsageQuery: {
+            /** @description Spaces, the largest first; at most 100. Default: `20`. */
+            limit?: number;
+            /** @description The history from then on. Default: `0`. */
+            since_ms?: number;
         };
         /**
          * ReadView
@@ -4842,6 +4919,52 @@ export interface components {
             total: number;
         };
         /**
+         * SpaceUsageView
+         * @description What a space holds at one node.
+         */
+        SpaceUsageView: {
+            /** @description Of the rows of its objects, before compression; deleted ones included until they are swept. */
+            bytes: number;
+            /** @description When the rows were counted last; 0: not in this opening yet. Ask again after some seconds. */
+            counted_ms: number;
+            /** @description Its bytes at each of these; -1: not known. */
+            history: number[];
+            /** @description Whether they are being counted now. */
+            is_counting: boolean;
+            /** @description The largest first. */
+            kinds: components["schemas"]["KindUseView"][];
+            /** @description Likewise. */
+            largest: components["schemas"]["ObjectUseView"][];
+            /** @description The node's clock. */
+            now_ms: number;
+            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            objects: number;
+            /** @description Likewise. */
+            prefixes: components["schemas"]["PrefixUseView"][];
+            /** @description At most 1,024 are told apart. */
+            prefixes_in_all: number;
+            /** @description A space, a namespace for the objects of one application. */
+            space: string;
+            /** @description The times of the history, the oldest first. */
+            times_ms: number[];
+            /** @description Why they could not be counted; else empty. */
+            trouble: string;
+        };
+        /**
+         * SpaceUseView
+         * @description What a space holds at the node.
+         */
+        SpaceUseView: {
+            /** @description Of the rows of its objects, before compression; deleted ones included until they are swept. */
+            bytes: number;
+            /** @description Its bytes at each of the points; -1: not known. Of the first 8 spaces. */
+            history: number[];
+            /** @description The name. */
+            name: string;
+            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            objects: number;
+        };
+        /**
          * SpacesQuery
          * @description The spaces whose changes are wanted.
          */
@@ -5335,6 +5458,58 @@ export interface components {
             durability?: "all" | "local" | "memory" | "quorum";
             /** @description Of the threads' names. */
             prefix?: string;
+        };
+        /**
+         * UsagePointView
+         * @description The disk at one time.
+         */
+        UsagePointView: {
+            at_ms: number;
+            disk_bytes: number;
+            /** @description As the others: of that time. */
+            free_bytes: number;
+            log_bytes: number;
+            /** @description The rows of all objects, before compression; -1: they were not counted. */
+            stored_bytes: number;
+        };
+        /**
+         * UsageView
+         * @description What the disk of a node holds.
+         */
+        UsageView: {
+            /** @description When the rows were counted last; 0: not in this opening yet. Ask again after some seconds. */
+            counted_ms: number;
+            /** @description Of the files of its directory. */
+            disk_bytes: number;
+            /** @description That are free on their disk; -1: not known. */
+            free_bytes: number;
+            /** @description Of indexes and snapshots of documents, which are made again when they are lost. */
+            index_bytes: number;
+            /** @description Whether they are being counted now. */
+            is_counting: boolean;
+            /** @description Of idempotency keys of requests. */
+            key_bytes: number;
+            /** @description Of operations in the log, as they were looked at in the last minute. */
+            log_bytes: number;
+            /** @description Above this, operations leave it although a member that is away lacks them. */
+            log_bytes_max: number;
+            /** @description Those that hold most first. Empty: all that is in it is younger than that. */
+            log_holders: components["schemas"]["LogHolderView"][];
+            /** @description For so long each operation stays in it. */
+            log_keep_ms: number;
+            /** @description The node's clock. */
+            now_ms: number;
+            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            objects: number;
+            /** @description The history of the disk, the oldest first: every ten minutes to every day. */
+            points: components["schemas"]["UsagePointView"][];
+            /** @description Spaces: their names, or how many. */
+            spaces: components["schemas"]["SpaceUseView"][];
+            spaces_in_all: number;
+            /** @description Of the rows of all objects, before compression. */
+            stored_bytes: number;
+            /** @description Why they could not be counted; else empty. */
+            trouble: string;
         };
         /**
          * VerifiedView

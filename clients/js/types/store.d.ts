@@ -33,6 +33,16 @@ export class Store {
     figures(options?: {
         signal?: AbortSignal;
     }): Promise<Schemas["Figures"]>;
+    /**
+     * What the disk of the node that answers holds: the largest spaces, what keeps the log, and how both grew.
+     * @param {{ sinceMs?: number, limit?: number, signal?: AbortSignal }} [options] `sinceMs`: the history from then on; `limit`: spaces, at most 100.
+     * @returns {Promise<Schemas['UsageView']>}
+     */
+    usage({ sinceMs, limit, ...read }?: {
+        sinceMs?: number;
+        limit?: number;
+        signal?: AbortSignal;
+    }): Promise<Schemas["UsageView"]>;
     /** The list of the members, and how far a change of it is. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['MembersView']>} */
     members(options?: {
         signal?: AbortSignal;
@@ -100,6 +110,15 @@ export class Space {
     presence(options?: import("./transport.js").ReadOptions): Promise<Schemas["PresentView"][]>;
     /** The limits of the space, and what it uses of them at the node that answers. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['QuotaView']>} */
     quota(options?: import("./transport.js").ReadOptions): Promise<Schemas["QuotaView"]>;
+    /**
+     * What the space holds at the node that answers: by kind, by beginnings of names, its largest objects, and how it grew.
+     * @param {{ sinceMs?: number, limit?: number } & import('./transport.js').ReadOptions} [options] `sinceMs`: the history from then on; `limit`: prefixes, and objects, at most 50.
+     * @returns {Promise<Schemas['SpaceUsageView']>}
+     */
+    usage({ sinceMs, limit, ...read }?: {
+        sinceMs?: number;
+        limit?: number;
+    } & import("./transport.js").ReadOptions): Promise<Schemas["SpaceUsageView"]>;
     /** A document as JSON: root → content. @param {string} name @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Record<string, any>>} */
     content(name: string, options?: import("./transport.js").ReadOptions): Promise<Record<string, any>>;
     /**

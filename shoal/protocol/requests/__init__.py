@@ -42,6 +42,7 @@ from shoal.protocol.requests.overviews import *
 from shoal.protocol.requests.status import *
 from shoal.protocol.requests.subscriptions import *
 from shoal.protocol.requests.unions import *
+from shoal.protocol.requests.usage import *
 
 # Those of a kind that is not among the imports above, which only type checkers need: it imports them from its own folder.
 for _, _module in modules("requests"):

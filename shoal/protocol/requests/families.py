@@ -9,9 +9,9 @@ from typing import Any
 
 from shoal.kinds import modules
 from shoal.protocol.base import Reply, Request, reply_of
-from shoal.protocol.requests import audit, backup, membership, overviews, status, subscriptions
+from shoal.protocol.requests import audit, backup, membership, overviews, status, subscriptions, usage
 
-FAMILIES = (*(module for _, module in modules("requests")), audit, backup, membership, overviews, status, subscriptions)
+FAMILIES = (*(module for _, module in modules("requests")), audit, backup, membership, overviews, status, subscriptions, usage)
 
 
 def operations(base: type[Request[Any]] = Request, /) -> list[type[Request[Any]]]:

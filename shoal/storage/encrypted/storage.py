@@ -270,6 +270,10 @@ class EncryptedStorage:
         """
         return self.inner.bytes_on_disk()
 
+    def bytes_free(self) -> int:
+        """The bytes that are free on the disk (`Storage.bytes_free`)."""
+        return self.inner.bytes_free()
+
     def rotate_if_due(self) -> bool:
         """Begin a new log if the old one is long; True if all writes are now durable (`LoggedStorage.rotate_if_due`)."""
         self.hand_over()

@@ -188,6 +188,9 @@ async def test_documents_namespaces_leases_and_the_cluster_are_read(js: Program,
                 const store = shoal.connect(given.url)
                 told.size = (await store.cluster()).size
                 told.members = (await store.members()).members.length
+                while ((await store.usage()).counted_ms === 0);
+                told.usage = (await store.usage({{ limit: 1 }})).spaces.length
+                told.largest = (await space.usage({{ sinceMs: 0, limit: 3 }})).largest.length > 0
                 return told""",
                 {"url": open_url, "space": "readings"},
             )
@@ -201,4 +204,6 @@ async def test_documents_namespaces_leases_and_the_cluster_are_read(js: Program,
         "quota": told["quota"],
         "size": 1,
         "members": 1,
+        "usage": 1,
+        "largest": True,
     }

@@ -73,6 +73,7 @@ def test_a_dead_incarnation_reaches_nothing() -> None:
         storage.rotate_if_due,
         storage.write_witness,
         storage.bytes_on_disk,
+        storage.bytes_free,
         storage.close,
     ):
         with pytest.raises(Fenced):
