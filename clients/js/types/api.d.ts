@@ -2054,7 +2054,7 @@ export interface components {
         };
         /**
          * KindUseView
-         * @description What the objects of one kind hold.
+         * @description The objects of one kind.
          */
         KindUseView: {
             /** @description How many bytes. */
@@ -2961,7 +2961,7 @@ export interface components {
         };
         /**
          * ObjectUseView
-         * @description What one object holds.
+         * @description One object.
          */
         ObjectUseView: {
             /** @description How many bytes. */
@@ -3059,7 +3059,7 @@ export interface components {
         };
         /**
          * PrefixUseView
-         * @description What the objects hold whose names begin alike: up to the first "/", ":", ".", "-" or "_".
+         * @description The objects whose names begin alike: up to the first "/", ":", ".", "-" or "_".
          */
         PrefixUseView: {
             /** @description How many bytes. */
@@ -4920,7 +4920,7 @@ export interface components {
         };
         /**
          * SpaceUsageView
-         * @description What a space holds at one node.
+         * @description A space at one node, and all that it holds.
          */
         SpaceUsageView: {
             /** @description Of the rows of its objects, before compression; deleted ones included until they are swept. */
@@ -4952,7 +4952,7 @@ export interface components {
         };
         /**
          * SpaceUseView
-         * @description What a space holds at the node.
+         * @description A space, and its size at the node.
          */
         SpaceUseView: {
             /** @description Of the rows of its objects, before compression; deleted ones included until they are swept. */
@@ -5474,7 +5474,7 @@ export interface components {
         };
         /**
          * UsageView
-         * @description What the disk of a node holds.
+         * @description The disk of a node, and all that it holds.
          */
         UsageView: {
             /** @description When the rows were counted last; 0: not in this opening yet. Ask again after some seconds. */
@@ -5489,7 +5489,7 @@ export interface components {
             is_counting: boolean;
             /** @description Of idempotency keys of requests. */
             key_bytes: number;
-            /** @description Of operations in the log, as they were looked at in the last minute. */
+            /** @description Of operations in the log. */
             log_bytes: number;
             /** @description Above this, operations leave it although a member that is away lacks them. */
             log_bytes_max: number;
