@@ -108,6 +108,8 @@ def _show_space(view: SpaceUsageView) -> None:
             for use in view.prefixes
         ],
     )
+    if len(view.prefixes) < view.prefixes_in_all:
+        line(f"… and {view.prefixes_in_all - len(view.prefixes):,} beginnings of names more (--limit)")
     if view.largest:
         table([("object", "name", "bytes"), *((each.kind, plain(each.name), shown_bytes(each.bytes)) for each in view.largest)])
 
