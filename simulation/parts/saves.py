@@ -66,7 +66,7 @@ class Books:
         way = random.random()
         if not before or way < 0.3:
             kept = [] if way < 0.1 else list(before.get(NOTES, []))
-            if number % 3 == 0:  # A change at the front leaves most chunks as they are.
+            if number % 5 == 4:  # A change at the front leaves most chunks as they are.
                 kept[:1] = [f"note of {number} instead"]
             after = {NUMBER: number, LOG: [*before.get(LOG, []), number], NOTES: [*kept, *note][-NOTES_MAX:]}
             change = Change(after, True, {}, {}, [])
