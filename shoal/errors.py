@@ -519,7 +519,10 @@ class OutcomeUnknown(Retryable):
 
 
 class Unauthenticated(ShoalError):
-    """The node asks for a token, and none was given, or one that it does not accept. `detail["reason"]` says what is wrong."""
+    """The node asks for a token, and none was given, or one that it does not accept. `detail["reason"]` says what is wrong.
+
+    `detail["retry_after_s"]` is there if that passes by itself: a key that the node will hear of, a time that is to come.
+    """
 
     code = "unauthenticated"
     status = 401

@@ -219,6 +219,7 @@ def cut_off() -> Unauthenticated:
         "this node has been cut off from the others for longer than `revocations_age_s_max`, and cannot know which tokens are "
         "revoked. Nothing was written. Ask another node, or try again once it is linked.",
         reason="cut-off",
+        retry_after_s=1.0,
     )
 
 

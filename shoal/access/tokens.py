@@ -31,6 +31,9 @@ GRANTS = "shoal"
 """The claim with the grants."""
 EARLY_S = 60.0
 """A token counts so much before it begins, because clocks differ."""
+RETRY_S = 1.0
+"""Until a token may be shown again that is refused for a reason which passes by itself."""
+_OF_TIME = ("key", "early", "closed")  # A key of an issuer arrives, the token's time begins, revoked ones expire.
 _ID_MAX = 128
 _SCHEME = "https://"  # Left out of an author; that of an address of this machine, which may be plain, is not.
 _HOW = "Give another one: `token=`, SHOAL_TOKEN_FILE or `shoal --token-file FILE`."
@@ -63,7 +66,8 @@ def sign(token: Token, key: Ed25519PrivateKey) -> str:
 
 def refused(reason: str, why: str) -> Unauthenticated:
     """The error for a token that is not accepted; `reason` is for programs."""
-    return Unauthenticated(f"{why}. Nothing was written. {_HOW}", reason=reason)
+    soon = {"retry_after_s": RETRY_S} if reason in _OF_TIME else {}
+    return Unauthenticated(f"{why}. Nothing was written. {_HOW}", reason=reason, **soon)
 
 
 def verified(text: str, issuers: Mapping[str, Keys], *, now_s: float, bytes_max: int, grants_max: int) -> Token:

@@ -330,6 +330,7 @@ def _unauthenticated(url: str, refusal: aiohttp.WSServerHandshakeError, sent: st
         f"the node at {url} does not let this client in: {why}. {sent}. Give a token that is valid: `token=`, "
         "SHOAL_TOKEN_FILE or `shoal --token-file FILE`.",
         reason=why,
+        **({"retry_after_s": _retry_after_s(refusal)} if "Retry-After" in (refusal.headers or ()) else {}),
     )
 
 

@@ -7,7 +7,7 @@ Laws:
   any node, and is applied once.
 - Until a node has answered once, an address may be wrong. If a round over all of them
   finds no node, the caller is told why at once, within `reach_timeout_s`, or once
-  `wait_s` is over. From then on a node that is gone may come back.
+  `wait_s` is over; at once, too, if each node refuses the token for good. From then on a node that is gone may come back.
 - A request is tried until it is answered or `request_timeout_s` is over. Then a
   write of which any attempt may have been sent ends with OutcomeUnknown.
 - Failures of a broken or stopping node are tried again. If a node cannot serve the request for a
@@ -336,7 +336,9 @@ class RemoteSession:
         if reach_at is None:
             over = all(isinstance(refusal, Unsupported | Unauthenticated) for refusal in refusals)
         else:
-            over = not self._wait_s or loop.time() >= reach_at
+            # A node that is there and lets nobody in with this token will not either: the first contact waits for none.
+            barred = all(isinstance(each, Unauthenticated) and "retry_after_s" not in each.detail for each in refusals)
+            over = barred or not self._wait_s or loop.time() >= reach_at
         if over:
             error = summed_up(self._refusals, first=reach_at is not None)
             if reach_at is not None:

@@ -124,6 +124,36 @@ async def test_each_client_has_its_own_order_of_the_addresses_so_that_they_sprea
     assert len(firsts) == 3
 
 
+@pytest.mark.parametrize(
+    ("refusals", "rounds"),
+    [
+        ([Unauthenticated("the token has expired.", reason="expired")], 1),
+        ([Unauthenticated("its key is not known.", reason="key", retry_after_s=1.0)], 3),
+        ([Unauthenticated("the token has expired.", reason="expired"), Disconnected("it is not there. Nothing was sent.")], 3),
+    ],
+)
+async def test_a_token_that_is_refused_for_good_is_not_waited_for(refusals: list[ShoalError], rounds: int) -> None:
+    dialled: list[str] = []
+
+    async def refused(url: str, **_: object) -> Link:
+        dialled.append(url)
+        raise refusals[len(dialled) % len(refusals)]
+
+    async def pause(_: float) -> None:
+        if len(dialled) >= 6:
+            raise Unavailable("enough was seen")
+
+    session = RemoteSession(
+        "http://n1:1,http://n2:1",
+        config=CONFIG,
+        context=SessionContext(lambda: 0, Random(1).randbytes, sleep=pause, dial=refused),
+        wait_s=1000.0,
+    )
+    with pytest.raises(Unauthenticated if rounds == 1 else Unavailable):
+        await session.call(READ)
+    assert len(dialled) == 2 * rounds
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_a_client_that_asks_for_it_keeps_the_order_that_it_was_given(seed: int, peer: Peer, other_peer: Peer) -> None:
     peer.answer = other_peer.answer = counted

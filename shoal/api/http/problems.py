@@ -162,7 +162,8 @@ def _headers(error: ShoalError) -> dict[str, str]:
             reason = error.detail.get("reason", "")
             told = error.message.partition(". ")[0].replace('"', "'").replace("\\", "").encode("ascii", "replace").decode()
             named = "" if reason == "missing" else f', error="invalid_token", error_description="{told}"'
-            return {"WWW-Authenticate": f'Bearer realm="shoal"{named}'}
+            soon = {"Retry-After": str(math.ceil(RETRY_AFTER_S))} if "retry_after_s" in error.detail else {}
+            return {"WWW-Authenticate": f'Bearer realm="shoal"{named}', **soon}
         case MethodNotAllowed():
             allowed = error.detail["allowed"]
             return {"Allow": ", ".join(allowed if isinstance(allowed, list) else ())}
