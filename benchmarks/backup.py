@@ -24,6 +24,7 @@ from shoal.node.backup.restoring import restore
 WRITERS = 64
 RATE = 1000  # Saves a second.
 SAVE_BYTES = 1024
+LARGE_BYTES = 16 * SAVE_BYTES  # Of a save among which a thread is looked for.
 SPREAD = 4096  # Threads.
 SPAN_S = 12.0
 CHECKPOINTS = 1000  # Of the thread that is fetched.
@@ -102,12 +103,12 @@ async def restored(directory: Path, size: int) -> None:
 async def fetched(directory: Path, size: int) -> None:
     """Seconds for one thread of 1,000 checkpoints out of a large backup, into a store that runs."""
     async with shoal.open(directory / "state") as store:
-        left = iter(range(size // (4 * SAVE_BYTES)))
+        left = iter(range(size // LARGE_BYTES))
 
         async def writer() -> None:
             for nth in left:
                 thread = store.space(f"s{nth % 128}").thread(f"t{nth % 4096}")
-                await thread.save({"text": urandom(2 * SAVE_BYTES).hex()}, overwrite=True)
+                await thread.save({"text": urandom(LARGE_BYTES // 2).hex()}, overwrite=True)
 
         async def ticket() -> None:
             thread = store.space("crew").thread("ticket-7")

@@ -36,7 +36,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from weakref import WeakValueDictionary
@@ -59,6 +59,7 @@ RIGHTS_SPREAD_S = 0.5  # Between two checks of how rights to spend are distribut
 RIGHTS_SPREAD_MAX = 64  # Budgets in one such check.
 RIGHTS_DUE_MAX = 65_536  # Budgets that wait for a check; beyond this, a budget is checked after its next change.
 
+_CALLS_MAX = 4  # Calls that one error names.
 _TURNS = 8  # In the time in which a peer answers: so many nodes draw one after the other.
 
 
@@ -163,17 +164,21 @@ class Rights:
         members, pool = self._replicas.view().members, max(0, budget.pool(rows))
         away = [member.name for member in members if member.state == "unreachable"]
         names = {member.node: member.name for member in members} | {budget.REMOVED.hex(): "the account of removed nodes"}
+        known = {member.node for member in members}  # One that was never reached may be any.
         held: dict[str, int] = {}
+        left: dict[str, int] = {}  # By origin, as text: of directories that are no member's.
         for account in budget.accounts(rows):
+            if account.rights > 0 and account.node.hex() not in known and all(known):
+                left[account.origin.hex()] = account.rights
             holder = names.get(account.node.hex(), f"node {account.node.hex()[:8]}, which is not a member")
             if account.rights > 0 and holder != members[0].name:
                 held[holder] = held.get(holder, 0) + account.rights
         text = (
             f"{members[0].name} may spend {usable} of budget {name!r}, but the spend is of {amount}. "
-            f"{_told(held, pool, away)} Nothing was written. {_advice(away)}"
+            f"{_told(held, pool, away)} Nothing was written. {_advice(away, left)}"
         )
         holders = [f"{name}: {rights}" for name, rights in held.items()]
-        return RightsElsewhere(text, **{**error.detail, "pool": pool, "holders": holders, "unreachable": away})
+        return RightsElsewhere(text, **{**error.detail, "pool": pool, "holders": holders, "unreachable": away, "left": left})
 
     async def _provide(self, target: Target, amount: int) -> None:
         if self._usable(target) >= amount:
@@ -244,7 +249,17 @@ def _told(held: dict[str, int], pool: int, away: list[str]) -> str:
     return "; ".join(parts or ["no other node has rights to it"]) + "."
 
 
-def _advice(away: list[str]) -> str:
+def _advice(away: list[str], left: Mapping[str, int]) -> str:
+    """For people: how the spend can be made. `left`: the rights of directories that are no member's, by origin."""
+    if left:
+        # Most first: one of them is enough more often.
+        origins = sorted(left, key=lambda origin: (-left[origin], origin))
+        calls = " and ".join(f'draw({left[origin]}, reclaim="{origin}")' for origin in origins[:_CALLS_MAX])
+        more = f", and so for {len(origins) - _CALLS_MAX} more that rights().holders lists" * (len(origins) > _CALLS_MAX)
+        return (
+            "Directories that are no member's have rights, as after a restore from a backup or once a disk was lost. If they "
+            f"are not in use any more, take their rights: budget.{calls}{more}; shoal budget draw does the same (--reclaim)."
+        )
     if not away:
         return "Try again in a second, or on a node that has enough."
     return (

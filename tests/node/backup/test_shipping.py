@@ -19,7 +19,7 @@ from shoal.backup.bucket import Bucket
 from shoal.backup.format import BASES, MANIFESTS, SEGMENTS, VERIFIED
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
-from shoal.errors import BackupConflict, BackupUnreachable, BookmarkLost, MomentMissing, Unsupported
+from shoal.errors import BackupConflict, BackupUnreachable, BookmarkLost, MomentMissing, RightsElsewhere, Unsupported
 from shoal.node.backup import backups, shipper, shipping
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
@@ -219,6 +219,26 @@ async def test_a_restored_directory_is_a_new_node_with_a_new_origin(bench: Bench
     assert not left.node._incarnation.was_member
     assert (await left.node.session().call(ReadBackup())).state == "none"
     await left.node.stop()
+
+
+async def test_rights_to_a_budget_of_lost_nodes_are_told_with_how_to_take_them(
+    bench: Bench, bucket: SimulatedBucket, open_bench: Opener
+) -> None:
+    budget = bench.space.budget("money")
+    await budget.grant(100)
+    await budget.spend(30)
+    await budget.draw(70)
+    await declare(bench, bucket)
+    await ship(bench)
+    restored = open_bench((await restore(bucket)).storage, seed=5)
+    budget = restored.space.budget("money")
+    with pytest.raises(RightsElsewhere, match="as after a restore") as refused:
+        await budget.spend(10)
+    [(origin, rights)] = refused.value.detail["left"].items()
+    assert rights == 70
+    assert f'draw(70, reclaim="{origin}")' in refused.value.message
+    assert await budget.draw(70, reclaim=origin) == 70
+    assert await budget.spend(70) == 0
 
 
 async def test_a_bookmark_of_what_a_restore_lacks_is_lost(bench: Bench, bucket: SimulatedBucket) -> None:
