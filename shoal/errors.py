@@ -462,8 +462,8 @@ class RightsElsewhere(Unavailable):
     """Other nodes hold the rights to the rest of a budget.
 
     `detail` has `budget`, `amount`, `rights` (of the node that was asked), `pool` (rights that no node has drawn), `holders`
-    (the other nodes, as "n2:7400: 20"), `unreachable` (owners), `left` (rights of directories that are no member's, by origin:
-    after a restore, or once a disk was lost) and `retry_after_s`.
+    (the other nodes, as "n2:7400: 20"), `unreachable` (owners), `left` (rights of directories that are no member's, as
+    "origin: 70": after a restore, or once a disk was lost) and `retry_after_s`.
     """
 
     code = "rights-elsewhere"

@@ -4,7 +4,8 @@ Laws:
 - A manifest is put under the next number, and only if there is none: of two nodes that ship at once, the second
   one's put fails. It reads the manifest of the first, and decides again what is lacking.
 - A put whose answer was lost is not repeated blindly: the object is read, and it is this node's if its bytes are.
-- A pack is in the bucket before a manifest names it. Packs that none names are swept once they are a day old.
+- A pack is in the bucket before a manifest names it. Packs that none names are swept once they are a day old, and those that
+  are named no more a day after that was said. No name comes twice, so that what is swept is never named again.
 - What is read of the last manifests is trusted for `TRUST_S` only: after that the bucket is listed anew, because manifests that
   this node has not seen may have been swept, and its own number taken for free.
 - A bucket that holds the backup of another cluster is left alone.
@@ -223,7 +224,7 @@ class Bucket:
     # ── what is not needed any more ───────────────────────────────────────────
 
     async def sweep(self, now_ms: int) -> int:
-        """Delete old manifests, and packs that no manifest names, at most `SWEPT_MAX`. Returns how many.
+        """Delete old manifests, and packs that no manifest names (any more), at most `SWEPT_MAX`. Returns how many.
 
         Raises:
             BackupUnreachable: some may be deleted.
@@ -233,7 +234,8 @@ class Bucket:
         gone: list[str] = []
         for prefix in (SEGMENTS, BASES):
             async for found in self.store.listed(prefix):
-                if found.name not in kept and found.modified_ms < now_ms - ORPHANS_KEEP_MS and len(gone) < SWEPT_MAX:
+                since_ms = self.catalogue.left.get(found.name, found.modified_ms)
+                if found.name not in kept and since_ms < now_ms - ORPHANS_KEEP_MS and len(gone) < SWEPT_MAX:
                     gone.append(found.name)
         async for found in self.store.listed(MANIFESTS):
             is_old = found.modified_ms < now_ms - MANIFESTS_KEEP_MS

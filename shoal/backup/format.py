@@ -5,6 +5,8 @@ Laws:
 - Only what a manifest names counts. What it says of a partition follows from the packs that it names: all operations up to its
   vector are in them, or in a base whose rows they made.
 - A base holds everything that was in the backup of its partition before, so bases of a partition are in one order.
+- Packs that replace others hold the same, in their place: no moment changes. A pack goes without a substitute only if no
+  restore to a moment from `since` on reads it.
 - Nothing here is read without a check: a pack against its name, a part of it against its index, a manifest against the next.
 
 docs/BACKUP.md has the same as tables.
@@ -12,7 +14,7 @@ docs/BACKUP.md has the same as tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Annotated, TypeVar
 
@@ -28,6 +30,7 @@ MANIFESTS, SEGMENTS, BASES, VERIFIED = "manifests/", "segments/", "bases/", "ver
 """The beginnings of the names of all objects."""
 
 WHOLE_EVERY = 64  # Manifests: the first of so many says everything again, so that no more have to be read.
+LEFT_TOLD_MS = 2 * 24 * 3600 * 1000  # So long whole manifests tell of packs that are named no more; they are deleted by then.
 _NUMBER_DIGITS = 16
 
 DIRECTORY_BYTES = 8  # Of its directory's id, at the end of an origin.
@@ -127,7 +130,10 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True, gc=False):
     bases: list[Base] = []
     packs: list[Pack] = []  # Those that hold bases.
     reached: list[Reached] = []  # Of the partitions in which that has changed.
-    gone: list[str] = []  # Packs that are named no more: what they hold is in others.
+    # Packs that are named no more, and since when. Segments in the same manifest take the place of the first of them: what
+    # they hold. A whole one says those whose objects may still be there.
+    gone: list[tuple[Name, Time]] = []
+    since: Hlc = 0  # No moment before this is promised: what only those need is gone.
 
 
 def manifest_name(number: int) -> str:
@@ -214,11 +220,12 @@ def read_content(packed: bytes, what: str) -> tuple[bytes, bytes]:
 class Packing:
     """A pack in the making. Its parts are added in the order of their partitions."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, salt: bytes = b"") -> None:
+        """`salt` makes the name another one than that of all other packs, whatever they hold."""
         self._kind = kind
-        self._chunks: list[bytes] = []
+        self._chunks = [salt]
         self.parts: list[Part] = []
-        self.size = 0
+        self.size = len(salt)
         self._operations = 0
 
     def add_operations(self, partition: int, entries: Sequence[Entry]) -> None:
@@ -235,6 +242,12 @@ class Packing:
         """Add rows of a base, in their order. Returns the number of the part."""
         self._add(partition, encode(rows), 0, 0, [])
         return len(self.parts) - 1
+
+    def add_part(self, part: Part, content: bytes) -> None:
+        """Add a part of another pack as it is."""
+        self.parts.append(msgspec.structs.replace(part, start=self.size))
+        self._chunks.append(content)
+        self.size += len(content)
 
     def _add(self, partition: int, content: bytes, first: int, last: int, spans: list[tuple[bytes, int, int]]) -> None:
         part = Part(partition, self.size, len(content), sha256(content).digest(), first, last, spans)
@@ -270,6 +283,8 @@ class Catalogue:
         self.packs: dict[str, Pack] = {}  # Those of bases.
         self.bases: dict[int, list[Base]] = {}  # By partition, the oldest first.
         self.reached: dict[int, Reached] = {}
+        self.left: dict[str, int] = {}  # Packs that are named no more, and since when.
+        self.since = 0
         self._vectors: dict[int, VersionVector] = {}  # Of `reached`, as far as they were asked for.
 
     @property
@@ -306,31 +321,45 @@ class Catalogue:
             raise damaged(f"manifest {manifest.number} cannot be the first that is read")
         if manifest.whole:  # It says the same again, and what it leaves out is gone.
             self.segments, self.packs, self.bases, self.reached, self._vectors = {}, {}, {}, {}, {}
+            self.left = {}
         self._merge(manifest)
         self.head, self.digest = manifest, sha256(packed).digest()
 
     def _merge(self, manifest: Manifest) -> None:
-        self.segments.update({pack.name: pack for pack in manifest.segments})
+        gone = dict(manifest.gone)
+        new = {pack.name: pack for pack in manifest.segments}
+        if any(name in self.segments for name in gone):
+            before, self.segments = self.segments, {}
+            for name, pack in before.items():
+                if name in gone:
+                    self.segments.update(new)  # In the place of the first.
+                else:
+                    self.segments[name] = pack
+        self.segments.update(new)
         self.packs.update({pack.name: pack for pack in manifest.packs})
+        if any(name in self.packs for name in gone):
+            self._forget_bases(gone.keys())
         for base in manifest.bases:
             self.bases.setdefault(base.partition, []).append(base)
+            self.bases[base.partition].sort(key=lambda each: each.hlc)  # One that replaces another has its time.
         for reached in manifest.reached:
             self.reached[reached.partition] = reached
             self._vectors.pop(reached.partition, None)
-        for name in manifest.gone:
-            self.segments.pop(name, None)
-            if self.packs.pop(name, None) is not None:
-                self._forget_bases(name)
+        for name in gone:
+            self.packs.pop(name, None)
+        self.left.update(gone)
+        self.since = max(self.since, manifest.since)
 
-    def _forget_bases(self, name: str) -> None:
+    def _forget_bases(self, gone: Collection[str]) -> None:
         for number, bases in list(self.bases.items()):
-            self.bases[number] = [base for base in bases if all(piece != name for piece, _ in base.pieces)]
+            self.bases[number] = [base for base in bases if not any(piece in gone for piece, _ in base.pieces)]
 
     def whole(self, manifest: Manifest) -> Manifest:
         """The whole manifest that says this one, and everything before it."""
         after = Catalogue()
         after.segments, after.packs, after.reached = dict(self.segments), dict(self.packs), dict(self.reached)
         after.bases = {number: list(bases) for number, bases in self.bases.items()}
+        after.left, after.since = dict(self.left), self.since
         after._merge(manifest)
         return msgspec.structs.replace(
             manifest,
@@ -339,7 +368,8 @@ class Catalogue:
             packs=list(after.packs.values()),
             bases=[base for bases in after.bases.values() for base in bases],
             reached=[reached for _, reached in sorted(after.reached.items())],
-            gone=[],
+            gone=[(name, ms) for name, ms in after.left.items() if ms > manifest.made_ms - LEFT_TOLD_MS],
+            since=after.since,
         )
 
 
@@ -391,8 +421,8 @@ def gap(reached: Reached | None, held: Mapping[Origin, int]) -> int | None:
 
 
 def uncovered(part: Part, base: VersionVector) -> bool:
-    """Whether some of a part's operations are not covered by a base."""
-    return any(base[Origin(origin)] < last for origin, _, last in part.spans)
+    """Whether some of a part's operations are not covered by a base. It covers origins by the time when it retired them."""
+    return part.last_hlc >= base[HORIZON] and any(base[Origin(origin)] < last for origin, _, last in part.spans)
 
 
 def names_of(listed: Iterable[str]) -> Iterator[int]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Literal, NoReturn
 
 from shoal.client.arguments import named
@@ -282,15 +283,18 @@ class Backup:
     def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
-    async def init(self, url: str) -> requests.BackupView:
+    async def init(self, url: str, *, keep: timedelta | None = None) -> requests.BackupView:
         """Have all nodes ship to this place from now on: s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR.
+
+        `keep`: for how long each moment can be restored, a day at least; 0: for ever. Without it that stays as it is.
 
         Raises:
             BackupConflict: it holds the backup of another cluster; nothing was declared.
             BackupUnreachable: it cannot be read or written from the serving node; nothing was declared.
-            InvalidInput: it is no address.
+            InvalidInput: it is no address, or `keep` is less than a day.
         """
-        return await self._connection.read(requests.DeclareBackup(url))
+        keep_ms = None if keep is None else round(keep.total_seconds() * 1000)
+        return await self._connection.read(requests.DeclareBackup(url, keep_ms))
 
     async def off(self) -> requests.BackupView:
         """Have no node ship any more. What is in the bucket stays."""

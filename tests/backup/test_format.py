@@ -118,7 +118,7 @@ def test_a_whole_manifest_says_what_those_before_it_said() -> None:
         manifest(1, segments=[one], reached=[Reached(1, [(A, 1, 10)], 5)]),
         manifest(2, segments=[two], reached=[Reached(1, [(A, 2, 11)], 9), Reached(4, [(B, 1, 3)], 2)]),
     )
-    whole = catalogue.whole(manifest(3, gone=[one.name]))
+    whole = catalogue.whole(manifest(3, gone=[(one.name, 1)]))
     again = Catalogue()
     again.take(msgspec.structs.replace(whole, number=WHOLE_EVERY + 1), b"")
     assert list(again.segments) == [two.name]
@@ -144,9 +144,23 @@ def test_a_moment_is_whole_unless_a_base_says_that_it_lacks_something() -> None:
     assert incomplete(catalogue, 25, [2]) is None
 
 
+def test_a_pack_takes_the_place_of_those_that_it_replaces() -> None:
+    packs = [pack_of((1, [entry(A, nth, 10 + nth)]))[0] for nth in range(1, 5)]
+    merged, _ = pack_of((1, [entry(A, 2, 12), entry(A, 3, 13)]))
+    catalogue = taken(manifest(1, segments=packs))
+    gone = [(packs[1].name, 7), (packs[2].name, 7)]
+    catalogue.take(manifest(2, catalogue.digest, segments=[merged], gone=gone), b"")
+    assert list(catalogue.segments) == [packs[0].name, merged.name, packs[3].name]
+    assert catalogue.left == dict(gone)
+    again = Catalogue()
+    whole = catalogue.whole(manifest(3, made_ms=8, since=5))
+    again.take(msgspec.structs.replace(whole, number=WHOLE_EVERY + 1), b"")
+    assert (list(again.segments), again.left, again.since) == (list(catalogue.segments), dict(gone), 5)
+
+
 def test_a_base_goes_with_its_pack() -> None:
     catalogue = taken(manifest(1, bases=[base(10), base(20, name="bases/y")], packs=[_named("bases/x"), _named("bases/y")]))
-    catalogue.take(manifest(2, catalogue.digest, gone=["bases/x"]), b"")
+    catalogue.take(manifest(2, catalogue.digest, gone=[("bases/x", 1)]), b"")
     assert [each.hlc for each in catalogue.bases[1]] == [20]
 
 

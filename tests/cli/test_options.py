@@ -72,6 +72,7 @@ _OTHER_NAMES = {
 _ALLOWED = {
     ("shoal log", "--author"),  # Whose checkpoints are shown, and not who asks.
     ("shoal space quota", "--bytes"),  # A limit, and not how much is kept.
+    ("shoal backup init", "--keep"),  # A time, and not how many of them.
     ("shoal demo", "--keep"),  # The nodes, once it is over.
     ("shoal demo", "--watch"),  # A person does, in a browser.
     ("shoal lease run", "--thread"),  # No name: the lease is that of the thread.

@@ -9,14 +9,14 @@ import os
 import tempfile
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
-from shoal.cli.arguments import moment_of
+from shoal.cli.arguments import age_of, moment_of
 from shoal.cli.commands.transfer import As, Resume, show_report
 from shoal.cli.execution import FAILED, execute
 from shoal.cli.output import Listing, ago, emit, line, moment, note, pairs, shown_bytes
@@ -60,14 +60,30 @@ def register(app: typer.Typer) -> None:
     app.command(rich_help_panel=PANEL)(restore)
 
 
-def init(place: Place, data: Data = None, url: Url = None, json: Json = False) -> None:
+def init(
+    place: Place,
+    keep: Annotated[
+        str | None,
+        typer.Option(
+            "--keep",
+            metavar="AGE",
+            help="How long each moment can be restored: 30d, 1d at least; 0: for ever. \\[default: as it is, else for ever]",
+            show_default=False,
+        ),
+    ] = None,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
     """Have all nodes ship what they hold to a bucket, by turns and from now on. The place is empty, or this cluster's own.
 
-    Each node needs the credentials in its environment, such as AWS_ACCESS_KEY_ID: docs/BACKUP.md.
+    Each node needs the credentials in its environment, such as AWS_ACCESS_KEY_ID: docs/BACKUP.md. Give the same place again to
+    change how long moments are kept.
 
-    Example: shoal backup init file:///mnt/backup/prod --url http://127.0.0.1:7400
+    Example: shoal backup init file:///mnt/backup/prod --keep 30d --url http://127.0.0.1:7400
     """
-    execute(_declare(chosen(data, url, environment=os.environ), place, json=json))
+    kept = None if keep is None else age_of(keep)
+    execute(_declare(chosen(data, url, environment=os.environ), place, kept, json=json))
 
 
 def off(data: Data = None, url: Url = None, json: Json = False) -> None:
@@ -75,16 +91,17 @@ def off(data: Data = None, url: Url = None, json: Json = False) -> None:
 
     Example: shoal backup off --url http://127.0.0.1:7400
     """
-    execute(_declare(chosen(data, url, environment=os.environ), "", json=json))
+    execute(_declare(chosen(data, url, environment=os.environ), "", None, json=json))
 
 
-async def _declare(target: Target, place: str, *, json: bool) -> None:
+async def _declare(target: Target, place: str, keep: timedelta | None, *, json: bool) -> None:
     async with opened(target) as store:
-        view = await store.backup.init(place) if place else await store.backup.off()
+        view = await store.backup.init(place, keep=keep) if place else await store.backup.off()
     if json:
         emit(msgspec.structs.asdict(view))
     elif place:
         line(f"all nodes ship to {view.url} from now on; the backup's cluster is {view.cluster}")
+        line(f"each moment is kept for {_age(view.keep_ms)}")
     else:
         line("no node ships any more; what is in the bucket stays there")
 
@@ -118,6 +135,7 @@ def _show(view: BackupView) -> None:
         "trouble": view.trouble,
         "in the bucket": held if view.covered_ms else "not known yet",
         "can be restored since": moment(view.earliest_ms, later=True) if view.earliest_ms else "",
+        "each moment is kept": f"for {_age(view.keep_ms)}",
         "last manifest": f"{view.manifest}, {moment(view.manifest_ms)}" if view.manifest else "none yet" if is_known else "",
         "objects": f"{view.objects:,}, {shown_bytes(view.bytes)}" if is_known else "",
         "shipped since the start": f"{view.shipped:,} operations, {shown_bytes(view.shipped_bytes)}",
@@ -126,6 +144,10 @@ def _show(view: BackupView) -> None:
     pairs({name: value for name, value in shown.items() if value})
     for skipped in view.skipped:
         line(f"not shipped: {skipped}")
+
+
+def _age(ms: int) -> str:
+    return f"{ms / 86_400_000:g} days" if ms else "ever"
 
 
 def _since(ms: int) -> str:

@@ -178,7 +178,8 @@ class Rights:
             f"{_told(held, pool, away)} Nothing was written. {_advice(away, left)}"
         )
         holders = [f"{name}: {rights}" for name, rights in held.items()]
-        return RightsElsewhere(text, **{**error.detail, "pool": pool, "holders": holders, "unreachable": away, "left": left})
+        lost = [f"{origin}: {rights}" for origin, rights in left.items()]
+        return RightsElsewhere(text, **{**error.detail, "pool": pool, "holders": holders, "unreachable": away, "left": lost})
 
     async def _provide(self, target: Target, amount: int) -> None:
         if self._usable(target) >= amount:

@@ -37,6 +37,7 @@ SHIP_S = 2.0  # Between two looks at what is to be shipped.
 RETRY_S_MAX = 60.0  # Between two attempts while the bucket cannot be reached.
 DECLARATION = "backup"  # The key in the register.
 CLUSTER_BYTES = 16
+KEEP_MS_MIN = 24 * 3600 * 1000  # Mistakes are noticed later than at once.
 _URL_CHARS_MAX = 1000
 _FORMAT = 1
 _SHOWN_CHARS = 200
@@ -51,6 +52,7 @@ class Declaration(msgspec.Struct, array_like=True, frozen=True):
     url: str  # Empty: nowhere.
     cluster: bytes  # Its identity in all its backups.
     node: bytes  # The node that declared it: of a store that is alone, a copy is another one.
+    keep_ms: int = 0  # For how long moments are kept; 0: for ever.
 
 
 class Backups:
@@ -108,6 +110,12 @@ class Backups:
         """
         if len(request.url) > _URL_CHARS_MAX:
             raise InvalidInput(f"the address of a backup has {_URL_CHARS_MAX} characters at most. Nothing was declared.")
+        if request.keep_ms and request.keep_ms < KEEP_MS_MIN:
+            raise InvalidInput(
+                f"a backup keeps its moments for a day at least ({KEEP_MS_MIN} ms), or for ever (0); got {request.keep_ms} ms. "
+                "Nothing was declared.",
+                field="keep_ms",
+            )
         if request.url and encrypted(self._context.storage) is not None:
             raise Unsupported(
                 "the directory of this node is encrypted, and what is shipped to a backup is not sealed. Nothing was declared. "
@@ -125,7 +133,10 @@ class Backups:
             store = self._environment.open_bucket(request.url)
             await Bucket(store, cluster=cluster, now=self._environment.monotonic).refresh()
             await store.put_new(f"clusters/{cluster.hex()}", request.url.encode())  # It can be written.
-        declared = msgspec.msgpack.encode(Declaration(_FORMAT, request.url, cluster, self._incarnation.node))
+        keep_ms = request.keep_ms
+        if keep_ms is None:
+            keep_ms = 0 if before is None else before.keep_ms
+        declared = msgspec.msgpack.encode(Declaration(_FORMAT, request.url, cluster, self._incarnation.node, keep_ms))
         if declared != found.content:
             await self._register.change(DECLARATION, found.version, declared)
         self._adopt(declared)
@@ -155,7 +166,9 @@ class Backups:
             return BackupView("", "" if declared is None else declared.cluster.hex(), "none")
         state: Literal["failing", "behind"] = "failing" if self._trouble else "behind"
         lag_ms = max(1, self._environment.now_ms() - self._learnt_ms)
-        view = BackupView(declared.url, declared.cluster.hex(), state, trouble=self._trouble, lag_ms=lag_ms)
+        view = BackupView(
+            *(declared.url, declared.cluster.hex(), state), trouble=self._trouble, lag_ms=lag_ms, keep_ms=declared.keep_ms
+        )
         return view if self.shipper is None else self.shipper.told(view)
 
     # ── shipping ──────────────────────────────────────────────────────────────
@@ -201,7 +214,12 @@ class Backups:
             from shoal.node.backup.shipper import Shipper
 
             bucket = self._environment.open_bucket(self.declared.url)
-            self.shipper = Shipper(self._context, self._database, bucket, cluster=self.declared.cluster, fellows=self._fellows)
+            self.shipper = Shipper(
+                *(self._context, self._database, bucket),
+                cluster=self.declared.cluster,
+                fellows=self._fellows,
+                keep_ms=self.declared.keep_ms,
+            )
         await self.shipper.look()
 
     # ── the declaration ───────────────────────────────────────────────────────

@@ -189,7 +189,7 @@ def earliest(catalogue: Catalogue, partitions: Collection[int] | None = None) ->
     bases = [base for number, found in catalogue.bases.items() for base in found if partitions is None or number in partitions]
     begins = [wall_ms_of(base.hlc) + 1 for base in bases if base.lacks_from == 0]
     times = [wall_ms_of(pack.first_hlc) for pack in catalogue.segments.values()] + [wall_ms_of(base.hlc) for base in bases]
-    return max([min(times, default=0), *begins])
+    return max([min(times, default=0), wall_ms_of(catalogue.since), *begins])
 
 
 def _check_empty(directory: Path) -> None:

@@ -4,21 +4,24 @@ Laws:
 - The nodes take turns, which saves work and is not needed for safety. A node whose operations are not in the bucket after
   `LATE_S` ships out of turn.
 - `covered_ms` is a moment at which this node held nothing that the bucket does not have by now.
+- Small packs are merged, and what is kept no longer goes, by the node that has the turn, beside its shipping.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from hashlib import blake2b
 
 from msgspec.structs import replace
 
 from shoal.backup.bucket import Bucket, ObjectStore
-from shoal.backup.format import TIME_MS_END, VERIFIED
+from shoal.backup.format import BASES, SEGMENTS, TIME_MS_END, VERIFIED, Packing
+from shoal.backup.keeping import Stamp, merge, merge_rows, retire, time_of
 from shoal.crdt.dot import HORIZON, VersionVector
 from shoal.node.backup.restoring import earliest
-from shoal.node.backup.shipping import Held, Shipping
+from shoal.node.backup.shipping import SALT_BYTES, Held, Shipping, is_base_due
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.protocol.requests import BackupView
@@ -27,6 +30,9 @@ from shoal.records import NamedTuple
 LATE_S = 5.0  # A node ships out of its turn what it has held for so long.
 TURN_MS = 60_000
 SWEEP_S = 3600.0  # Between two sweeps of what no manifest names.
+RETIRE_S = 600.0  # Between two looks at what is kept no longer,
+BASES_LOOK_S = 60.0  # and at which partitions need a base for that,
+BASES_AT_ONCE = 16  # so many at a time.
 VERIFIED_LOOK_S = 300.0
 
 
@@ -59,11 +65,14 @@ class Shipper:
         *,
         cluster: bytes,
         fellows: Callable[[], Collection[bytes]],
+        keep_ms: int = 0,
     ) -> None:
         self._context = context
         self._database = database
         self._bucket = Bucket(store, cluster=cluster, now=context.environment.monotonic)
         self._fellows = fellows
+        self.keep_ms = keep_ms
+        """For how long moments are kept; 0: for ever."""
         self._partitions = context.partitions
         self._environment = context.environment
         self._node = context.incarnation.node
@@ -75,7 +84,7 @@ class Shipper:
         self._is_covered = False
         self._shipped = self._shipped_bytes = 0
         self._verified_ms = 0
-        self._verified_at = self._swept_at = float("-inf")
+        self._verified_at = self._swept_at = self._retired_at = self._bases_at = float("-inf")
         self._lagless: dict[int, VersionVector] = {}  # By partition: what was durable when nothing lacked.
 
     async def look(self) -> None:
@@ -94,6 +103,8 @@ class Shipper:
         self._watch(lacking, now_ms, now)
         has_turn = rank(self._node, self._fellows(), now_ms) == 0
         is_late = self._watched is not None and now - self._watched.at >= LATE_S
+        if has_turn:
+            lacking = lacking | self._due(now, now_ms)
         if lacking and (has_turn or is_late):
             await self._ship(lacking, now_ms)
         if has_turn:
@@ -112,6 +123,7 @@ class Shipper:
             shipped=self._shipped,
             shipped_bytes=self._shipped_bytes,
             verified_ms=self._verified_ms,
+            keep_ms=self.keep_ms,
             skipped=[f"partition {number}: {why}" for number, why in sorted(self._skipped.items())],
         )
         catalogue = self._bucket.catalogue
@@ -127,7 +139,7 @@ class Shipper:
         )
 
     async def _ship(self, lacking: Mapping[int, Held], now_ms: int) -> None:
-        shipping = Shipping(self._context, self._database, self._bucket)
+        shipping = Shipping(self._context, self._database, self._bucket, keep_ms=self.keep_ms)
         try:
             is_all = await shipping.run(lacking, through_ms=now_ms)
         finally:
@@ -173,11 +185,30 @@ class Shipper:
                 self._lagless[number] = vector
         return found
 
+    def _due(self, now: float, now_ms: int) -> dict[int, Held]:
+        """Partitions of which a base is due because moments are kept for a time, though nothing lacks; looked for rarely."""
+        if not self.keep_ms or now - self._bases_at < BASES_LOOK_S:
+            return {}
+        self._bases_at = now
+        catalogue, found = self._bucket.catalogue, dict[int, Held]()
+        for number, vector in self._partitions.vectors().items():
+            if is_base_due(catalogue, number, now_ms=now_ms, keep_ms=self.keep_ms) and len(found) < BASES_AT_ONCE:
+                found[number] = Held(vector, self._partitions.load(number).retired.summary.horizon)
+        return found
+
     async def _tidy(self, now: float) -> None:
-        """Sweep what is not needed any more, now and then."""
+        """Merge small packs; let go what is kept no longer, and sweep what is not named, now and then."""
+        if self._bucket.catalogue.head is None:
+            return
+        stamp = Stamp(self._node, self._environment.now_ms())
+        for merging, kind in ((merge, SEGMENTS), (merge_rows, BASES)):
+            packing = partial(Packing, kind, self._environment.entropy(SALT_BYTES))
+            await merging(self._bucket, stamp, packing=packing, pause=self._environment.pause)
+        if self.keep_ms and now - self._retired_at >= RETIRE_S and not await retire(self._bucket, stamp, keep_ms=self.keep_ms):
+            self._retired_at = now  # Nothing more goes now.
         if now - self._swept_at >= SWEEP_S:
             self._swept_at = now
-            await self._bucket.sweep(self._environment.now_ms())
+            await self._bucket.sweep(await time_of(self._bucket, stamp.now_ms))
 
     async def _look_for_verification(self, now: float) -> None:
         """Read when the backup was last verified, now and then."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from shoal.backup.bucket import Bucket
+from shoal.backup.bucket import ORPHANS_KEEP_MS, Bucket
 from shoal.backup.format import (
     BASES,
     SEGMENTS,
@@ -47,6 +47,8 @@ STEP_BYTES = 128 << 10  # or so many bytes.
 PARTITIONS_AT_ONCE = 16  # In one step, if each has few.
 BASE_AFTER_BYTES = 256 << 10  # A base is made once the operations since the last one take so much more than half of it,
 BASE_EVERY_MS = 10 * 60 * 1000  # at most so often for each partition.
+SALT_BYTES = 16  # Of a pack, so that none has the name of one that is swept meanwhile.
+NAMED_WITHIN_MS = ORPHANS_KEEP_MS // 2  # After the first pack of a load was put.
 _RESTS = 4  # After a step, so many times as long as it took, while requests wait for the disk.
 _REST_S_MAX = 0.1
 
@@ -78,8 +80,10 @@ class Load:
 class Shipping:
     """One pass: what this node holds, and the bucket lacks."""
 
-    def __init__(self, context: NodeContext, database: Database, bucket: Bucket) -> None:
+    def __init__(self, context: NodeContext, database: Database, bucket: Bucket, *, keep_ms: int = 0) -> None:
+        """`keep_ms`: for how long moments are kept; 0: for ever."""
         self._context = context
+        self._keep_ms = keep_ms
         self._partitions = context.partitions
         self._commit = context.commit
         self._environment = context.environment
@@ -87,7 +91,8 @@ class Shipping:
         self._bucket = bucket
         self._node = context.incarnation.node
         self._load = Load()
-        self._rows = Packing(BASES)
+        self._rows = self._packing(BASES)
+        self._began_ms = self._environment.now_ms()
         self._entries: dict[int, list[Entry]] = {}
         self._waiting = 0  # Bytes of `_entries`.
         self._since_rest = 0  # Operations that were read,
@@ -125,8 +130,13 @@ class Shipping:
             await self._ship_base(partition, with_operations=False)
             return
         await self._ship_operations(partition, held)
-        if self._is_base_due(partition.number) and self._dominates(partition):
+        now_ms, size = self._environment.now_ms(), self._load.sizes.get(partition.number, 0)
+        is_due = is_base_due(self._bucket.catalogue, partition.number, size, now_ms=now_ms, keep_ms=self._keep_ms)
+        if is_due and self._dominates(partition):
             await self._ship_base(partition, with_operations=True)
+
+    def _packing(self, kind: str) -> Packing:
+        return Packing(kind, self._environment.entropy(SALT_BYTES))
 
     def _known(self, number: int) -> VersionVector:
         """The operations of a partition that are in the bucket, or in packs that are about to be named."""
@@ -174,14 +184,6 @@ class Shipping:
         self._load.sizes[number] = self._load.sizes.get(number, 0) + len(content)
 
     # ── bases ─────────────────────────────────────────────────────────────────
-
-    def _is_base_due(self, number: int) -> bool:
-        """Whether the operations after the last base of a partition would take long to restore."""
-        bases = self._bucket.catalogue.bases.get(number, [])
-        reached = self._bucket.catalogue.reached.get(number)
-        since = self._load.sizes.get(number, 0) + (0 if reached is None else reached.since)
-        is_old = not bases or wall_of(bases[-1]) + BASE_EVERY_MS <= self._environment.now_ms()
-        return is_old and since > (bases[-1].size // 2 if bases else 0) + BASE_AFTER_BYTES
 
     def _dominates(self, partition: Partition) -> bool:
         """Whether this node holds everything that the bucket has of a partition."""
@@ -236,7 +238,7 @@ class Shipping:
 
     async def _named(self, pieces: list[tuple[str, int]]) -> list[tuple[str, int]]:
         """Put the pack of rows in the making. Its pieces have a name then."""
-        packing, self._rows = self._rows, Packing(BASES)
+        packing, self._rows = self._rows, self._packing(BASES)
         pack, content = packing.finish(made_ms=self._environment.now_ms())
         self._load.bases = [replace(base, pieces=_with_name(base.pieces, pack.name)) for base in self._load.bases]
         await self._put(pack, content)
@@ -250,7 +252,7 @@ class Shipping:
         if self._rows.parts:
             await self._named([])
         if self._entries:
-            packing = Packing(SEGMENTS)
+            packing = self._packing(SEGMENTS)
             for number, entries in sorted(self._entries.items()):
                 packing.add_operations(number, entries)
                 await self._environment.pause()
@@ -279,9 +281,18 @@ class Shipping:
             )
         self.operations += sum(pack.operations for pack in load.segments)
         self._load = Load()
+        self._began_ms = self._environment.now_ms()
 
     def _manifest(self, catalogue: Catalogue, load: Load, through_ms: int) -> Manifest | None:
-        """The manifest of a load, after those of other nodes."""
+        """The manifest of a load, after those of other nodes.
+
+        Raises:
+            BackupUnreachable: what was put may have been swept by now.
+        """
+        if self._environment.now_ms() - self._began_ms > NAMED_WITHIN_MS:
+            raise BackupUnreachable(
+                f"shipping to {self._bucket.store.url} took too long, and begins anew. Nothing that is stored here is lost."
+            )
         head = catalogue.head
         through_ms = max(through_ms, 0 if head is None else head.through_ms)
         made = self._bucket.next(node=self._node, made_ms=self._environment.now_ms(), through_ms=through_ms)
@@ -323,6 +334,22 @@ class Shipping:
         else:
             await self._environment.pause()
         self._rested = self._environment.monotonic()
+
+
+def is_base_due(catalogue: Catalogue, number: int, size: int = 0, *, now_ms: int, keep_ms: int) -> bool:
+    """Whether the operations after the last base of a partition, `size` of which are not named yet, would take long to restore.
+
+    If moments are kept for a time, a base is also due after half of it: the operations before it can go in the end.
+    """
+    bases = catalogue.bases.get(number, [])
+    reached = catalogue.reached.get(number)
+    since = size + (0 if reached is None else reached.since)
+    if since and keep_ms:
+        begun = [pack.first_ms for pack in catalogue.segments.values()][:1]
+        if (wall_of(bases[-1]) if bases else min(begun, default=now_ms)) + keep_ms // 2 <= now_ms:
+            return True
+    is_old = not bases or wall_of(bases[-1]) + BASE_EVERY_MS <= now_ms
+    return is_old and since > (bases[-1].size // 2 if bases else 0) + BASE_AFTER_BYTES
 
 
 def wall_of(base: Base) -> int:

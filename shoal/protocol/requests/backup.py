@@ -11,7 +11,7 @@ from msgspec import field
 
 from shoal.errors import BackupConflict, BackupUnreachable, NoQuorum, OutcomeUnknown, RegisterChanged
 from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Http, operation
+from shoal.protocol.declared import Http, Natural, operation
 
 __all__ = ["BackupView", "DeclareBackup", "ReadBackup"]
 
@@ -36,6 +36,8 @@ class DeclareBackup(Read["BackupView"], array_like=True, frozen=True, tag="decla
     """Have all nodes of this cluster ship to a bucket from now on. The place is empty, or holds the backup of this cluster."""
 
     url: str  # s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR; empty: ship nowhere any more. What is there stays.
+    # For how long each moment can be restored, a day at least; 0: for ever. Null: as it was declared before, else for ever.
+    keep_ms: Natural | None = None
 
 
 class BackupView(Reply, array_like=True, frozen=True, tag="backup-view"):
@@ -56,3 +58,4 @@ class BackupView(Reply, array_like=True, frozen=True, tag="backup-view"):
     shipped_bytes: int = 0  # and bytes that it put.
     verified_ms: int = 0  # When `shoal backup verify` last restored it and found it sound; 0: never.
     skipped: list[str] = field(default_factory=list)  # Partitions that could not be shipped at the last attempt, and why.
+    keep_ms: int = 0  # For how long each moment can be restored; 0: for ever.

@@ -167,7 +167,7 @@ def forge(bucket: SimulatedBucket, change: Callable[[Manifest, Pack, list[Entry]
     [pack] = manifest.segments
     content = bucket.objects[pack.name]
     [part] = msgspec.msgpack.decode(content[pack.index :])
-    entries = read_entries(content[: part[2]], "")
+    entries = read_entries(content[part[1] : part[1] + part[2]], "")
     packing = Packing(SEGMENTS)
     packing.add_operations(part[0], change(manifest, pack, entries))
     forged, packed = packing.finish(made_ms=1)
