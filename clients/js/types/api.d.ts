@@ -369,6 +369,8 @@ export interface components {
             covered_ms: number;
             /** @description The first moment to which the backup can be restored; 0: there is none. */
             earliest_ms: number;
+            /** @description For how long each moment can be restored; 0: for ever. */
+            keep_ms: number;
             /** @description The recovery point: how long ago that was, or since when nothing is known; 0 only if all is there now. */
             lag_ms: number;
             /** @description The number of the last manifest that it has read, */
@@ -843,6 +845,7 @@ export interface components {
          * @description Have all nodes of this cluster ship to a bucket from now on. The place is empty, or holds the backup of this cluster.
          */
         DeclareBackupBody: {
+            keep_ms?: number | null;
             /** @description s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR; empty: ship nowhere any more. What is there stays. */
             url: string;
         };
