@@ -1,4 +1,4 @@
-"""What leaves a backup: moments that are kept no longer, and small packs, which become parts of larger ones.
+"""Lets go what a backup keeps no longer, and makes one large pack of many small ones.
 
 Laws:
 - A pack goes only if no restore to a moment from `since` on reads it, and `since` never goes back.

@@ -168,7 +168,7 @@ async def test_a_restore_that_runs_is_not_disturbed(bench: Bench, bucket: Simula
         assert state_of(MemoryStorage(storage._durable.rows)) == rows
 
 
-async def test_what_went_is_deleted_after_a_day(bench: Bench, bucket: SimulatedBucket) -> None:
+async def test_objects_without_a_name_are_deleted_after_a_day(bench: Bench, bucket: SimulatedBucket) -> None:
     await declare(bench, bucket)
     for _ in range(30):
         await fill(bench, 2)
