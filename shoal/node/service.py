@@ -63,6 +63,7 @@ from shoal.node.spaces.quotas import Quotas
 from shoal.node.statements import AuditReads, Recorder, Signer, StateRoots
 from shoal.node.target import target_of
 from shoal.node.turns import Background
+from shoal.node.versions import speaks
 from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Issued, Located
 from shoal.outcomes import after, partly
@@ -508,6 +509,8 @@ class Service:
             backup_lag_ms=0 if backup is None else backup.lag_ms,
             backup_bytes=0 if backup is None else backup.bytes,
             backup_verified_ms=0 if backup is None else backup.verified_ms,
+            speaks=speaks(),
+            together=self._database.issuer.spoken,
             **self.keeper.figures,
         )
 

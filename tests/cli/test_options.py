@@ -49,7 +49,8 @@ _OTHERS = {
         "shoal lease run",
     },  # The name is given: it says that a thread has it.
     "--after": {"shoal events", "shoal mutations"},  # Each place has its own kind of position.
-    "--within": {"shoal cluster rotate-key"},  # For the nodes to load a file, and not for keys to be destroyed.
+    # For the nodes to load a file or to hold the same, and not for keys to be destroyed.
+    "--within": {"shoal cluster rotate-key", "shoal cluster wait"},
     "--vector": {"shoal items search"},  # What is searched for, rather than what is put.
 }
 

@@ -23,6 +23,7 @@ from shoal.cli.output import Listing, ago, emit, is_terminal, line, moment, note
 from shoal.cli.rebuilding import rebuild
 from shoal.cli.rotating import rotate_key
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
+from shoal.cli.upgrading import upgrade_check, wait
 from shoal.client.store import Store
 from shoal.protocol.requests import ClusterView, Member, MembersView
 
@@ -36,7 +37,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(status)
     group = typer.Typer(no_args_is_help=True, help="Show, add, drain, replace and forget the nodes of a cluster.")
-    for command in (members, add, drain, replace, forget, cancel, rebuild, leftovers, rotate_key):
+    for command in (members, add, drain, replace, forget, cancel, wait, upgrade_check, rebuild, leftovers, rotate_key):
         group.command()(command)
     app.add_typer(group, name="cluster", rich_help_panel=PANEL)
 
@@ -72,6 +73,7 @@ async def _status(target: Target, *, json: bool) -> None:
     started_ms = found.pop("started_ms")
     ends_ms, tokens_end_ms = found.pop("tls_ends_ms"), found.pop("tokens_end_ms")
     del found["tokens_refused"]  # For metrics: most of them are strangers'.
+    del found["speaks"], found["together"]  # For `shoal cluster upgrade-check`.
     if not found["cluster_keys"]:
         del found["cluster_key_file"], found["cluster_keys"]
     if not found["master_key"]:

@@ -181,6 +181,11 @@ class Issuer:
         """The node has peers: its operations are theirs, too."""
         self._outbound, self._spoken = outbound, outbound.spoken
 
+    @property
+    def spoken(self) -> int:
+        """The newest version of the protocol among nodes that this node and all that it was linked with speak."""
+        return self._spoken()
+
     def check(self, request: requests.AnyWrite | requests.Maintenance[Any]) -> None:
         """Check a request before anything else is done for it.
 

@@ -90,6 +90,8 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     retention_due: int = 0  # Checkpoints, events and threads that may go and have not yet, as this node looked at them last.
     retention_last_ms: int = 0  # When it carried out the rules last; 0: not in this opening.
     retention_waits_for: str = ""  # Why nothing goes by them now; else empty.
+    speaks: dict[str, int] = field(default_factory=dict)  # Its versions of protocols and formats; an older version says none.
+    together: int = 0  # The newest protocol among nodes that it and its peers all speak; what needs a newer one waits.
 
 
 @operation(family="cluster")

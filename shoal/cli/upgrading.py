@@ -1,0 +1,166 @@
+"""`shoal cluster wait` and `shoal cluster upgrade-check`: when the next node may be stopped, and whether this version may join.
+
+Laws:
+- `wait` succeeds only if each other member has told, since it was linked, that it holds what the node held when the command
+  began: one that is away, or has not told, is waited for.
+- `upgrade-check` agrees only if each member has answered by itself, and can work with this version. A member that was not
+  asked, did not answer, or does not say what it has is a reason against it.
+- Neither changes anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+import typer
+
+from shoal.cli.execution import execute, failure
+from shoal.cli.output import emit, line, table
+from shoal.cli.target import Json, Target, Url, chosen, opened
+from shoal.errors import ShoalError
+from shoal.protocol.requests import ClusterView, Member, NodeStatus
+from shoal.records import NamedTuple
+from shoal.version import __version__
+
+_LOOK_S = 0.25
+_ANSWER_S = 10.0  # For one node.
+_Within = Annotated[float, typer.Option("--within", metavar="SECONDS", min=0, help="How long to wait.")]
+
+
+class Seat(NamedTuple):
+    """One address of the command, and the answers there."""
+
+    url: str
+    status: NodeStatus | None  # None: it did not answer.
+    view: ClusterView | None
+    trouble: str  # Why it did not answer.
+
+    @property
+    def name(self) -> str:
+        """The member's own address, if it is known."""
+        return self.url if self.view is None else self.view.members[0].name
+
+
+def wait(url: Url = None, within: _Within = 60.0) -> None:
+    """Wait until all members are linked and hold what the node holds now, so that one of them may be stopped.
+
+    Writes may go on: only what the node held when the command began is waited for. It fails with what is missing.
+
+    Example: shoal cluster wait --within 120 --url http://n1:7400
+    """
+    target = chosen(None, url, environment=os.environ)
+    if missing := execute(_waited(target, within)):
+        raise failure(f"after {within:g} s: {'; '.join(missing)}. Nothing was changed. Do not stop another node yet.")
+
+
+async def _waited(target: Target, within_s: float) -> list[str]:
+    loop = asyncio.get_running_loop()
+    ends_at, goal, missing = loop.time() + within_s, None, list[str]()
+    async with opened(target) as store:
+        while True:
+            status, view = await store.status(), await store.cluster()
+            goal = goal or view.members[0].vector
+            missing = lacking(status, view, goal)
+            if not missing or loop.time() >= ends_at:
+                return missing
+            await asyncio.sleep(_LOOK_S)
+
+
+def lacking(status: NodeStatus, view: ClusterView, goal: Mapping[str, int]) -> list[str]:
+    """Why no member may be stopped yet, as this node sees it. `goal`: operations, by origin, that all members shall hold."""
+    own = [] if _is_well(status, view) else [f"this node is {status.state}: {status.reason or 'it is catching up'}"]
+    register = [f"the quorum register has no quorum: {status.register}"] if status.register else []
+    change = [f"a change of the members is under way: {view.change}"] if view.change else []
+    return [*own, *register, *change, *filter(None, (_lacking(member, goal) for member in view.members[1:]))]
+
+
+def _is_well(status: NodeStatus, view: ClusterView) -> bool:
+    return status.state in ("ready", "stopping") and status.serves and not view.learning
+
+
+def _lacking(member: Member, goal: Mapping[str, int]) -> str:
+    if member.state != "linked":
+        return f"{member.name} is not linked{f' ({member.reason})' if member.reason else ''}"
+    if not member.told:
+        return f"{member.name} has not told what it holds"
+    away = sum(max(count - member.vector.get(origin, 0), 0) for origin, count in goal.items())
+    return f"{member.name} lacks {away} operations" if away else ""
+
+
+def upgrade_check(url: Url = None, json: Json = False) -> None:
+    """Say whether a node of this version may join a cluster, or take the place of one of its nodes.
+
+    Run the new version's command, with the URLs of all members. It asks each for its version, and the protocols and formats
+    that it has, and fails if one does not fit, does not answer, or was left out. It changes nothing.
+
+    Example: shoal cluster upgrade-check --url http://n1:7400,http://n2:7400,http://n3:7400
+    """
+    target = chosen(None, url, environment=os.environ)
+    if target.url is None:
+        raise typer.BadParameter("give the URLs of all members with --url.")
+    urls = [each.strip() for each in target.url.split(",") if each.strip()]
+    against, seats = execute(_judged(urls))
+    _show(seats, against, json=json)
+    if against:
+        raise failure("this version may not join now. Nothing was changed.")
+
+
+async def _judged(urls: Sequence[str]) -> tuple[list[str], list[Seat]]:
+    from shoal.node.versions import hindrances, speaks  # It names the engine and the storage, which no other command needs.
+
+    seats = list(await asyncio.gather(*map(_asked, urls)))
+    against = [f"{seat.name} does not answer: {seat.trouble}" for seat in seats if seat.status is None]
+    for seat in seats:
+        if seat.status is not None and seat.view is not None:
+            against += [f"{seat.name}: {each}" for each in hindrances(speaks(), seat.status.speaks)]
+            against += [f"{seat.name}: {each}" for each in lacking(seat.status, seat.view, {})]
+    return against + unasked(seats), seats
+
+
+def unasked(seats: Sequence[Seat]) -> list[str]:
+    """The members that nobody asked, by what the others say of them."""
+    asked = {seat.status.node for seat in seats if seat.status is not None}
+    members = {member.name: member.node for seat in seats if seat.view is not None for member in seat.view.members}
+    return [f"{name} was not asked: give its URL, too" for name, node in members.items() if node not in asked]
+
+
+async def _asked(url: str) -> Seat:
+    try:
+        async with asyncio.timeout(_ANSWER_S), opened(Target(None, url)) as store:
+            return Seat(url, await store.status(), await store.cluster(), "")
+    except ShoalError as error:
+        return Seat(url, None, None, error.message)
+    except TimeoutError:
+        return Seat(url, None, None, f"no answer within {_ANSWER_S:g} s")
+
+
+def _show(seats: Sequence[Seat], against: Sequence[str], *, json: bool) -> None:
+    if json:
+        nodes = [
+            {"name": seat.name, "version": seat.status and seat.status.version, "speaks": seat.status and seat.status.speaks}
+            for seat in seats
+        ]
+        emit({"version": __version__, "may_join": not against, "against": list(against), "members": nodes})
+        return
+    rows = [("member", "version", "state", "protocol", "of that used")]
+    for seat in seats:
+        if seat.status is not None:
+            spoken = str(seat.status.speaks.get("peers", "unknown"))
+            rows.append((seat.name, seat.status.version, seat.status.state, spoken, str(seat.status.together or "unknown")))
+    table(rows)
+    for reason in against:
+        line(f"against it: {reason}")
+    for waiting in waiting_features(seats):
+        line(waiting)
+    if not against:
+        line(f"{__version__} may join: upgrade one node, then `shoal cluster wait`, then the next.")
+
+
+def waiting_features(seats: Sequence[Seat]) -> list[str]:
+    """What is not switched on yet, because some member is older."""
+    newest = max((seat.status.speaks.get("peers", 0) for seat in seats if seat.status is not None), default=0)
+    used = min((seat.status.together for seat in seats if seat.status is not None and seat.status.together), default=newest)
+    return [f"features of protocol {newest} wait until all members have it; {used} is used"] if used < newest else []
