@@ -138,9 +138,15 @@ def run(
 
 @app.command()
 def upgrade(
-    revision: Annotated[str, typer.Option(help="The version from which the nodes are upgraded: any revision of git.")],
+    revision: Annotated[
+        str,
+        typer.Option(help="The version from which the nodes are upgraded: any revision of git. Default: the last release."),
+    ] = "",
+    rate: Annotated[float, typer.Option(min=1, help="Writes a second, each through a quorum.")] = upgrading.RATE,
 ) -> None:
     """Replace three nodes of another version by nodes of this one, one after another, while clients of both write.
+
+    The other version is built into a wheel. The last line has what clients felt.
 
     Example: python -m chaos upgrade --revision v0.1.0
     """
@@ -148,13 +154,16 @@ def upgrade(
         nodes = Path(directory) / "nodes"
         nodes.mkdir()
         try:
-            old = upgrading.checked_out(revision, Path(directory) / "old")
-            outcome = asyncio.run(upgrading.upgrade(old, upgrading.present(), nodes, say=typer.echo, now_s=time.monotonic))
+            before = Path(directory) / "old"
+            before.mkdir()
+            old, new = upgrading.built(revision or upgrading.last_release(), before), upgrading.present()
+            outcome = asyncio.run(upgrading.upgrade(old, new, nodes, say=typer.echo, now_s=time.monotonic, rate=rate))
         except (ValueError, NodeFailed) as error:
             typer.echo(f"chaos: {error}", err=True)
             raise typer.Exit(FAILED) from None
     for problem in outcome.problems:
         typer.echo(problem, err=True)
+    typer.echo(outcome.figures)
     if outcome.problems:
         raise typer.Exit(FAILED)
     typer.echo(f"{outcome.acknowledged:,} writes were acknowledged, and each is on all nodes once")
