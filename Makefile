@@ -21,7 +21,7 @@ REAL_TIME := tests/access/test_cluster.py tests/access/test_serving.py tests/tls
 	tests/transport/test_peers.py tests/transport/test_reaching.py tests/transport/test_seeds.py
 SEEDS ?= 200
 JOBS ?= 2
-REVISION ?= HEAD~1
+REVISION ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants laws page bench resolve lowest versions lock sbom serve clean
@@ -63,6 +63,11 @@ page: $(DEV)  ## Try the page in Chromium, on nodes that are filled (SHOAL_CHROM
 	@$(BIN)/python deploy/install.py -e ".[page]"
 	$(PYTEST) -m page -- tests/page
 
+chart: $(DEV)  ## Render deploy/helm/shoal by Helm into deploy/kubernetes, and check it by Kubernetes' schemas.
+	@$(BIN)/python deploy/install.py -e ".[charts]"
+	$(BIN)/python -m tests.deploy.charts
+	$(PYTEST) -- tests/deploy/test_kubernetes.py
+
 check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -72,8 +77,8 @@ check: $(DEV)  ## Formatting, lint, types, dead code.
 sim: $(DEV)  ## Run whole clusters through bad luck: all saved plans, then 200 seeds (or SEEDS=…, JOBS=…).
 	$(BIN)/python -m simulation run --profile mixed --seeds $(SEEDS) --jobs $(JOBS)
 
-upgrade-test: $(DEV)  ## Roll three nodes from another version (REVISION=…) to this one, while clients of both write.
-	$(BIN)/python -m chaos upgrade --revision $(REVISION)
+upgrade-test: $(DEV)  ## Roll three nodes from the last release (or REVISION=…) to this one, while clients of both write.
+	$(BIN)/python -m chaos upgrade $(if $(REVISION),--revision $(REVISION))
 
 mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds each.
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)

@@ -29,6 +29,7 @@ from shoal.api.http.accepting import check_free
 from shoal.api.http.listener import Listener
 from shoal.api.metrics import Backlog
 from shoal.api.server import create_app
+from shoal.cli.notifying import Manager
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError
 from shoal.node.collection.sealing import KeyKeeper
@@ -75,6 +76,7 @@ async def serving(data: Path, config: Config, *, ready: Callable[[str], None] = 
     except OSError as error:
         raise _cannot_listen(config, error, "Nothing was written.") from error
     stopping = _signalled()
+    manager = Manager(os.environ)
     refreshing: asyncio.Task[None] | None = None
     log = structlog.get_logger("shoal")
     environment = system_environment()
@@ -98,8 +100,10 @@ async def serving(data: Path, config: Config, *, ready: Callable[[str], None] = 
             gc.freeze()
             log.info("ready", url=listener.url, data=str(data), version=shoal.__version__)
             typer.echo(listener.url)
+            manager.ready(listener.url)
             ready(listener.url)
             caught = await stopping
+            manager.stopping()
             log.info("stopping", signal=caught.name)
         finally:
             await listener.stop()
@@ -109,6 +113,7 @@ async def serving(data: Path, config: Config, *, ready: Callable[[str], None] = 
         if refreshing is not None:
             refreshing.cancel()
         await node.stop()
+        manager.stopped()
     log.info("stopped")
     return caught
 
