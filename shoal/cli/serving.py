@@ -29,7 +29,7 @@ from shoal.api.http.accepting import check_free
 from shoal.api.http.listener import Listener
 from shoal.api.metrics import Backlog
 from shoal.api.server import create_app
-from shoal.cli.notifying import Manager
+from shoal.cli.operating.notifying import Manager
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError
 from shoal.node.collection.sealing import KeyKeeper

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal.cli.main import app
-from shoal.cli.upgrading import Seat, lacking, unasked, waiting_features
+from shoal.cli.operating.upgrading import Seat, lacking, unasked, waiting_features
 from shoal.node.versions import hindrances, speaks
 from shoal.protocol.requests import ClusterView, Member
 from tests.api.conftest import STATUS
