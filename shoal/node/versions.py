@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import version
 
 from shoal.cluster.handshake import PEER_PROTOCOL, PEER_PROTOCOL_OLDEST
 from shoal.protocol.frames import PROTOCOL, PROTOCOL_OLDEST
@@ -24,6 +23,9 @@ _SPOKEN = {"peers": "the protocol among nodes", "sessions": "the protocol of cli
 @cache
 def speaks() -> dict[str, int]:
     """The newest and the oldest version of `peers`, `sessions` and `storage` (`…_oldest`), and the documents' `engine`."""
+    # Imported here, because a store that is only opened need not load what reads the environment's packages.
+    from importlib.metadata import version
+
     major, minor = version("pycrdt").split(".")[:2]
     return {
         "peers": PEER_PROTOCOL,

@@ -298,7 +298,7 @@ def test_a_pod_without_its_certificate_says_which_file_is_missing(kubernetes: Ku
     kubernetes.until(lambda: "shoal-3/tls.crt" in kubernetes.log("shoal-3"), "it says so")
 
 
-def test_what_kubernetes_does_not_know_is_an_error(kubernetes: Kubernetes) -> None:
+def test_a_command_that_kubernetes_does_not_know_fails(kubernetes: Kubernetes) -> None:
     with pytest.raises(Wrong, match="not known here: kubectl frobnicate"):
         kubernetes.run("kubectl frobnicate")
 

@@ -20,7 +20,7 @@ _ABSTRACT = "@"
 
 
 class Manager:
-    """Who started this process, if it wants to be told."""
+    """The service manager that started this process; one that wants to be told nothing is told nothing."""
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         self._address = environment.pop("NOTIFY_SOCKET", "")

@@ -160,7 +160,7 @@ def _show(seats: Sequence[Seat], against: Sequence[str], *, json: bool) -> None:
 
 
 def waiting_features(seats: Sequence[Seat]) -> list[str]:
-    """What is not switched on yet, because some member is older."""
+    """Features that are not switched on yet, because some member is older."""
     newest = max((seat.status.speaks.get("peers", 0) for seat in seats if seat.status is not None), default=0)
     used = min((seat.status.together for seat in seats if seat.status is not None and seat.status.together), default=newest)
     return [f"features of protocol {newest} wait until all members have it; {used} is used"] if used < newest else []
