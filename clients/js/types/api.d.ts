@@ -2922,6 +2922,10 @@ export interface components {
             serves: boolean;
             /** @description At most 1,000 are counted. */
             spaces: number;
+            /** @description Its versions of protocols and formats; an older version says none. */
+            speaks: {
+                [key: string]: number;
+            };
             /** @description When the node started. */
             started_ms: number;
             /**
@@ -2933,6 +2937,8 @@ export interface components {
             tls_ends_ms: number;
             /** @description What is wrong with its TLS files or their dates; else empty. */
             tls_trouble: string;
+            /** @description The newest protocol among nodes that it and its peers all speak; what needs a newer one waits. */
+            together: number;
             /** @description When the next of the authors whose tokens were shown here has none any more; 0: nobody showed one. */
             tokens_end_ms: number;
             /** @description "author until …", whose newest token ends soon; at most 1,000. */
