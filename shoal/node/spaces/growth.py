@@ -2,6 +2,7 @@
 
 Laws:
 - An answer never waits for a census, but for the first one of an opening, and for that not longer than `CENSUS_WAIT_S`.
+- Nobody having asked, at most a fiftieth of the time is spent on censuses: each reads all that the disk holds.
 - Censuses that people ask for rest at least `CENSUS_REST_S`, and as long as the last one took times `_REST`; nothing is
   counted again while nothing was written.
 - The history is in the node's own directory, and of it alone. It thins as it ages, and has `POINTS_MAX` points at most.
@@ -52,7 +53,7 @@ CENSUS_WAIT_S = 2.0  # For the first one.
 POINTS_MAX = 500
 SPACES_SHOWN_MAX = 100
 
-_REST = 20
+_REST, _RARELY = 20, 50
 _MINUTE_MS, _HOUR_MS, _DAY_MS = 60_000, 3_600_000, 86_400_000
 _TIERS = ((_DAY_MS, 10 * _MINUTE_MS), (7 * _DAY_MS, _HOUR_MS), (90 * _DAY_MS, _DAY_MS))
 """Up to which age points are how far apart, at least; older ones go."""
@@ -111,7 +112,7 @@ class Growth:
         while True:
             if self._commit.failed is None:
                 await asyncio.wait([self._begin()])
-            await asyncio.sleep(CENSUS_EACH_S)
+            await asyncio.sleep(max(CENSUS_EACH_S, self._took_s * _RARELY))
 
     # ── the census ────────────────────────────────────────────────────────────
 

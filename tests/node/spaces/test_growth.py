@@ -145,6 +145,23 @@ async def test_nobody_has_to_ask_for_the_history(bench: Bench) -> None:
     assert len((await bench.store.usage()).points) == 4
 
 
+async def test_a_count_that_takes_long_is_made_rarely(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    def slow(storage: Any) -> Any:
+        begun.append(loop.time())
+        bench.simulated.now_ms += 200_000  # What it takes, by the clock of the node.
+        return counted(storage)
+
+    monkeypatch.setattr(growth, "counted", slow)
+    for _ in range(7):
+        await bench.space.counter("tokens").add(1)
+        await asyncio.sleep(growth.CENSUS_EACH_S)
+    assert len(begun) == 3
+    assert begun[1] - begun[0] >= 50 * 200
+
+
 async def test_an_idle_store_is_not_counted_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(bench)
     counts: list[object] = []
