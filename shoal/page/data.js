@@ -70,12 +70,49 @@ export const client = () => store
 
 export const SPACES_MAX = 20
 
-/** The spaces that the one of an address means: it alone, or the first of all; `more`: not all are among them. @param {string} space @returns {Promise<{ names: string[], more: boolean }>} */
+const SPACES_LISTED_MAX = 1000
+
+/**
+ * The spaces that the one of an address means: it alone, or those of all that are used most; `more`: how many are not among them, -1 if that is not known.
+ * @param {string} space @returns {Promise<{ names: string[], more: number }>}
+ */
 export async function spacesOf (space) {
-  if (space !== '*') return { names: [space], more: false }
+  if (space !== '*') return { names: [space], more: 0 }
+  /** @type {string[]} */
   const names = []
-  for await (const name of store.spaces()) if (!name.startsWith('.') && names.push(name) > SPACES_MAX) return { names: names.slice(0, SPACES_MAX), more: true }
-  return { names, more: false }
+  let isCut = false
+  for await (const name of store.spaces()) {
+    if (!name.startsWith('.') && names.push(name) > SPACES_LISTED_MAX) { isCut = true; break }
+  }
+  if (names.length <= SPACES_MAX) return { names, more: 0 }
+  const rank = await usedMost()
+  // Names that nobody used stay in their order.
+  const chosen = names.map((name, nth) => ({ name, rank: rank.get(name) ?? rank.size + nth })).sort((one, other) => one.rank - other.rank).slice(0, SPACES_MAX).map(({ name }) => name)
+  return { names: chosen.sort(), more: isCut ? -1 : names.length - SPACES_MAX }
+}
+
+const RANKED_MS = 300_000
+let ranked = { at: -RANKED_MS, order: /** @type {Map<string, number>} */ (new Map()) }
+
+/** Spaces by their use at the node, unless the token may not know that. They keep their places for some minutes: nothing moves by itself. @returns {Promise<Map<string, number>>} */
+async function usedMost () {
+  if (performance.now() - ranked.at < RANKED_MS) return ranked.order
+  ranked = { at: performance.now(), order: await rankedNow() }
+  return ranked.order
+}
+
+/** @returns {Promise<Map<string, number>>} */
+async function rankedNow () {
+  try {
+    const [{ spaces }, figures] = await Promise.all([store.usage({ limit: 100 }), store.figures()])
+    const asked = Object.entries(figures.spaces).sort(([, one], [, other]) => Number(other) - Number(one)).map(([name]) => name)
+    const held = spaces.map(({ name }) => name)
+    // Half of them as those that are asked for most now, half as the largest.
+    const order = Array.from({ length: Math.max(asked.length, held.length) }, (_, nth) => [asked[nth], held[nth]]).flat().filter((name) => name !== undefined)
+    return new Map([...new Set(order)].map((name, nth) => [name, nth]))
+  } catch {
+    return new Map()
+  }
 }
 
 /** Read what the node says of itself and of the others, and whom it takes the caller for. */

@@ -46,7 +46,12 @@ export class Files {
     return this._open({ method: 'GET', path: this._path + path(name), headers }, signal)
   }
 
-  /** The files by name. @param {ReadOptions} [options] @returns {AsyncGenerator<FileDetail, void, void>} */
+  /** The address of a file at the node that answers now, as for a link to save it. It asks for the caller's token as all addresses do. @param {string} name */
+  url (name) {
+    return this._transport.url + this._path + path(name)
+  }
+
+  /** The files by name. @param {ReadOptions} [options] @returns {AsyncGenerator<Schemas['FileInfoView'], void, void>} */
   async * list (options) {
     let after = ''
     for (;;) {

@@ -91,6 +91,11 @@ export class Store {
     return this._transport.read('/v1/usage', { since_ms: sinceMs, limit }, read)
   }
 
+  /** Where the cluster is backed up, and how far the node that answers knows that to be. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['BackupView']>} */
+  backup (options) {
+    return this._transport.read('/v1/cluster/backup', {}, options)
+  }
+
   /** The list of the members, and how far a change of it is. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['MembersView']>} */
   members (options) {
     return this._transport.read('/v1/cluster/members', {}, options)
@@ -190,6 +195,11 @@ export class Space {
   /** The limits of the space, and what it uses of them at the node that answers. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['QuotaView']>} */
   quota (options) {
     return this._transport.read(`/v1/spaces${path(this.name)}/quota`, {}, options)
+  }
+
+  /** The rules of retention of the space, and what the node that answers did by them. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['RetentionRulesView']>} */
+  retention (options) {
+    return this._transport.read(`/v1/spaces${path(this.name)}/retention`, {}, options)
   }
 
   /**

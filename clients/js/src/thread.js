@@ -118,9 +118,13 @@ export class Thread {
     }
   }
 
-  /** Branch → the ids of its heads, the winner first. @param {ReadOptions} [options] @returns {Promise<Record<string, string[]>>} */
-  async heads (options) {
-    return (await this._transport.read(`${this._path}/branches`, {}, options)).branches
+  /**
+   * Branch → the ids of its heads, the winner first; in byte order of the names.
+   * @param {{ names?: string[], after?: string, limit?: number } & ReadOptions} [options] `names`: only these; `after`: only above this name; `limit`: at most so many.
+   * @returns {Promise<Record<string, string[]>>}
+   */
+  async heads ({ names, after, limit, ...read } = {}) {
+    return (await this._transport.read(`${this._path}/branches`, { names: names?.map(encodeURIComponent).join(','), after, limit }, read)).branches
   }
 
   /** @param {ReadOptions} [options] @returns {Promise<Schemas['StandingView']>} */

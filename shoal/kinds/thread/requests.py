@@ -23,6 +23,7 @@ from shoal.protocol.declared import (
     Joined,
     Merged,
     Named,
+    Natural,
     Positive,
     Seconds,
     Secrets,
@@ -380,9 +381,12 @@ class Checkpoints(Reply, array_like=True, frozen=True, tag="checkpoints"):
     http=Http("GET", "/threads/{thread}/branches", "The branches, each with its heads", ops=("heads",), errors=(NotFound,)),
 )
 class Heads(ObjectRead["Branches"], array_like=True, frozen=True, tag="heads"):
-    """Read all branches and their heads."""
+    """Read the branches and their heads, in byte order: all of them, or a page, or those that are named."""
 
     thread: str
+    names: Joined = field(default_factory=list)  # Only these, as far as they are there; empty: any.
+    after: str = ""  # Only branches above this name.
+    limit: Natural = 0  # At most so many; 0: all.
 
 
 class CommonAncestor(ObjectRead["Ancestor"], array_like=True, frozen=True, tag="common-ancestor"):
@@ -400,9 +404,10 @@ class Ancestor(Reply, array_like=True, frozen=True, tag="ancestor"):
 
 
 class Branches(Reply, array_like=True, frozen=True, tag="branches"):
-    """All branches of a thread."""
+    """The branches of a thread, or a page of them."""
 
     branches: dict[str, list[str]]  # Name → heads, winner first.
+    more: bool = False  # Whether there are more: ask again with the last name as `after`.
 
 
 @operation(http=Http("GET", "/threads/{thread}/verify", "Verify the hashes of stored checkpoints", errors=(NotFound,)))

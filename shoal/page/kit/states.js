@@ -40,8 +40,8 @@ export const Mark = ({ kind }) => html`<i class=${'mark ' + kind} role="img" ari
 /** @param {{ why: any, command?: string }} props */
 export const Empty = ({ why, command }) => html`<div class="empty"><p>${why}</p>${command && html`<pre><code>${command}</code></pre>`}</div>`
 
-/** That a view of all spaces has not all. @param {{ more: boolean }} props */
-export const SpacesLeft = ({ more }) => more ? html`<p class="quiet note" role="note">Only the first ${SPACES_MAX} spaces are looked through. Choose one of the others at the top of the page.</p>` : null
+/** That a view of all spaces has not all. @param {{ more: number | undefined }} props `more`: how many are left out; -1: not known. */
+export const SpacesLeft = ({ more }) => more ? html`<p class="quiet note" role="note">${more < 0 ? 'More' : more} ${more === 1 ? 'space is' : 'spaces are'} not shown: these are the ${SPACES_MAX} that are used most. Choose one of the others at the top of the page.</p>` : null
 
 /** The shape of what comes, after 150 ms. @param {{ rows?: number }} props */
 export function Loading ({ rows = 6 }) {

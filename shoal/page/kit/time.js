@@ -18,11 +18,11 @@ export function span (ms) {
 /** @param {number} ms */
 export const exact = (ms) => new Date(ms).toISOString().replace('T', ' ').replace('Z', ' UTC')
 
-/** @param {{ ms: number, exact?: boolean }} props `exact`: the time of the day, and not how long ago. */
-export function Time ({ ms, exact: isExact = false }) {
+/** @param {{ ms: number, exact?: boolean, ago?: boolean }} props `exact`: the time of the day, and not how long ago; `ago`: with this word. */
+export function Time ({ ms, exact: isExact = false, ago = false }) {
   if (!ms) return html`<span class="quiet">–</span>`
   const age = isExact ? 0 : now.value - ms
-  const text = isExact ? new Date(ms).toLocaleTimeString() : age < 1000 ? 'now' : span(Math.floor(age / 1000) * 1000)
+  const text = isExact ? new Date(ms).toLocaleTimeString() : age < 1000 ? 'now' : `${span(Math.floor(age / 1000) * 1000)}${ago ? ' ago' : ''}`
   return html`<time datetime=${new Date(ms).toISOString()} title=${exact(ms)}>${text}</time>`
 }
 

@@ -6,6 +6,8 @@ import { address, go } from '../router.js'
 import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Duration, Id, Time } from '../kit/time.js'
+import { Backup } from './cluster/backup.js'
+import { diskProblems, Growth, SpaceHeld, usage } from './cluster/growth.js'
 import { Load } from './cluster/load.js'
 import { problems } from './cluster/problems.js'
 import { observed } from './shared/observed.js'
@@ -21,8 +23,8 @@ const HIGH_LAG_MS = 5000
 export function View ({ space, path }) {
   const found = live('cluster', (signal) => client().cluster({ signal }), { every: EVERY_MS })
   const changing = live('members', (signal) => client().members({ signal }), { every: EVERY_MS })
-  return html`<${Panes} list=${html`<${Shown} of=${found.value} rows=${8}>${(/** @type {any} */ cluster) => html`<${List} space=${space} cluster=${cluster} members=${changing.value.value} chosen=${path[0] ?? ''} />`}</${Shown}>`}
-    chosen=${path[0] !== undefined && html`<${Shown} of=${found.value}>${(/** @type {any} */ cluster) => html`<${Node} cluster=${cluster} name=${path[0]} />`}</${Shown}>`} />`
+  return html`<${Panes} list=${html`<${Shown} of=${found.value} rows=${8}>${(/** @type {any} */ cluster) => html`<${List} space=${space} cluster=${cluster} members=${changing.value.value} chosen=${path[0] === 'space' ? '' : path[0] ?? ''} held=${path[0] === 'space' ? path[1] : ''} />`}</${Shown}>`}
+    chosen=${path[0] === 'space' && path[1] !== undefined ? html`<${SpaceHeld} key=${path[1]} name=${path[1]} />` : path[0] !== undefined && html`<${Shown} of=${found.value}>${(/** @type {any} */ cluster) => html`<${Node} cluster=${cluster} name=${path[0]} />`}</${Shown}>`} />`
 }
 
 /** @param {any} member @returns {'well' | 'waits' | 'stuck' | 'unknown'} */
@@ -35,9 +37,9 @@ function Lag ({ member }) {
   return member.lag_ms === 0 ? html`<span class="quiet">none</span>` : html`<${Duration} ms=${member.lag_ms} />`
 }
 
-/** @param {{ space: string, cluster: any, members: any, chosen: string }} props */
-function List ({ space, cluster, members, chosen }) {
-  const wrong = problems(cluster, members)
+/** @param {{ space: string, cluster: any, members: any, chosen: string, held: string }} props */
+function List ({ space, cluster, members, chosen, held }) {
+  const wrong = [...problems(cluster, members), ...diskProblems(usage().value.value)]
   const linked = cluster.members.filter((/** @type {any} */ member) => member.state !== 'unreachable').length
   for (const member of cluster.members) if (member.state !== 'self') observed(`lag ${member.name}`, [member.lag_ms ?? -1])
   const columns = [
@@ -52,7 +54,7 @@ function List ({ space, cluster, members, chosen }) {
     ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map(({ kind, says, command }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
     <${Table} fit=${12} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
       href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} />
-    <${Load} />`
+    <${Growth} space=${space} chosen=${held} /><${Backup} /><${Load} />`
 }
 
 /** @param {{ cluster: any, name: string }} props */
@@ -79,7 +81,7 @@ function said (member, cluster) {
 /** @param {{ member: any }} props */
 function Peer ({ member }) {
   const points = observed(`lag ${member.name}`, [member.lag_ms ?? -1])
-  return html`<dl class="facts"><dt>linked</dt><dd><${Time} ms=${member.linked_ms} /> ago</dd><dt>holds</dt><dd class="mono">${member.operations ?? 'unknown'}</dd><dt>lacks</dt><dd class="mono">${member.lacks ?? 'unknown'}</dd>
+  return html`<dl class="facts"><dt>linked</dt><dd><${Time} ms=${member.linked_ms} ago /></dd><dt>holds</dt><dd class="mono">${member.operations ?? 'unknown'}</dd><dt>lacks</dt><dd class="mono">${member.lacks ?? 'unknown'}</dd>
       <dt>has, and this node lacks</dt><dd class="mono">${member.ahead ?? 'unknown'}</dd><dt>clock ahead</dt><dd class="mono">${member.clock_ms === null ? 'unknown' : `${member.clock_ms} ms`}</dd>
       <dt>waits to be sent</dt><dd class="mono">${bytes(member.waiting_bytes)}</dd><dt>pushes dropped</dt><dd class="mono">${member.dropped}</dd></dl>
     <${Plot} says=${html`Lag, seen by this browser since <${Time} ms=${points[0][0] * 1000} />; a gap: unknown.`} x=${points.map(([at]) => at)} unit=${(/** @type {number} */ ms) => `${short(ms)} ms`}
@@ -89,7 +91,7 @@ function Peer ({ member }) {
 /** @param {{ cluster: any, node: any }} props */
 function Own ({ cluster, node }) {
   const points = observed('bytes on disk', [node.bytes_on_disk, node.operations])
-  return html`<dl class="facts"><dt>version</dt><dd class="mono">${node.version}</dd><dt>started</dt><dd><${Time} ms=${node.started_ms} /> ago</dd><dt>on disk</dt><dd class="mono">${bytes(node.bytes_on_disk)}</dd>
+  return html`<dl class="facts"><dt>version</dt><dd class="mono">${node.version}</dd><dt>started</dt><dd><${Time} ms=${node.started_ms} ago /></dd><dt>on disk</dt><dd class="mono">${bytes(node.bytes_on_disk)}</dd>
       <dt>spaces</dt><dd class="mono">${node.spaces}</dd><dt>operations, this opening</dt><dd class="mono">${node.operations}</dd><dt>group commits</dt><dd class="mono">${node.commits}</dd>
       <dt>sessions</dt><dd class="mono">${node.connections}</dd><dt>epoch of the members</dt><dd class="mono">${cluster.epoch}</dd><dt>quorum</dt><dd class="mono">${cluster.quorum} of ${cluster.size}</dd>
       <dt>waits to be swept</dt><dd class="mono">${node.garbage}</dd><dt>repaired</dt><dd class="mono">${node.repaired}</dd>

@@ -28,13 +28,13 @@ function Picker ({ space, query, runs }) {
   const found = live(`comparable ${space}`, async (signal) => {
     const spaces = await spacesOf(space)
     const pages = await Promise.all(spaces.names.map(async (each) => ({ each, ...await some(client().space(each).names('threads', { signal }), THREADS_MAX) })))
-    return { threads: pages.flatMap(({ each, items }) => items.map((name) => ({ space: each, name }))), more: pages.some(({ more }) => more), isCut: spaces.more }
+    return { threads: pages.flatMap(({ each, items }) => items.map((name) => ({ space: each, name }))), more: pages.some(({ more }) => more), left: spaces.more }
   }, { space, kinds: ['thread'] })
   const chosen = new Set(runs.map(({ id }) => id))
   const set = (/** @type {Set<string>} */ ids) => refine({ of: [...ids].join(',') })
   const toggle = (/** @type {string} */ id) => { const next = new Set(chosen); if (!next.delete(id)) next.add(id); set(next) }
-  return html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any} */ { threads, more, isCut }) => {
-    if (threads.length === 0) return html`<${Empty} why="There are no threads to compare yet." command=${`shoal save writer '{"draft": 1}' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${isCut} />`
+  return html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any} */ { threads, more, left }) => {
+    if (threads.length === 0) return html`<${Empty} why="There are no threads to compare yet." command=${`shoal save writer '{"draft": 1}' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
     const text = (query.find ?? '').toLowerCase()
     const rows = threads.filter((/** @type {any} */ { name }) => !text || name.toLowerCase().includes(text))
     const on = (/** @type {any} */ row) => [...chosen].filter((id) => id.startsWith(idOf(row.space, row.name, '', space))).length
@@ -50,7 +50,7 @@ function Picker ({ space, query, runs }) {
       <div class="filters"><label><span class="sr">Find a thread</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a thread" onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
         ${runs.length > 0 && html`<button type="button" onClick=${() => refine({ of: '', with: '' })}>Clear</button>`}</div>
       <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.name])} label="Threads to compare" onChoose=${(/** @type {any} */ row) => toggle(idOf(row.space, row.name, 'main', space))} />
-      ${more && html`<p class="quiet note">Only the first ${THREADS_MAX} threads of a space are listed.</p>`}<${SpacesLeft} more=${isCut} />`
+      ${more && html`<p class="quiet note">Only the first ${THREADS_MAX} threads of a space are listed.</p>`}<${SpacesLeft} more=${left} />`
   }}</${Shown}>`
 }
 
@@ -123,11 +123,13 @@ function Parts ({ space, runs, name, query }) {
     <${Branches} space=${space} run=${base} query=${query} /></section>`
 }
 
+const BRANCHES_ASKED = 60
+
 /** Other branches of a run's thread, to add. @param {{ space: string, run: any, query: Record<string, string> }} props */
 function Branches ({ space, run, query }) {
-  const found = live(`branches ${run.space}/${run.thread}`, (signal) => client().space(run.space).thread(run.thread).heads({ signal }), { space: run.space, kinds: ['thread'] })
+  const found = live(`branches ${run.space}/${run.thread}`, (signal) => client().space(run.space).thread(run.thread).heads({ limit: BRANCHES_ASKED, signal }), { space: run.space, kinds: ['thread'] })
   const ids = new Set((query.of ?? '').split(','))
   const more = Object.keys(found.value.value ?? {}).filter((branch) => !ids.has(idOf(run.space, run.thread, branch, space)))
   if (more.length === 0) return null
-  return html`<p>Other branches of <bdi>${run.thread}</bdi>: ${more.slice(0, 20).map((branch) => html`<button type="button" onClick=${() => go(address(space, 'compare', [], { ...query, of: [...ids, idOf(run.space, run.thread, branch, space)].join(',') }))}><bdi>${branch}</bdi></button> `)}${more.length > 20 && html`<span class="quiet">and ${more.length - 20} more</span>`}</p>`
+  return html`<p>Other branches of <bdi>${run.thread}</bdi>: ${more.slice(0, 20).map((branch) => html`<button type="button" onClick=${() => go(address(space, 'compare', [], { ...query, of: [...ids, idOf(run.space, run.thread, branch, space)].join(',') }))}><bdi>${branch}</bdi></button> `)}${more.length > 20 && html`<span class="quiet">and more: name one in the address</span>`}</p>`
 }

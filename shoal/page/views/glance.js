@@ -10,7 +10,7 @@ const ROWS = 100
 const TIME_MS = 60_000 // What only time changes, such as the age of an open step; all else is told.
 
 /** @typedef {any} Glance A summary, with its `space`. */
-/** @typedef {{ threads: Glance[], totals: Record<string, number>, more: boolean, cursors: Record<string, string>, isCut: boolean }} Page `isCut`: there are more spaces. */
+/** @typedef {{ threads: Glance[], totals: Record<string, number>, more: boolean, cursors: Record<string, string>, left: number }} Page `left`: spaces that are not among them; -1: not known how many. */
 
 /**
  * A page of summaries, of one space or of each.
@@ -18,7 +18,7 @@ const TIME_MS = 60_000 // What only time changes, such as the age of an open ste
  * @returns {Promise<Page>}
  */
 export async function page (space, filters, cursors) {
-  const { names: spaces, more: isCut } = cursors ? { names: Object.keys(cursors), more: false } : await spacesOf(space)
+  const { names: spaces, more: left } = cursors ? { names: Object.keys(cursors), more: 0 } : await spacesOf(space)
   // Of all spaces, those that the token does not allow are left out.
   const pages = await Promise.all(spaces.map((name) => client().space(name).summaries({ limit: ROWS, ...filters, after: cursors?.[name] }).catch((error) => {
     if (space === EVERY_SPACE && error.status === 403) return { threads: [], totals: {}, cursor: '' }
@@ -29,7 +29,7 @@ export async function page (space, filters, cursors) {
   const totals = {}
   for (const each of pages) for (const [status, count] of Object.entries(each.totals)) totals[status] = (totals[status] ?? 0) + Number(count)
   const next = Object.fromEntries(pages.map((each, index) => [spaces[index], each.cursor]).filter(([, cursor]) => cursor))
-  return { threads, totals, more: Object.keys(next).length > 0, cursors: next, isCut }
+  return { threads, totals, more: Object.keys(next).length > 0, cursors: next, left }
 }
 
 /** @param {string} space @param {Record<string, any>} filters */

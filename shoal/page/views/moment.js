@@ -46,7 +46,7 @@ function State ({ space, name, found, before, labels, query }) {
   const isHead = found.heads.includes(found.id)
   const ended = (/** @type {any} */ saved) => { setDoing(''); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }
   return html`<div class="thread-head"><h2 class="sentence">${labels.length > 0 ? html`<bdi>${labels.join(', ')}</bdi>` : 'Checkpoint'} <${Id} value=${found.id} /></h2>
-    <p class="quiet"><${Time} ms=${found.wall_ms} /> ago, on <bdi>${found.branch}</bdi>${found.author && html`, by <bdi>${found.author}</bdi>`}${isHead ? ', its head' : ''}</p>
+    <p class="quiet"><${Time} ms=${found.wall_ms} ago />, on <bdi>${found.branch}</bdi>${found.author && html`, by <bdi>${found.author}</bdi>`}${isHead ? ', its head' : ''}</p>
     <div class="row">${doing === 'fork' ? html`<${EditState} space=${space} name=${name} checkpoint=${found.id} forks onEnd=${ended} />` : html`<button class="primary" onClick=${() => setDoing('fork')}>Fork here</button>`}
       ${!isHead && html`<${Confirm} what=${`rollback ${space}/${name}/${found.id}`} label="Roll back to here" says=${html`Branch <bdi>${found.branch}</bdi> goes back to this checkpoint, and its agent loads this state next.`} undo="No checkpoint is deleted: roll forward to the former head in the same way."
         run=${(/** @type {any} */ how) => threadOf(space, name).rollback(found.id, { branch: found.branch, ...how })} done="The branch is here now." />`}
@@ -84,7 +84,7 @@ function Unlabel ({ space, name, label }) {
 export function Compared ({ space, name, a, b }) {
   const both = live(`diff ${space}\n${name}\n${a}\n${b}`, () => Promise.all([a, b].map((checkpoint) => threadOf(space, name).load({ checkpoint })))).value
   return html`<${Shown} of=${both}>${([first, second]) => html`<h2 class="sentence">From <${Id} value=${a} /> to <${Id} value=${b} /></h2>
-    <p class="quiet"><bdi>${first.branch}</bdi>, <${Time} ms=${first.wall_ms} /> ago → <bdi>${second.branch}</bdi>, <${Time} ms=${second.wall_ms} /> ago. <a href=${address(space, 'threads', [name, 'diff', b, a])}>The other way round</a></p><${Diff} before=${first.state} after=${second.state} />`}</${Shown}>`
+    <p class="quiet"><bdi>${first.branch}</bdi>, <${Time} ms=${first.wall_ms} ago /> → <bdi>${second.branch}</bdi>, <${Time} ms=${second.wall_ms} ago />. <a href=${address(space, 'threads', [name, 'diff', b, a])}>The other way round</a></p><${Diff} before=${first.state} after=${second.state} />`}</${Shown}>`
 }
 
 /** @param {{ space: string, name: string, step: string }} props */
@@ -94,7 +94,7 @@ export function StepPane ({ space, name, step }) {
     return null
   }, { space, kinds: ['thread'] }).value
   return html`<${Shown} of=${found}>${(/** @type {any} */ of) => of === null ? html`<p>There is no step with the key <bdi>${step}</bdi> any more.</p>` : html`<div class="thread-head"><h2 class="sentence"><${Mark} kind=${of.state === 'open' || of.state === 'failed' ? 'stuck' : of.state === 'done' ? 'well' : 'unknown'} /> <bdi>${of.name}</bdi> <span class="quiet">${of.state}</span></h2>
-      <p class="quiet">Key <code>${of.key}</code>, began <${Time} ms=${of.begun_ms} /> ago${of.ended_ms ? html`, took <${Duration} ms=${of.ended_ms - of.begun_ms} />` : ''}${of.result_by && html`, settled by <bdi>${of.result_by}</bdi>`}</p>
+      <p class="quiet">Key <code>${of.key}</code>, began <${Time} ms=${of.begun_ms} ago />${of.ended_ms ? html`, took <${Duration} ms=${of.ended_ms - of.begun_ms} />` : ''}${of.result_by && html`, settled by <bdi>${of.result_by}</bdi>`}</p>
       ${of.state === 'open' && html`<p>Its effect may have happened, and nobody has written how it ended. Find out, then settle it.</p><${Settle} space=${space} name=${name} step=${step} />`}</div>
     <section><h3>Arguments</h3><${Tree} value=${of.arguments} name=${typeof of.arguments === 'object' ? undefined : 'value'} /></section>
     ${of.state === 'done' && html`<section><h3>Result</h3><${Tree} value=${of.result} /></section>`}
@@ -118,12 +118,13 @@ export function Settle ({ space, name, step }) {
     <${Confirm} what=${`abandon ${at}`} label="Give it up" danger says="The step is never called again, and its agent gets an error." run=${(/** @type {any} */ how) => settle('abandon', how)} onDone=${ended} done="Settled: it is given up.">${why}</${Confirm}></div>`
 }
 
-/** @param {{ space: string, name: string, axis: any, id: string }} props */
-export function EventPane ({ space, name, axis, id }) {
+/** @param {{ space: string, name: string, axis: any, id: string, atMs: number }} props `atMs`: when it was written, as its address says; 0: it does not say. */
+export function EventPane ({ space, name, axis, id, atMs }) {
   return html`<${Shown} of=${axis}>${(/** @type {any} */ value) => {
     const found = value.entries.find((/** @type {any} */ entry) => entry.kind === 'event' && entry.id === id)?.of
+    if (found === undefined && atMs > 0) return html`<h2 class="sentence">Event <${Id} value=${id} /></h2><p class="quiet"><${Time} ms=${atMs} ago /></p><${Long} space=${space} name=${name} event=${{ id, wall_ms: atMs }} />`
     if (found === undefined) return html`<p>This event is older than what is shown, or was trimmed.</p>`
-    return html`<h2 class="sentence">Event <${Id} value=${found.id} /></h2><p class="quiet"><${Time} ms=${found.wall_ms} /> ago${found.by && html`, by <bdi>${found.by}</bdi>`}</p>
+    return html`<h2 class="sentence">Event <${Id} value=${found.id} /></h2><p class="quiet"><${Time} ms=${found.wall_ms} ago />${found.by && html`, by <bdi>${found.by}</bdi>`}</p>
       ${found.erased ? html`<p>Its value was erased.</p>` : found.whole ? html`<${Value} value=${found.data} />` : html`<${Long} space=${space} name=${name} event=${found} />`}`
   }}</${Shown}>`
 }

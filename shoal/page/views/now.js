@@ -25,7 +25,7 @@ export function View ({ space, path, query }) {
     ${waits.value?.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     ${all.value?.threads.length > 0 && html`<h2>Recent</h2><${Table} label="Recent threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen.length > 0 || innerWidth < 720 })}
       rows=${all.value.threads.slice().sort((/** @type {any} */ a, /** @type {any} */ b) => (b.checkpoint_ms || b.since_ms) - (a.checkpoint_ms || a.since_ms))} rowKey=${keyOf} href=${to}
-      chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}<${SpacesLeft} more=${all.value?.isCut} />`
+      chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}<${SpacesLeft} more=${all.value?.left} />`
   return html`<${Panes} list=${list} chosen=${chosen.length === 2 && html`<${ThreadPane} key=${chosen.join('\n')} space=${chosen[0]} name=${chosen[1]} query=${query} />`} />`
 }
 

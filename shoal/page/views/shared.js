@@ -33,7 +33,7 @@ const pathOf = (space, row) => space === '*' ? [row.space, row.kind, row.name] :
 
 /** @param {{ space: string, value: any, query: Record<string, string>, chosen: string }} props */
 function List ({ space, value, query, chosen }) {
-  const { all, more, isCut } = value
+  const { all, more, left } = value
   const text = (query.find ?? '').toLowerCase()
   const rows = all.filter((/** @type {any} */ row) => (!query.kind || row.kind === query.kind) && (!text || row.name.toLowerCase().includes(text)))
   rows.sort((/** @type {any} */ a, /** @type {any} */ b) => Number(b.mark === 'waits') - Number(a.mark === 'waits') || ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind))
@@ -45,7 +45,7 @@ function List ({ space, value, query, chosen }) {
     ...(space === '*' ? [{ name: 'space', width: '120px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
     { name: 'note', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="quiet mono clip">${row.note ?? ''}</span>` }
   ]
-  if (all.length === 0) return html`<${Empty} why="Nothing is shared here yet: no documents, registers, counters, sets, maps, lists, budgets or memories." command=${`shoal register set goal '"ship it"' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${isCut} />`
+  if (all.length === 0) return html`<${Empty} why="Nothing is shared here yet: no documents, registers, counters, sets, maps, lists, budgets or memories." command=${`shoal register set goal '"ship it"' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
   return html`
     <${Sentence}>
       ${all.length} ${all.length === 1 ? 'thing is' : 'things are'} shared${conflicts === 0 ? '; none waits for a choice' : html`; <a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts} ${conflicts === 1 ? 'register waits' : 'registers wait'}</a> for somebody to choose a value`}.
@@ -55,7 +55,7 @@ function List ({ space, value, query, chosen }) {
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></div>
     <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, row.name])} chosen=${chosen}
       onChoose=${(/** @type {any} */ row) => go(address(space, 'shared', pathOf(space, row), query))} label="Shared state" />
-    ${more.length > 0 && html`<p class="quiet note">Not all are listed: there are more ${more.join(', ')}.</p>`}<${SpacesLeft} more=${isCut} />`
+    ${more.length > 0 && html`<p class="quiet note">Not all are listed: there are more ${more.join(', ')}.</p>`}<${SpacesLeft} more=${left} />`
 }
 
 /** @type {Record<string, any>} */

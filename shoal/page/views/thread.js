@@ -8,6 +8,7 @@ import { size, Time } from '../kit/time.js'
 import { Decide } from './now.js'
 import { EditState } from './editing.js'
 import { Compared, EventPane, LastChange, Moment, StepPane } from './moment.js'
+import { FileList, FilePane } from './files.js'
 import { EndLease } from './work/leases.js'
 import { axis, first, OLD_STEP_MS, TimeLine } from './timeline.js'
 
@@ -39,7 +40,7 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   const status = is.value?.status
   const kind = open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => Date.now() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
   return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status === undefined ? '' : kind === 'stuck' && status.status === 'running' ? 'is stuck' : SAYS[status.status]}</span></h2>
-    <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} /> ago</span>`}</p>`}
+    <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} ago /></span>`}</p>`}
       <${Driver} space=${space} name=${name} lease=${is.value.lease} />`}</${Shown}>
     ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind=${Date.now() - of.begun_ms > OLD_STEP_MS ? 'stuck' : 'well'} /><span>Step <bdi>${of.name}</bdi> is open for <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
     ${status && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
@@ -47,6 +48,7 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
         : html`<${Confirm} what=${`approve ${space}/${name}`} label="Let it go on" says="Its status becomes running." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="It may go on." />`}
       ${isEditing ? html`<${EditState} space=${space} name=${name} onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit</button>`}
       <${Prune} space=${space} name=${name} /></div>`)}</div>
+    <${FileList} space=${space} thread=${name} hrefOf=${(/** @type {string} */ file) => address(space, 'threads', [name, 'file', file])} />
     ${status?.status === 'waiting' && part === undefined && line.value?.heads.main && html`<${LastChange} space=${space} name=${name} id=${line.value.heads.main[0]} />`}
     <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="This thread has no checkpoint, step or event." />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
 }
@@ -78,6 +80,7 @@ export function ThreadPlace ({ space, name, part, rest, query }) {
   const chosen = part === 'at' ? html`<${Moment} key=${rest[0]} space=${space} name=${name} id=${rest[0]} query=${query} />`
     : part === 'diff' ? html`<${Compared} space=${space} name=${name} a=${rest[0]} b=${rest[1]} />`
       : part === 'step' ? html`<${StepPane} key=${rest[0]} space=${space} name=${name} step=${rest[0]} />`
-        : part === 'event' ? html`<${EventPane} key=${rest[0]} space=${space} name=${name} axis=${axisOf(space, name, 1).value} id=${rest[0]} />` : html`<${Empty} why=${`A thread has no part ${part}.`} />`
+        : part === 'file' ? html`<${FilePane} key=${rest[0]} space=${space} thread=${name} name=${rest[0]} onGone=${() => go(address(space, 'threads', [name]))} />`
+          : part === 'event' ? html`<${EventPane} key=${rest[0]} space=${space} name=${name} atMs=${Number(query.ms) || 0} axis=${axisOf(space, name, 1).value} id=${rest[0]} />` : html`<${Empty} why=${`A thread has no part ${part}.`} />`
   return html`<${Panes} list=${html`<${Fragment}><button class="link up" onClick=${() => go(address(space, 'threads', [name]))}>← thread</button><${ThreadPane} space=${space} name=${name} part=${part} id=${rest.at(-1)} query=${query} /></${Fragment}>`} chosen=${chosen} />`
 }

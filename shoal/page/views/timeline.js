@@ -10,6 +10,8 @@ import { brief } from '../kit/messages.js'
 import { Duration, exact, now, span } from '../kit/time.js'
 
 const PAGE = 200
+const HEADS = 100 // Branches that are asked for at once; of more, those of the checkpoints that are seen.
+const NAMED_MAX = 256
 const LANES_MAX = 16
 const BRANCHES_SHOWN = 24
 const LABELS_MAX = 500
@@ -21,7 +23,7 @@ const ROW = 32
 const LANE = 14
 
 /** @typedef {{ kind: 'checkpoint' | 'step' | 'event', ms: number, id: string, of: any }} Entry */
-/** @typedef {{ entries: Entry[], heads: Record<string, string[]>, branches: string[], checkpoints: Map<string, any>, labels: Map<string, string[]>, more: boolean }} Axis `labels`: of checkpoints, by their ids. */
+/** @typedef {{ entries: Entry[], heads: Record<string, string[]>, branches: string[], checkpoints: Map<string, any>, labels: Map<string, string[]>, more: boolean, isCut: boolean }} Axis `labels`: of checkpoints, by their ids; `isCut`: there are more branches than those that are seen. */
 
 /** @template T @param {AsyncIterable<T>} source @param {number} most @returns {Promise<T[]>} */
 export async function first (source, most) {
@@ -44,11 +46,14 @@ export async function axis (thread, pages) {
     }
     return true
   }
-  const [heads, labels, more] = await Promise.all([thread.heads(), labelsOf(thread), lined()])
+  const [listed, labels, more] = await Promise.all([thread.heads({ limit: HEADS }), labelsOf(thread), lined()])
+  const isCut = Object.keys(listed).length === HEADS
+  // Of thousands of branches those count that are seen.
+  const heads = isCut ? await thread.heads({ names: [...new Set(['main', ...told.filter(({ kind }) => kind === 'checkpoint').map(({ text }) => text)])].slice(0, NAMED_MAX) }) : listed
   const branches = Object.keys(heads).sort((a, b) => a === 'main' ? -1 : b === 'main' ? 1 : 0)
   const entries = told.map((/** @type {any} */ of) => ({ kind: of.kind, ms: of.wall_ms, id: of.id, of }))
   const checkpoints = new Map(withAdded(told.filter(({ kind }) => kind === 'checkpoint')).map((of) => [of.id, { ...of, branch: of.text }]))
-  return { entries: entries.map((entry) => entry.kind === 'checkpoint' ? { ...entry, of: checkpoints.get(entry.id) } : entry), heads, branches, checkpoints, labels, more }
+  return { entries: entries.map((entry) => entry.kind === 'checkpoint' ? { ...entry, of: checkpoints.get(entry.id) } : entry), heads, branches, checkpoints, labels, more, isCut }
 }
 
 /** Checkpoints with the channels that each added, as far as all before it is known. @param {any[]} checkpoints Newest first. */
@@ -128,7 +133,7 @@ export function TimeLine ({ of, space, name, part, id, channel, onMore }) {
   const ends = new Map()
   for (const branch of of.branches) ends.set(of.heads[branch][0], [...ends.get(of.heads[branch][0]) ?? [], branch])
   const labels = [...of.labels].flatMap(([checkpoint, names]) => names.map((label) => ({ checkpoint, label })))
-  return html`<div class="axis"><div class="branches">${shown.slice(0, BRANCHES_SHOWN).map((branch, lane) => html`<span class="branch"><i style=${{ background: colour(lane) }}></i><bdi>${branch}</bdi></span>`)}${shown.length > BRANCHES_SHOWN && html`<span class="quiet">${shown.length - BRANCHES_SHOWN} more branches</span>`}
+  return html`<div class="axis"><div class="branches">${shown.slice(0, BRANCHES_SHOWN).map((branch, lane) => html`<span class="branch"><i style=${{ background: colour(lane) }}></i><bdi>${branch}</bdi></span>`)}${shown.length > BRANCHES_SHOWN && html`<span class="quiet">${shown.length - BRANCHES_SHOWN} more branches</span>`}${of.isCut && html` <span class="quiet">Only branches with checkpoints below are shown.</span>`}
       ${labels.slice(0, LABELS_SHOWN).map(({ checkpoint, label }) => html`<a class="tag" title="The checkpoint with this label" href=${address(space, 'threads', [name, 'at', checkpoint])}><bdi>${label}</bdi></a>`)}${labels.length > LABELS_SHOWN && html`<span class="quiet">${labels.length - LABELS_SHOWN} more labels</span>`}
       ${shown.length > 1 && html`<a class="also" href=${address(space, 'compare', [], { of: shown.slice(0, COMPARED_MAX).map((branch) => `${encodeURIComponent(name)}:${encodeURIComponent(branch)}`).join(',') })}>Compare its branches</a>`}
       ${channels.length > 1 && html`<label class="also quiet">Changes of <select class="quiet-field" value=${channel ?? ''} onChange=${(/** @type {any} */ event) => refine({ channel: event.target.value })}><option value="">everything</option>${channels.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`}</div>
@@ -143,7 +148,7 @@ const PARTS = /** @type {Record<string, string>} */ ({ checkpoint: 'at', step: '
 /** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, channel?: string, branches: string[], lane: number }} props */
 function Row ({ row, space, name, axis, isChosen, compared, channel, branches, lane }) {
   if (row.kind === 'gap') return html`<li class="gap"><span>${span(row.ms)} without anything</span></li>`
-  const href = address(space, 'threads', [name, PARTS[row.kind], row.id], { channel })
+  const href = address(space, 'threads', [name, PARTS[row.kind], row.id], { channel, ms: row.kind === 'event' ? String(row.ms) : undefined })
   return html`<li class=${`${row.kind}${isChosen ? ' chosen' : ''}`} onClick=${(/** @type {any} */ event) => { if (!event.target.closest('a, button')) go(href) }}>
     <a href=${href} aria-current=${isChosen ? 'true' : undefined}><time datetime=${new Date(row.ms).toISOString()} title=${exact(row.ms)}>${new Date(row.ms).toLocaleTimeString([], { hourCycle: 'h23' })}</time>
     ${row.kind === 'checkpoint' ? html`<${CheckpointText} of=${row.of} axis=${axis} branches=${branches} lane=${lane} />` : row.kind === 'step' ? html`<${StepText} of=${row.of} />` : html`<${EventText} of=${row.of} />`}</a>

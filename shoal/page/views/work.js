@@ -33,7 +33,7 @@ export function View ({ space, path, query }) {
 
 /** @param {{ space: string, value: any, query: Record<string, string>, chosen: string }} props */
 function List ({ space, value, query, chosen }) {
-  const { rows: all, looked, more, isCut } = value
+  const { rows: all, looked, more, left } = value
   const text = (query.find ?? '').toLowerCase()
   const rows = all.filter((/** @type {any} */ row) => (!query.kind || row.kind === query.kind) && (!text || row.names.join(' ').toLowerCase().includes(text)))
   const total = (/** @type {string} */ kind, /** @type {string} */ what) => all.filter((/** @type {any} */ row) => row.kind === kind).reduce((/** @type {number} */ sum, /** @type {any} */ row) => sum + row[what], 0)
@@ -46,7 +46,7 @@ function List ({ space, value, query, chosen }) {
     ...(space === '*' ? [{ name: 'space', width: '112px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
     { name: 'now', cell: (/** @type {any} */ row) => html`<${Now} row=${row} />` }
   ]
-  if (all.length === 0) return html`<${Empty} why="No work is under way here: no worklists, waiting messages, leases or crews." command=${`shoal worklist add jobs jobs '{"page": 1}' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${isCut} />`
+  if (all.length === 0) return html`<${Empty} why="No work is under way here: no worklists, waiting messages, leases or crews." command=${`shoal worklist add jobs jobs '{"page": 1}' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
   return html`
     <${Sentence}>
       ${[
@@ -62,7 +62,7 @@ function List ({ space, value, query, chosen }) {
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></div>
     <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, ...row.names])} chosen=${chosen} label="Work"
       onChoose=${(/** @type {any} */ row) => go(address(space, 'work', [...(space === '*' ? [row.space] : []), row.kind, ...row.names], query))} />
-    ${more && html`<p class="quiet note">Queues of the first ${looked} threads are listed; there are more threads.</p>`}<${SpacesLeft} more=${isCut} />`
+    ${more && html`<p class="quiet note">Queues of the first ${looked} threads are listed; there are more threads.</p>`}<${SpacesLeft} more=${left} />`
 }
 
 /** @param {{ row: any }} props */

@@ -364,3 +364,24 @@ def test_no_branch_is_left_out_however_many_there_are() -> None:
     for n, id in enumerate(ids):
         dag.apply_move(rows, Stamp(Dot(Origin(bytes(16)), n + 1), n + 1, 0, NOTHING_SEEN), dag.Move(id, f"b{n}", id))
     assert head_ids(rows) == set(ids)
+
+
+async def test_pages_of_branches_hold_each_once(bench: Bench) -> None:
+    thread = bench.space.thread("many")
+    first = await thread.save({"n": 0})
+    names = sorted(["main", *(f"b{number:02}" for number in range(30)), "ö"])
+    for name in names:
+        if name != "main":
+            await thread.branch(name, at=first.id)
+    session = bench.node.session()
+    found: dict[str, list[str]] = {}
+    after, more = "", True
+    while more:
+        page = await session.call(requests.Heads("crew", "many", after=after, limit=7))
+        assert len(page.branches) <= 7
+        found |= page.branches
+        after, more = list(page.branches)[-1], page.more
+    assert list(found) == names
+    assert found == (await session.call(requests.Heads("crew", "many"))).branches
+    named = await session.call(requests.Heads("crew", "many", names=["main", "nowhere", "b07", "main"]))
+    assert (list(named.branches), named.more) == (["b07", "main"], False)

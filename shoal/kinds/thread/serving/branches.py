@@ -145,8 +145,13 @@ class Branches:
         tell(context, "delete-branch", {"branch": request.branch, "from": hexed(heads)})
         return BranchDeleted(request.branch, hexed(heads))
 
-    def _heads(self, view: View, _request: Heads) -> requests.Branches:
-        return requests.Branches({name: hexed(heads) for name, heads in dag.branches(view.rows).items()})
+    def _heads(self, view: View, request: Heads) -> requests.Branches:
+        if request.names:
+            named = {name: dag.heads(view.rows, name) for name in sorted(set(request.names)) if name > request.after}
+            return requests.Branches({name: hexed(heads) for name, heads in named.items() if heads})
+        found = dag.branches(view.rows, after=request.after, limit=request.limit + 1 if request.limit else None)
+        shown = list(found.items())[: request.limit or None]
+        return requests.Branches({name: hexed(heads) for name, heads in shown}, more=len(found) > len(shown))
 
     def _common_ancestor(self, view: View, request: CommonAncestor) -> requests.Ancestor:
         """The nearest common ancestor of some checkpoints.

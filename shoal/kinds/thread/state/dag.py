@@ -324,9 +324,10 @@ def heads(rows: Rows, branch: str) -> list[Head]:
     return _unpack_heads(rows.get(BRANCH + branch.encode()) or b"")
 
 
-def branches(rows: Rows) -> dict[str, list[Head]]:
-    """All branches by name, and the heads of each."""
-    return {key[1:].decode(): _unpack_heads(packed) for key, packed in rows.scan(BRANCH)}
+def branches(rows: Rows, *, after: str = "", limit: int | None = None) -> dict[str, list[Head]]:
+    """The branches by name, in byte order, and the heads of each: those above a name, at most `limit` (None: all)."""
+    found = rows.scan(BRANCH, after=BRANCH + after.encode() if after else None, limit=limit)
+    return {key[1:].decode(): _unpack_heads(packed) for key, packed in found}
 
 
 def _pack_head(head: Head) -> bytes:

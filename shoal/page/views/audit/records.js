@@ -10,7 +10,7 @@ const EMPTY_MAX = 20 // Pages that have nothing that fits, and are passed over a
 const READS_MAX = 2000
 
 /** @typedef {{ id: string, own: string, kind: string, space: string, thread: string, by: string, token: string, ms: number, text: string, data: any, erased: boolean, part: boolean }} Deed `part`: the record has more than is here. */
-/** @typedef {{ rows: Deed[], more: boolean, off: boolean, isCut: boolean }} Found */
+/** @typedef {{ rows: Deed[], more: boolean, off: boolean, left: number }} Found */
 
 /** The newest deeds, by author, word and time, so many pages of each space. @param {string} space @param {{ by?: string, find?: string, since?: string, kind?: string }} filters @param {number} pages @param {AbortSignal} signal @returns {Promise<Found>} */
 export async function deeds (space, { by, find, since, kind }, pages, signal) {
@@ -20,7 +20,7 @@ export async function deeds (space, { by, find, since, kind }, pages, signal) {
     throw error
   })))
   const rows = parts.flatMap((part) => part.rows).sort((a, b) => b.ms - a.ms)
-  return { rows, more: parts.some(({ more }) => more), off: false, isCut: spaces.more }
+  return { rows, more: parts.some(({ more }) => more), off: false, left: spaces.more }
 }
 
 /** @param {string} name @param {any} options @param {number} pages */
@@ -58,9 +58,9 @@ export async function reads (space, signal) {
     if (error.status === 404 || error.status === 403) return undefined
     throw error
   })
-  if (found === undefined || found.items.length === 0) return { rows: [], more: false, off: true, isCut: false }
+  if (found === undefined || found.items.length === 0) return { rows: [], more: false, off: true, left: 0 }
   const rows = found.items.flatMap(({ id, event, wall_ms: ms }) => event.reads.map((/** @type {string[]} */ [what, where, ...names], /** @type {number} */ index) => ({
     id: `${id}/${index}`, own: id, kind: 'read', space: where ?? '', thread: names.join(' / '), by: event.by ?? '', token: event.token ?? '', ms, text: `${what} ${names.join(' / ')}`.trim(), data: null, erased: false, part: false
   })))
-  return { rows: rows.filter((row) => space === '*' || row.space === space).reverse(), more: found.more, off: false, isCut: false }
+  return { rows: rows.filter((row) => space === '*' || row.space === space).reverse(), more: found.more, off: false, left: 0 }
 }

@@ -7,6 +7,7 @@
 /** @typedef {{ kind: 'waits' | 'stuck' | 'unknown', says: string, command: string }} Problem */
 
 const LAG_MS = 5000
+const BACKUP_LAG_MS = 5 * 60_000
 const DAY_MS = 86_400_000
 
 /** @param {any} cluster @param {any} members @returns {Problem[]} */
@@ -39,6 +40,9 @@ export function problems (cluster, members) {
   for (const each of node.tokens_ending) add('waits', `tokens end soon: ${each}`, 'shoal token create --keys DIR')
   for (const each of node.quotas_reached) add('waits', `a quota was reached: ${each}`, `shoal space quota ${each.split(':')[0]} ${at}`)
   add('waits', node.cluster_key_trouble, `shoal status ${at}`)
+  if (node.backup_trouble) add(node.backup === 'failing' ? 'stuck' : 'waits', `the backup: ${node.backup_trouble}`, `shoal backup status ${at}`)
+  else if (node.backup === 'behind' && node.backup_lag_ms > BACKUP_LAG_MS) add('waits', `the backup is ${Math.round(node.backup_lag_ms / 60_000)} min behind`, `shoal backup status ${at}`)
+  add('waits', node.retention_waits_for && `nothing goes by rules of retention: ${node.retention_waits_for}`, `shoal status ${at}`)
   if (node.repairs_failed > 0) add('stuck', `${node.repairs_failed} requests met damage that no peer could repair`, 'shoal verify DIR   # with the node stopped')
   if (node.garbage_waits_for.length > 0 && node.garbage >= 1000) add('waits', `deleted rows wait until ${node.garbage_waits_for.join(', ')} holds the deletions`, `shoal status ${at}`)
   return found

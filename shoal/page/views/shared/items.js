@@ -65,7 +65,7 @@ function Item ({ space, name, namespace, itemKey }) {
   const found = live(`item ${space}/${namespace.join('.')}/${itemKey}`, () => items.get(namespace, itemKey), { space, kinds: ['items'] })
   return html`<p><a href=${address(space, 'shared', ['items', name])}>all of ${name}</a></p>
     <${Shown} of=${found.value}>${(/** @type {any} */ item) => html`
-      <p class="quiet">put <${Time} ms=${item.created_ms} /> ago, changed <${Time} ms=${item.updated_ms} /> ago${item.expires_ms !== null && html`, expires in <${Duration} ms=${Math.max(0, item.expires_ms - Date.now())} />`}</p>
+      <p class="quiet">put <${Time} ms=${item.created_ms} ago />, changed <${Time} ms=${item.updated_ms} ago />${item.expires_ms !== null && html`, expires in <${Duration} ms=${Math.max(0, item.expires_ms - Date.now())} />`}</p>
       ${item.siblings.length > 1 && html`<p class="says"><${Mark} kind="waits" /> ${item.siblings.length} values were put at the same time.</p>`}
       ${(item.siblings.length > 1 ? item.siblings : [item]).map((/** @type {any} */ each) => html`<section class="sibling"><${Tree} value=${each.value} /></section>`)}
       <${ValueForm} title="Put another value" button="Put" what=${`put ${space}/${namespace.join('.')}/${itemKey}`} says="Replaces the value that is shown; refused if somebody wrote meanwhile."

@@ -30,7 +30,7 @@ export async function some (from, most) {
   return { items, more: false }
 }
 
-/** @param {string} space @param {AbortSignal} signal @returns {Promise<{ all: Shared[], more: string[], isCut: boolean }>} */
+/** @param {string} space @param {AbortSignal} signal @returns {Promise<{ all: Shared[], more: string[], left: number }>} */
 export async function listed (space, signal) {
   const more = /** @type {string[]} */ ([])
   const spaces = await spacesOf(space)
@@ -46,7 +46,7 @@ export async function listed (space, signal) {
     const { siblings } = await client().space(each.space).register(each.name).get({ signal })
     return /** @type {[any, any]} */ ([each, { ...each, mark: siblings.length > 1 ? 'waits' : 'well', note: siblings.length > 1 ? `${siblings.length} values at once` : clip(siblings[0]?.value) }])
   })))
-  return { all: all.map((each) => marked.get(each) ?? each), more, isCut: spaces.more }
+  return { all: all.map((each) => marked.get(each) ?? each), more, left: spaces.more }
 }
 
 /** The beginning of a value, for a line. @param {unknown} value */

@@ -23,7 +23,7 @@ export function RegisterView ({ space, name }) {
       ? html`<p class="says"><${Mark} kind="waits" /> ${now.siblings.length} values were set at the same time. Readers see the first one until somebody chooses.</p>`
       : now.siblings.length === 0 && html`<${Empty} why="This register has no value." command=${`shoal register set ${name} '"value"' --space ${space}`} />`}
     ${now.siblings.map((/** @type {any} */ sibling, /** @type {number} */ index) => html`<section class="sibling" key=${index} aria-label=${`value ${index + 1}`}>
-      <p class="quiet">set <${Time} ms=${sibling.wall_ms} /> ago<bdi>${by(history.value.value, sibling)}</bdi>${now.siblings.length > 1 && index === 0 && ', shown to readers'}</p>
+      <p class="quiet">set <${Time} ms=${sibling.wall_ms} ago /><bdi>${by(history.value.value, sibling)}</bdi>${now.siblings.length > 1 && index === 0 && ', shown to readers'}</p>
       <${Tree} value=${sibling.value} />
       ${now.siblings.length > 1 && html`
         ${index > 0 && html`<details><summary>difference to the first</summary><${Diff} before=${now.siblings[0].value} after=${sibling.value} /></details>`}

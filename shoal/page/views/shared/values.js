@@ -68,7 +68,7 @@ function Entry ({ space, name, entry }) {
       ${entry.siblings.length > 1 && html`<${Mark} kind="waits" />`}
       <span class="clip mono quiet">${[entry.siblings[0] && clip(entry.siblings[0].value), entry.count !== null && `count ${entry.count}`,
         entry.members.length > 0 && `${entry.members.length} members`].filter(Boolean).join(' · ')}</span></summary>
-    ${entry.siblings.map((/** @type {any} */ sibling, /** @type {number} */ index) => html`<div class="sibling"><p class="quiet">set <${Time} ms=${sibling.wall_ms} /> ago</p><${Tree} value=${sibling.value} />
+    ${entry.siblings.map((/** @type {any} */ sibling, /** @type {number} */ index) => html`<div class="sibling"><p class="quiet">set <${Time} ms=${sibling.wall_ms} ago /></p><${Tree} value=${sibling.value} />
       ${entry.siblings.length > 1 && html`<${Action} what=${`settle ${space}/${name}/${entry.key} ${index}`} primary label="Keep this value" says="The others go."
         run=${({ key }) => map().set(entry.key, sibling.value, { expect: entry.version, key })} />`}</div>`)}
     ${entry.members.length > 0 && html`<${Tree} value=${entry.members} />`}

@@ -15,7 +15,7 @@ export async function worked (space, signal) {
     throw error
   })))
   const cut = parts.filter(({ more }) => more)
-  return { rows: parts.flatMap(({ rows }) => rows), looked: Math.max(0, ...cut.map(({ looked }) => looked)), more: cut.length > 0, isCut: spaces.more }
+  return { rows: parts.flatMap(({ rows }) => rows), looked: Math.max(0, ...cut.map(({ looked }) => looked)), more: cut.length > 0, left: spaces.more }
 }
 
 /** @param {string} name @param {AbortSignal} signal */
