@@ -458,13 +458,15 @@ export interface components {
         };
         /**
          * BranchesView
-         * @description All branches of a thread.
+         * @description The branches of a thread, or a page of them.
          */
         BranchesView: {
             /** @description Name → heads, winner first. */
             branches: {
                 [key: string]: string[];
             };
+            /** @description Whether there are more: ask again with the last name as `after`. */
+            more: boolean;
         };
         /**
          * BudgetConflictView
@@ -1770,6 +1772,20 @@ export interface components {
             granted: boolean;
             /** @description The amount that is left. */
             remaining: number;
+        };
+        /**
+         * HeadsQuery
+         * @description Read the branches and their heads, in byte order: all of them, or a page, or those that are named.
+         */
+        HeadsQuery: {
+            /** @description Only branches above this name. */
+            after?: string;
+            /** @description At most so many; 0: all. Default: `0`. */
+            limit?: number;
+            /** @description Only these, as far as they are there; empty: any. */
+            names?: string | null;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
         };
         /**
          * HistoryQuery
@@ -3625,9 +3641,15 @@ export interface components {
         };
         /**
          * ReadHeadsOp
-         * @description Read all branches and their heads.
+         * @description Read the branches and their heads, in byte order: all of them, or a page, or those that are named.
          */
         ReadHeadsOp: {
+            /** @description Only branches above this name. */
+            after?: string;
+            /** @description At most so many; 0: all. Default: `0`. */
+            limit?: number;
+            /** @description Only these, as far as they are there; empty: any. */
+            names?: string[];
             /**
              * @description The operation.
              * @enum {unknown}

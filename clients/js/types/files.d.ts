@@ -27,8 +27,10 @@ export class Files {
         stop?: number;
         signal?: AbortSignal;
     }): Promise<Response>;
-    /** The files by name. @param {ReadOptions} [options] @returns {AsyncGenerator<FileDetail, void, void>} */
-    list(options?: ReadOptions): AsyncGenerator<FileDetail, void, void>;
+    /** The address of a file at the node that answers now, as for a link to save it. It asks for the caller's token as all addresses do. @param {string} name */
+    url(name: string): string;
+    /** The files by name. @param {ReadOptions} [options] @returns {AsyncGenerator<Schemas['FileInfoView'], void, void>} */
+    list(options?: ReadOptions): AsyncGenerator<Schemas["FileInfoView"], void, void>;
     /** Delete a file; false if there is none. @param {string} name @param {WriteOptions} [options] @returns {Promise<boolean>} */
     delete(name: string, options?: WriteOptions): Promise<boolean>;
     /**

@@ -43,6 +43,10 @@ export class Store {
         limit?: number;
         signal?: AbortSignal;
     }): Promise<Schemas["UsageView"]>;
+    /** Where the cluster is backed up, and how far the node that answers knows that to be. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['BackupView']>} */
+    backup(options?: {
+        signal?: AbortSignal;
+    }): Promise<Schemas["BackupView"]>;
     /** The list of the members, and how far a change of it is. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['MembersView']>} */
     members(options?: {
         signal?: AbortSignal;
@@ -110,6 +114,8 @@ export class Space {
     presence(options?: import("./transport.js").ReadOptions): Promise<Schemas["PresentView"][]>;
     /** The limits of the space, and what it uses of them at the node that answers. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['QuotaView']>} */
     quota(options?: import("./transport.js").ReadOptions): Promise<Schemas["QuotaView"]>;
+    /** The rules of retention of the space, and what the node that answers did by them. @param {import('./transport.js').ReadOptions} [options] @returns {Promise<Schemas['RetentionRulesView']>} */
+    retention(options?: import("./transport.js").ReadOptions): Promise<Schemas["RetentionRulesView"]>;
     /**
      * What the space holds at the node that answers: by kind, by beginnings of names, its largest objects, and how it grew.
      * @param {{ sinceMs?: number, limit?: number } & import('./transport.js').ReadOptions} [options] `sinceMs`: the history from then on; `limit`: prefixes, and objects, at most 50.

@@ -84,8 +84,16 @@ export class Thread {
         author?: string;
         limit?: number;
     } & ReadOptions): AsyncGenerator<Checkpoint, void, void>;
-    /** Branch → the ids of its heads, the winner first. @param {ReadOptions} [options] @returns {Promise<Record<string, string[]>>} */
-    heads(options?: ReadOptions): Promise<Record<string, string[]>>;
+    /**
+     * Branch → the ids of its heads, the winner first; in byte order of the names.
+     * @param {{ names?: string[], after?: string, limit?: number } & ReadOptions} [options] `names`: only these; `after`: only above this name; `limit`: at most so many.
+     * @returns {Promise<Record<string, string[]>>}
+     */
+    heads({ names, after, limit, ...read }?: {
+        names?: string[];
+        after?: string;
+        limit?: number;
+    } & ReadOptions): Promise<Record<string, string[]>>;
     /** @param {ReadOptions} [options] @returns {Promise<Schemas['StandingView']>} */
     status(options?: ReadOptions): Promise<Schemas["StandingView"]>;
     /**
