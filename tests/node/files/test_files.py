@@ -171,7 +171,7 @@ async def test_a_prune_frees_files_that_nothing_shows(bench: Bench) -> None:
     assert await read(thread, ref) == data
     await thread.save({"page": None})
     await thread.prune(keep_last=1)
-    await settled()
+    await settled(4000.0)
     with pytest.raises(NotFound):
         await read(thread, ref)
 
@@ -323,6 +323,48 @@ async def test_contents_that_stay_hide_no_others(bench: Bench, monkeypatch: pyte
     await asyncio.sleep(3700)
     await settled()
     assert [row[2:34] for row in stored(bench.storage, b"Vz")] == [sha256(each).digest() for each in data[:5]]
+
+
+async def test_more_contents_than_a_round_are_dropped_in_turn(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "NAMELESS_KEPT_S", 100.0)
+    monkeypatch.setattr(keeping, "ROUND_MAX", 3)
+    monkeypatch.setattr(keeping, "ROUNDS_CONTENTS_MAX", 4)
+    monkeypatch.setattr(keeping, "_CONTENTS_MAX", 2)
+    threads = [bench.space.thread(name) for name in "ab"]
+    kept = {}
+    for thread in threads:
+        for number in range(10):
+            ref = await thread.put_file("page", content(600, number))
+            if number % 5 == 0:
+                await thread.journal.append(ref)
+                kept[thread.name, number] = ref
+    await settled(12 * 110.0)
+    assert len(stored(bench.storage, b"Vz")) == len(kept) == 4
+    for thread in threads:
+        for number in (0, 5):
+            assert await read(thread, kept[thread.name, number]) == content(600, number)
+    await threads[0].journal.append("more")
+    keeper = bench.node.service._database.files
+    await settled(12 * 110.0)
+    before = dict(keeper._due)
+    await settled(12 * 110.0)
+    assert set(keeper._due.values()) == {float("inf")}
+    assert (keeper._due, keeper._rounds, keeper._waiting) == (before, {}, 0)
+
+
+async def test_a_content_that_is_put_while_it_waits_waits_anew(bench: Bench) -> None:
+    thread = bench.space.thread("t")
+    with altered(nameless_kept_s=100.0):
+        ref = await thread.put_file("a", content(3000))
+        await thread.put_file("a", b"another")
+        await settled(90.0)
+        await thread.put_file("a", content(3000))
+        await thread.put_file("a", b"another")
+        await settled(90.0)
+        assert await read(thread, ref) == content(3000)
+        await settled(200.0)
+        with pytest.raises(NotFound):
+            await read(thread, ref)
 
 
 async def test_a_content_that_is_referred_to_is_not_dropped(bench: Bench) -> None:

@@ -6,6 +6,8 @@ Laws:
 - An upload is dropped `UPLOAD_KEPT_S` after it was made. A content that lost its name to another put is dropped after
   `NAMELESS_KEPT_S`, since its reference may be on its way into a checkpoint; one of a deleted name at once, by the deletion.
 - A content to which a value refers stays. It is looked at again once checkpoints or events of the thread go.
+- Contents without a name wait in rounds, all of a thread together, at most `ROUND_MAX` of them; after each come the next, in
+  the order of their hashes. So none is passed over, however many there are, and a content that is put meanwhile waits anew.
 - While a drop of the thread's files is being swept, no other one is issued. Owners that issue the same drop do no harm.
 """
 
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from hashlib import sha256
 from typing import Any
 
 from shoal.crdt.rows import successor
@@ -32,8 +35,21 @@ UPLOAD_KEPT_S = 86_400.0
 NAMELESS_KEPT_S = 3600.0
 LOOK_S = 5.0  # After a change, so that one look serves several; and until one that could not be taken is taken again.
 _CONTENTS_MAX = 1024  # That are read at once, and swept together.
-_SINCE_MAX = 16_384  # Contents without a name of which it is remembered since when; others begin anew.
+ROUND_MAX = 4096  # Contents of one thread that wait at a time,
+ROUNDS_CONTENTS_MAX = 16_384  # and of all threads; the rounds of others begin later.
 _ROW = "files/"
+
+
+class _Round:
+    """Contents of one thread that wait together."""
+
+    __slots__ = ("changed", "contents", "over_at", "through")
+
+    def __init__(self, contents: dict[bytes, bytes], over_at: float, through: bytes, *, changed: bool) -> None:
+        self.contents = contents  # Each with the hash of what is known of its puts.
+        self.over_at = over_at
+        self.through = through  # Its last content, if there are more behind it; else no bytes.
+        self.changed = changed  # Whether the thread did since the first of the rounds that followed each other.
 
 
 class FileKeeper:
@@ -53,7 +69,9 @@ class FileKeeper:
         self._now_ms, self._pause = context.environment.now_ms, context.environment.pause
         self._rows, self._maintained, self._issue, self._is_swept = rows, maintained, issue, is_swept
         self._due: dict[Target, float] = {}  # Threads with a row, and when to look at them: never, until something goes there.
-        self._since: dict[tuple[Target, bytes], float] = {}
+        self._rounds: dict[Target, _Round] = {}
+        self._waiting = 0  # Contents in them.
+        self._ended: dict[Target, _Round] = {}  # Of threads that have more than a round: the last one.
         self._task: asyncio.Task[None] | None = None
         self._stirred = asyncio.Event()
         self._is_running = False
@@ -94,6 +112,9 @@ class FileKeeper:
 
     def _look_at(self, target: Target) -> None:
         self._due[target] = min(self._due.get(target, float("inf")), _now() + LOOK_S)
+        for rounds in (self._rounds, self._ended):
+            if target in rounds:
+                rounds[target].changed = True
         self._stirred.set()
         if self._task is None and self._is_running:
             self._task = asyncio.get_running_loop().create_task(self._run())
@@ -129,30 +150,49 @@ class FileKeeper:
         if not uploads and not files.nameless(rows, limit=1):
             self._commit.write({_row_of(target): None})
             del self._due[target]
+            self._end(target)
+            self._ended.pop(target, None)
             return float("inf")
         before_ms = now_ms - int(UPLOAD_KEPT_S * 1000)
         again_at = min(
             (now + (each.wall_ms - before_ms) / 1000 for each in uploads if each.wall_ms >= before_ms), default=float("inf")
         )
         has_old_uploads = any(each.wall_ms < before_ms for each in uploads)
-        after = b""
-        while (nameless := files.nameless(self._rows(target), after=after, limit=_CONTENTS_MAX)) or has_old_uploads:
-            old: list[bytes] = []
-            for content in nameless:
-                over_at = self._nameless_since(target, content, now) + NAMELESS_KEPT_S
-                if over_at <= now:
-                    old.append(content)
-                else:
-                    again_at = min(again_at, over_at)
-            if old or has_old_uploads:
-                if self._is_swept(target):
-                    return now + LOOK_S
-                await self._sweep(SweepFiles(target.space, target.name, old, max(0, before_ms)))
-                has_old_uploads = False
-            if len(nameless) < _CONTENTS_MAX:
-                break
-            after = nameless[-1]
-        return again_at
+        waiting = self._rounds.get(target)
+        old = [] if waiting is None or waiting.over_at > now else list(waiting.contents)
+        if old or has_old_uploads:
+            if self._is_swept(target):
+                return now + LOOK_S
+            for start in range(0, max(1, len(old)), _CONTENTS_MAX):
+                here, some = self._rows(target), old[start : start + _CONTENTS_MAX]
+                gone = [each for each in some if waiting is not None and _puts_of(here, each) == waiting.contents[each]]
+                await self._sweep(SweepFiles(target.space, target.name, gone, max(0, before_ms)))
+        if old and waiting is not None:
+            self._end(target)
+            if waiting.through:
+                self._ended[target] = waiting
+            return min(again_at, now + LOOK_S if waiting.through or waiting.changed else float("inf"))
+        return min(again_at, self._begun(target, now) if waiting is None else waiting.over_at)
+
+    def _begun(self, target: Target, now: float) -> float:
+        """Begin a round; when to look again."""
+        room = min(ROUND_MAX, ROUNDS_CONTENTS_MAX - self._waiting)
+        if room <= 0:
+            return now + LOOK_S
+        rows, ended = self._rows(target), self._ended.pop(target, None)
+        found = files.nameless(rows, after=b"" if ended is None else ended.through, limit=room + 1)
+        changed = ended is not None and ended.changed
+        if not found:
+            return now + LOOK_S if changed else float("inf")
+        contents = {content: _puts_of(rows, content) for content in found[:room]}
+        through = found[room - 1] if len(found) > room else b""
+        self._rounds[target] = _Round(contents, now + NAMELESS_KEPT_S, through, changed=changed)
+        self._waiting += len(contents)
+        return now + NAMELESS_KEPT_S
+
+    def _end(self, target: Target) -> None:
+        if (ended := self._rounds.pop(target, None)) is not None:
+            self._waiting -= len(ended.contents)
 
     async def _sweep(self, request: SweepFiles) -> None:
         upkeep = self._maintained(request)
@@ -165,10 +205,9 @@ class FileKeeper:
             reply = None if piece is None else self._issue(piece.write)
             await self._pause()
 
-    def _nameless_since(self, target: Target, content: bytes, now: float) -> float:
-        while len(self._since) >= _SINCE_MAX:
-            del self._since[next(iter(self._since))]
-        return self._since.setdefault((target, content), now)
+
+def _puts_of(rows: ObjectRows, content: bytes) -> bytes:
+    return sha256(files.standing(rows, content)).digest()[:8]
 
 
 def _now() -> float:
