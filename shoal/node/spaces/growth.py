@@ -141,8 +141,7 @@ class Growth:
         """Whether somebody who asks now begins a census."""
         if not self._counted_ms:
             return True
-        rested = self._monotonic() - self._ended
-        return self._commit.written != self._counted_written and rested >= max(CENSUS_REST_S, self._took_s * _REST)
+        return self._monotonic() - self._ended >= max(CENSUS_REST_S, self._took_s * _REST)
 
     def _note(self) -> Steps[int]:
         """Write a point, and let older ones go, unless the last one is too young. Returns the number of the write; 0: none."""
