@@ -72,7 +72,7 @@ function Banner () {
   const { url, since, lost } = serving.value
   if (silent.value) return html`<p class="banner stuck" role="status">No node answers since <${Time} ms=${silent.value} exact />. What is shown may be old; what you type is kept. The page tries again by itself.</p>`
   if (wanted.value) return html`<${TokenAgain} />`
-  if (lost) return html`<p class="banner waits" role="status">${lost} does not answer since <${Time} ms=${since} exact />. The page goes on with ${url}; nothing that you typed is lost.</p>`
+  if (lost) return html`<p class="banner waits" role="status">${lost} did not answer at <${Time} ms=${since} exact />. The page goes on with ${url}; nothing that you typed is lost.</p>`
   if (about.value?.open && !access.value?.author && about.value.local === false) return html`<p class="banner waits">This node asks for no token, and other machines reach it.</p>`
   return null
 }

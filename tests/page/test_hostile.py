@@ -192,3 +192,14 @@ def test_a_slow_network_loses_nothing_typed(hostile: Node, show: Show) -> None:
     page.wait_for_timeout(1500)
     assert field.input_value() == "saved"
     assert field.evaluate("field => field === document.activeElement")
+
+
+def test_marks_that_reorder_text_are_seen_in_editors(hostile: Node, show: Show) -> None:
+    async def write() -> None:
+        async with shoal.connect(hostile.url) as store, await store.space(SPACE).document("marked") as document:
+            document.text("notes").insert(0, f"pay {filling.BIDI} \u202a\u2068 now")
+
+    apart(write())
+    page = show(hostile, at("shared", "document", "marked"))
+    page.locator(".cm-specialChar").first.wait_for()
+    assert page.locator(".cm-specialChar").count() == 6

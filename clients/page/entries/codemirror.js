@@ -6,7 +6,7 @@ export { linter, lintGutter } from '@codemirror/lint'
 export { highlightSelectionMatches, search, searchKeymap } from '@codemirror/search'
 export { Annotation, Compartment, EditorState, RangeSet, RangeSetBuilder, StateEffect, StateField } from '@codemirror/state'
 export {
-  Decoration, drawSelection, EditorView, gutter, GutterMarker, highlightActiveLine, hoverTooltip, keymap, lineNumbers, placeholder, ViewPlugin, WidgetType
+  Decoration, drawSelection, EditorView, gutter, GutterMarker, highlightActiveLine, highlightSpecialChars, hoverTooltip, keymap, lineNumbers, placeholder, ViewPlugin, WidgetType
 } from '@codemirror/view'
 export { tags } from '@lezer/highlight'
 export { yCollab, ySyncFacet, yUndoManagerKeymap } from 'y-codemirror.next'

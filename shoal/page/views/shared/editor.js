@@ -7,7 +7,7 @@
  */
 
 import {
-  bracketMatching, defaultKeymap, drawSelection, EditorState, EditorView, highlightActiveLine, highlightSelectionMatches, history, historyKeymap, json,
+  bracketMatching, defaultKeymap, drawSelection, EditorState, EditorView, highlightActiveLine, highlightSelectionMatches, highlightSpecialChars, history, historyKeymap, json,
   jsonParseLinter, keymap, lineNumbers, linter, search, searchKeymap, yCollab, yUndoManagerKeymap, Y
 } from '../../vendor/codemirror.js'
 import { html, useEffect, useRef } from '../../vendor/preact.js'
@@ -29,10 +29,14 @@ const LOOK = EditorView.theme({
   },
   '.cm-panels': { backgroundColor: 'var(--panel)', color: 'var(--text)' },
   '.cm-tooltip': { backgroundColor: 'var(--panel)', color: 'var(--text)', border: '1px solid var(--line)', borderRadius: '6px', padding: '4px 8px' },
+  '.cm-specialChar': { color: 'var(--stuck)' },
   '.cm-diagnostic-error': { borderLeft: '3px solid var(--stuck)' }
 })
 
-const COMMON = [lineNumbers(), drawSelection(), highlightActiveLine(), bracketMatching(), highlightSelectionMatches(), search({ top: true }), EditorView.lineWrapping, LOOK]
+// CodeMirror shows most marks that reorder what stands around them (CVE-2021-42574), and leaves out these.
+const MORE_MARKS = /[\u202a-\u202c\u2068]/g
+
+const COMMON = [lineNumbers(), highlightSpecialChars({ addSpecialChars: MORE_MARKS }), drawSelection(), highlightActiveLine(), bracketMatching(), highlightSelectionMatches(), search({ top: true }), EditorView.lineWrapping, LOOK]
 
 /**
  * @param {HTMLElement} host @param {string} label @param {string} doc @param {any[]} extensions
@@ -40,7 +44,7 @@ const COMMON = [lineNumbers(), drawSelection(), highlightActiveLine(), bracketMa
  */
 function mounted (host, label, doc, extensions) {
   const root = host.shadowRoot ?? host.attachShadow({ mode: 'open' })
-  const state = EditorState.create({ doc, extensions: [...COMMON, EditorView.contentAttributes.of({ 'aria-label': label }), ...extensions] })
+  const state = EditorState.create({ doc, extensions: [...COMMON, EditorView.contentAttributes.of({ 'aria-label': label, tabindex: '0' }), ...extensions] })
   return new EditorView({ state, parent: root, root })
 }
 
