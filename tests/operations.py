@@ -140,6 +140,7 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "space quota": (requests.ReadQuota,),
     "status": (requests.Status, requests.Cluster),
     "usage": (requests.ReadUsage, requests.ReadSpaceUsage),
+    "doctor": (requests.ReadConditions, requests.Cluster),
     "cluster add": (requests.ReadMembers, requests.ChangeMembers),
     "cluster rebuild": (requests.Rebuild,),
     "backup init": (requests.DeclareBackup,),

@@ -1,4 +1,5 @@
-"""Write what follows from the code: docs/API.md, docs/ERRORS.md, docs/REQUESTS.md, docs/MODULES.md, docs/decisions/README.md,
+"""Write what follows from the code: docs/API.md, docs/CONDITIONS.md, docs/ERRORS.md, docs/REQUESTS.md, docs/MODULES.md,
+docs/decisions/README.md, deploy/prometheus/shoal.rules.yml,
 the listings of docs/PROTOCOL.md, the tables of docs/VERIFICATION.md, shoal/cli/summary.json, shoal/blocking.pyi and, if they
 are stale, clients/js/types.
 
@@ -28,7 +29,7 @@ from shoal.cli.derived import BY_HAND, derived_commands
 from shoal.client.arguments import of_part
 from shoal.errors import ShoalError
 from shoal.workflows.streams.decisions import StreamGone
-from tests import blocking, operations, verification
+from tests import blocking, conditions, operations, verification
 from tests.clients.js import description as javascript
 from tests.protocol import listing
 
@@ -291,6 +292,8 @@ def _commands(group: Any, *path: str) -> Iterator[tuple[str, Any]]:
 PAGES = {
     "TERMINAL.md": terminal_page,
     "API.md": api_page,
+    "CONDITIONS.md": conditions.page,
+    "../deploy/prometheus/shoal.rules.yml": conditions.rules,
     "ERRORS.md": errors_page,
     "decisions/README.md": decisions_page,
     "MODULES.md": modules_page,

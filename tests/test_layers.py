@@ -116,6 +116,7 @@ ROOMS: dict[str, set[str]] = {
     "backup": {"consensus", "peers", "snapshots", "verification"},
     "membership": {"consensus"},
     "spaces": set(),
+    "conditions": set(),
     "snapshots": {"collection"},
     "peers": {
         "spaces",

@@ -10,7 +10,7 @@ import pytest
 
 from shoal.api.metrics import Metrics
 from shoal.config import Config
-from shoal.protocol.requests import ClusterView, Member, QuotaView, ReadCounter
+from shoal.protocol.requests import ClusterView, ConditionsView, Member, QuotaView, ReadCounter
 from shoal.protocol.requests.status import Quota
 from tests.api.conftest import STATUS
 
@@ -31,7 +31,9 @@ def printed() -> set[str]:
     metrics = Metrics()
     metrics.lateness.observe(0.1)
     metrics.count(ReadCounter("crew", "hits"), "ok", 0.1)
-    text = metrics.scrape(status, ClusterView("shoal", 2, 2, [own, peer], "d1", 0, [], 0)).decode()
+    text = metrics.scrape(
+        status, ClusterView("shoal", 2, 2, [own, peer], "d1", 0, [], 0), ConditionsView("ab", "n1:7400", [], [])
+    ).decode()
     return set(re.findall(r"^(\w+)", text, re.MULTILINE))
 
 

@@ -12,8 +12,9 @@ from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange
 from shoal.api.metrics import Metrics
 from shoal.errors import CatchingUp, NotAMember, ReadOnly, ShuttingDown
-from shoal.protocol.requests import Cluster, ClusterView, NodeStatus, Status
+from shoal.protocol.requests import Cluster, ClusterView, NodeStatus, ReadConditions, Status
 
+_ELSEWHERE = "Nothing was written. Ask another node."
 METRICS: web.AppKey[Metrics] = web.AppKey("metrics", Metrics)
 
 
@@ -30,6 +31,7 @@ class Ready(Struct, omit_defaults=True):
     node: str
     reason: str = ""  # Why it counts in no quorum yet: it is a learner.
     register: str = ""  # Why leases, claims and the like wait: the quorum register has no quorum.
+    conditions: list[str] = []  # The names of those that stand (docs/CONDITIONS.md): whoever asks needs no token.
 
 
 if TYPE_CHECKING:
@@ -57,22 +59,24 @@ async def readyz(exchange: Exchange) -> web.Response:
         ShuttingDown, ReadOnly, CatchingUp, NotAMember: with the reason.
     """
     status = await node_status(exchange)
+    told = {"conditions": _names(status)}
+    because = f": {status.reason.rstrip('.')}" if status.reason else ""
     if exchange.stopping.is_set() or status.state == "stopping":
-        raise ShuttingDown(f"the node is stopping{_because(status)}. Nothing was written. Ask another node.", state="stopping")
+        raise ShuttingDown(f"the node is stopping{because}. {_ELSEWHERE}", state="stopping", **told)
     if status.state == "read-only" and not status.serves:
-        raise NotAMember(f"the node is no member of its cluster{_because(status)}. Nothing was written.", state="no-member")
+        raise NotAMember(f"the node is no member of its cluster{because}. Nothing was written.", state="no-member", **told)
     if status.state == "read-only":
-        raise ReadOnly(f"the node only reads{_because(status)}. Nothing was written. Ask another node.", state="read-only")
+        raise ReadOnly(f"the node only reads{because}. {_ELSEWHERE}", state="read-only", **told)
     if status.state == "refilling":
-        raise CatchingUp(
-            f"the node is catching up{_because(status)}. Nothing was written. Ask another node.", state="refilling"
-        )
-    return await exchange.answer(Ready("ready", status.node, status.reason, status.register))
+        raise CatchingUp(f"the node is catching up{because}. {_ELSEWHERE}", state="refilling", **told)
+    return await exchange.answer(Ready("ready", status.node, status.reason, status.register, told["conditions"]))
 
 
 async def metrics(exchange: Exchange) -> web.Response:
     """The metrics in Prometheus's text format; each scrape asks the node for its status."""
-    text = exchange.request.app[METRICS].scrape(await node_status(exchange), await _view(exchange))
+    text = exchange.request.app[METRICS].scrape(
+        await node_status(exchange), await _view(exchange), await exchange.call(ReadConditions())
+    )
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
@@ -97,5 +101,5 @@ async def node_status(exchange: Exchange) -> NodeStatus:
     return await exchange.call(Status())
 
 
-def _because(status: NodeStatus) -> str:
-    return f": {status.reason.rstrip('.')}" if status.reason else ""
+def _names(status: NodeStatus) -> list[str]:
+    return list(dict.fromkeys(each.name for each in status.conditions))

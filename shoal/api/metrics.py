@@ -26,6 +26,7 @@ from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
     ClusterView,
+    ConditionsView,
     Durability,
     NodeStatus,
     Push,
@@ -132,10 +133,11 @@ class Metrics:
         child = self._spaces[space] = self._by_space.labels(space)
         return child
 
-    def scrape(self, status: NodeStatus, cluster: ClusterView) -> bytes:
+    def scrape(self, status: NodeStatus, cluster: ClusterView, conditions: ConditionsView) -> bytes:
         """The text that Prometheus reads."""
         backlog = self._backlog() if self._backlog is not None else Backlog()
-        return generate_latest(_Scraped([*_of_node(status, backlog), *_of_cluster(cluster)], self.registry))
+        told = [*_of_node(status, backlog), *_of_cluster(cluster), *_of_conditions(conditions)]
+        return generate_latest(_Scraped(told, self.registry))
 
     def figures(self) -> Figures:
         """The same for people: since the process began, at this node."""
@@ -266,6 +268,19 @@ def _of_retention(status: NodeStatus) -> Iterator[Metric]:
     last_s = status.retention_last_ms / 1000
     yield gauge("shoal_retention_last_timestamp_seconds", "When the rules were carried out last; 0: not yet", last_s)
     yield gauge("shoal_retention_waits", "1 if nothing goes by rules of retention now", bool(status.retention_waits_for))
+
+
+def _of_conditions(view: ConditionsView) -> Iterator[Metric]:
+    about = "1 if the condition stands, 0 if not; left out if that is not known"
+    stands = GaugeMetricFamily("shoal_condition", about, labels=["condition"])
+    standing = {each.name for each in view.standing}
+    for name in view.looked:
+        stands.add_metric([name], name in standing)
+    yield stands
+    begun = CounterMetricFamily("shoal_condition_begun", "How often the condition began", labels=["condition"])
+    for name, count in view.begun.items():
+        begun.add_metric([name], count)
+    yield begun
 
 
 def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:

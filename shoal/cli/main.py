@@ -43,6 +43,7 @@ MODULES = (
     "retention",
     "status",
     "usage",
+    "doctor",
     "audit",
 )
 """In the order of `shoal --help`."""

@@ -118,6 +118,10 @@ class Store:
         """
         return await self._connection.read(requests.ReadUsage(since_ms, limit))
 
+    async def conditions(self) -> requests.ConditionsView:
+        """The troubles of the serving node and its cluster now, the worst first, each with the command that mends it."""
+        return await self._connection.read(requests.ReadConditions())
+
     async def members(self) -> requests.MembersView:
         """The members of the cluster, and how far a change of them is, as the serving node knows."""
         return await self._connection.read(requests.ReadMembers())

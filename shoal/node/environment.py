@@ -14,6 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from shoal.extras import needed
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from shoal.backup.bucket import ObjectStore
 
 T = TypeVar("T")
+Room = tuple[int, int]  # Bytes that may still be written, and all.
 
 
 # The thread that syncs needs the interpreter's lock between its calls. A loop that never waits leaves it to the thread
@@ -48,6 +50,10 @@ def opened(url: str) -> ObjectStore:
     return clouds.opened(url)
 
 
+async def not_known() -> None:
+    """How much room there is, where nobody can tell."""
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The clocks, the randomness and the threads that a node may use. `close` ends the threads."""
@@ -61,6 +67,7 @@ class Environment:
     pause: Callable[[], Awaitable[None]] = turn  # Between two steps of work in the background.
     open_bucket: Callable[[str], ObjectStore] = opened  # The place of a backup at an address.
     give_back: Callable[[], None] = lambda: None  # Called after much memory was freed.
+    volume: Callable[[], Awaitable[Room | None]] = not_known  # Free bytes and all bytes where the store is; None: not known.
 
 
 def _monotonic() -> float:
@@ -73,6 +80,20 @@ def _give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:  # Only GNU's has it. It takes milliseconds, and leaves the interpreter to others meanwhile.
         asyncio.get_running_loop().run_in_executor(None, trim, 0)
+
+
+def volume_of(directory: Path) -> Callable[[], Awaitable[Room | None]]:
+    """Asks how much room there is where a directory is. A disk that hangs does not answer."""
+
+    def volume() -> Room | None:
+        try:
+            found = os.statvfs(directory)
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+
+    # Not the thread that syncs: if that one hangs, the rest is still to be told.
+    return lambda: asyncio.get_running_loop().run_in_executor(None, volume)
 
 
 def system_environment() -> Environment:

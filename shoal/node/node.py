@@ -11,6 +11,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from contextlib import suppress
 from pathlib import Path
@@ -26,9 +27,12 @@ from shoal.kinds.presence.handler import Presences
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.node.backup.backups import Backups
 from shoal.node.collection.sealing import KeyKeeper
+from shoal.node.conditions.observation import Use
+from shoal.node.conditions.watcher import Watcher
+from shoal.node.consensus.quorum_register import QUORUM_REGISTER_KEYS_MAX
 from shoal.node.context import context_of
 from shoal.node.database import Database
-from shoal.node.environment import Environment
+from shoal.node.environment import Environment, not_known, volume_of
 from shoal.node.replicas import unreplicated
 from shoal.node.service import Service
 from shoal.node.session import ServiceSession
@@ -126,6 +130,9 @@ class Node:
         )
         """Where the cluster is backed up, and how far."""
         self.service.back_up(self.backups.answers, self.backups.view)
+        self.conditions = Watcher(context, cluster, status=self.service.status, uses=self._uses)
+        """Notices the conditions of it and its cluster."""
+        self.service.watch(self.conditions)
         if self.replicator is not None:
             self.replicator.start()
         self._database.erasure.start()
@@ -138,6 +145,7 @@ class Node:
             self.keys.start()
         self.service.start()
         self.backups.start()
+        self.conditions.start()
         self._stopped = False
 
     def _replication(self, presences: Presences) -> Replicator:
@@ -165,6 +173,24 @@ class Node:
             reason if reason.endswith(".") else f"{reason}.",
         )
 
+    def _uses(self) -> dict[str, Use]:
+        """How much is used of what has a bound in all, so that requests of every space may reach it."""
+        config, keys = self._context.config, self.register.keys
+        pending = self._commit.written - self._commit.durable
+        uses = {
+            "QUORUM_REGISTER_KEYS_MAX": Use(len(keys), QUORUM_REGISTER_KEYS_MAX, "keys of the quorum register"),
+            "subscribers_max": Use(len(self._feed), config.subscribers_max, "subscribers"),
+            "writes_pending_max": Use(pending, config.writes_pending_max, "writes that wait for the disk"),
+            "quorum_register_value_bytes_max": Use(
+                max((len(self.register.value_here(key).content) for key in keys), default=0),
+                config.quorum_register_value_bytes_max,
+                "bytes of one key of the quorum register, such as a table of leases",
+            ),
+        }
+        if self.keys is not None:
+            uses["encryption_keys_max"] = Use(self.keys.data_keys, config.encryption_keys_max, "data keys")
+        return uses
+
     def session(self, bookmark: Bookmark | None = None) -> ServiceSession:
         """A new session, which continues from `bookmark`. Each consumer of this node needs its own."""
         return self.service.session(bookmark)
@@ -191,6 +217,7 @@ class Node:
         self._stopped = True
         try:
             self.register.close()
+            await self.conditions.stop()
             await self.backups.stop()
             if self.replicator is not None:
                 await self.replicator.stop()
@@ -267,6 +294,8 @@ async def open_node(
         InvalidConfig: `config` is out of range.
     """
     checked(config)
+    if environment.volume is not_known:
+        environment = dataclasses.replace(environment, volume=volume_of(directory))
     for warning in untested():
         _log.warning("%s", warning)
     now_ms, entropy = environment.now_ms, environment.entropy

@@ -47,6 +47,7 @@ from shoal.kinds.worklist.serving.claims import is_under_claim
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.names import check_key, check_name
 from shoal.node.collection.sealing import KeyKeeper
+from shoal.node.conditions.watcher import Watcher
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers, Contest, Flow
@@ -130,6 +131,7 @@ class Service:
         self._feed, self._config = context.feed, config
         self._credentials: Callable[[], Credentials] = Credentials
         self._backup: Callable[[], requests.BackupView | None] = lambda: None
+        self._standing: Callable[[], list[requests.StandingCondition]] = list
         self.readiness = Readiness(context.incarnation, context.commit, replicas=replicas)
         """Whether this node serves: its sessions, and each request."""
         self.sharing = context.sharing
@@ -149,7 +151,7 @@ class Service:
         self._recorder = Recorder(signer, self._write, incarnation=context.incarnation, config=config)
         self.keeper = Keeper(context, database, replicas=replicas, call=self.call)
         """Carries out the rules of retention."""
-        about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self._status)
+        about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self.status)
         self._growth = Growth(context, replicas)
         self._always = about_itself.always | self._growth.always
         listings = Listings(database, replicas=replicas, config=config)
@@ -193,6 +195,12 @@ class Service:
         """From now on these requests about the cluster's backup are answered, and the node's status shows it."""
         self._answers.update(answers)
         self._backup = view
+
+    def watch(self, watcher: Watcher) -> None:
+        """From now on what this finds is answered, whatever the node holds, and shown in the node's status."""
+        self._answers |= watcher.answers
+        self._always |= watcher.answers.keys()
+        self._standing = lambda: watcher.standing
 
     def start(self) -> None:
         """Start its background tasks on the running loop."""
@@ -469,7 +477,8 @@ class Service:
                 "the node is stopping. Nothing was written. Send the request again, here later or on another node."
             )
 
-    def _status(self) -> requests.NodeStatus:
+    def status(self) -> requests.NodeStatus:
+        """The state of the node now."""
         state, reason = self.readiness.told
         credentials, keys, backup = self._credentials(), self._keys, self._backup()
         return requests.NodeStatus(
@@ -511,6 +520,7 @@ class Service:
             backup_verified_ms=0 if backup is None else backup.verified_ms,
             speaks=speaks(),
             together=self._database.issuer.spoken,
+            conditions=self._standing(),
             **self.keeper.figures,
         )
 

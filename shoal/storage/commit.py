@@ -159,6 +159,7 @@ class GroupCommit:
         self._is_waking = False
         self._pending_since = 0.0  # No pending write is older.
         self._cycle_s = 0.0  # How long the last sync took: the retry-after of a rejected write.
+        self._slowest_s = 0.0  # The longest since somebody asked.
         self._error: BaseException | None = None
         self._runner: asyncio.Task[None] | None = None
         self._witness_interval_s = witness_interval_s
@@ -171,6 +172,11 @@ class GroupCommit:
     def lag_s(self) -> float:
         """An upper bound of how long the oldest write that is not durable has waited; 0 if all are durable."""
         return self._now() - self._pending_since if self.written > self.durable else 0.0
+
+    def take_slowest_s(self) -> float:
+        """How long the longest sync took since this was called last, in seconds; 0 if there was none."""
+        taken, self._slowest_s = self._slowest_s, 0.0
+        return taken
 
     @property
     def is_awaited(self) -> bool:
@@ -270,6 +276,7 @@ class GroupCommit:
                 started = self._now()
                 number = await self._run_blocking(self._storage.begin_sync())
                 self._cycle_s = self._now() - started
+                self._slowest_s = max(self._slowest_s, self._cycle_s)
                 self._pending_since = started  # What is left was written after the sync had begun.
                 self._settle(number)
                 # Between two syncs little is unsynced, so that the sync in here is short.

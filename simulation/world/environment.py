@@ -13,6 +13,7 @@ from shoal.node.environment import Environment
 T = TypeVar("T")
 
 START_MS = 1_700_000_000_000
+VOLUME_BYTES = 1 << 40
 
 
 class SimulatedEnvironment:
@@ -34,9 +35,15 @@ class SimulatedEnvironment:
             run_blocking=self._run_blocking,
             close=lambda: None,
             open_bucket=self._open_bucket,
+            volume=self._volume,
         )
+        self.volume: tuple[int, int] | None = (VOLUME_BYTES, VOLUME_BYTES)
+        """The free bytes of the disk, and all; None: nobody can tell."""
         self.bucket: ObjectStore | None = None
         """The one at every address."""
+
+    async def _volume(self) -> tuple[int, int] | None:
+        return self.volume
 
     def _open_bucket(self, url: str) -> ObjectStore:
         assert self.bucket is not None, f"there is no bucket at {url}"

@@ -22,6 +22,7 @@ from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.names import check_name
+from shoal.node.conditions.table import CONDITIONS
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -154,6 +155,10 @@ class FakeSession:
                 return requests.ThreadNames(["thread-1"], "thread-1")
             case requests.Status():
                 return self.status
+            case requests.ReadConditions():
+                return requests.ConditionsView(
+                    self.status.node, "n1:7400", self.status.conditions, list(CONDITIONS), begun={"no-quorum": 0}
+                )
             case requests.Cluster():
                 member = requests.Member("n1:7400", self.status.node, "self", 3, 0, 0, 0, 0, 0, 0, "", {"aa": 3})
                 other = requests.Member("n2:7400", "cd34", "linked", 1, 2, 0, 500, 7, 1, 9, "", {"aa": 1}, told=self.peer_told)

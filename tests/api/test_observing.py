@@ -26,9 +26,10 @@ from shoal.api.routes import ROUTES
 from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.errors import ReadOnly
-from shoal.protocol.requests import Add, ClusterView, ReadCounter
+from shoal.protocol.requests import Add, ClusterView, ConditionsView, ReadCounter
 
 ALONE = ClusterView("shoal", 1, 1, [], "", 0, [], 0)
+NOTHING = ConditionsView("ab12", "n1:7400", [], [])
 Served = Any  # Of conftest.py.
 Serve = Callable[..., Awaitable[Any]]
 
@@ -196,7 +197,7 @@ def faults(family: Metric) -> Iterator[str]:
             yield f"is a gauge whose sample is {sample.name}"
         if family.type == "unknown":
             yield "has no type"
-        if set(sample.labels) - {"le"} - {"kind", "outcome", "space", "peer", "reason", "version", "python"}:
+        if set(sample.labels) - {"le"} - {"kind", "outcome", "space", "peer", "reason", "version", "python", "condition"}:
             yield f"has other labels: {sample.labels}"
 
 
@@ -209,7 +210,7 @@ async def test_metrics_follow_the_conventions_of_prometheus(http: aiohttp.Client
     counters = {"requests", "space_requests", "received_bytes", "sent_bytes", "group_commits", "operations", "died_changes"}
     counters |= {"repaired_rows", "failed_repairs", "replaced_objects", "peer_dropped_messages", "quota_refusals"}
     counters |= {"unshown_logs", "refused_tokens", "retention_pruned_checkpoints", "retention_pruned_events"}
-    counters |= {"retention_deleted_threads", "retention_freed_bytes"}
+    counters |= {"retention_deleted_threads", "retention_freed_bytes", "condition_begun"}
     assert counters == {name.removeprefix("shoal_") for name, kind in kinds.items() if kind == "counter"} - {
         "process_cpu_seconds"
     }
@@ -225,7 +226,7 @@ async def test_labels_of_spaces_are_bounded(served: Served) -> None:
     metered = Metered(served.session, metrics)
     for n in range(SPACES_LABELLED_MAX + 10):
         await metered.call(ReadCounter(f"s{n}", "c"))
-    text = metrics.scrape(served.session.status, ALONE).decode()
+    text = metrics.scrape(served.session.status, ALONE, NOTHING).decode()
     assert text.count("shoal_space_requests_total{") == SPACES_LABELLED_MAX + 1
     assert sample(text, "shoal_space_requests_total", space=OTHER_SPACES) == 10
 
@@ -235,19 +236,19 @@ async def test_a_refused_request_labels_no_space(served: Served) -> None:
     served.session.failure = ReadOnly("full")
     with pytest.raises(ReadOnly):
         await Metered(served.session, metrics).call(ReadCounter("x" * 5000, "c"))
-    assert "xxx" not in metrics.scrape(served.session.status, ALONE).decode()
+    assert "xxx" not in metrics.scrape(served.session.status, ALONE, NOTHING).decode()
 
 
 async def test_requests_are_timed_by_the_clock_that_is_given(served: Served) -> None:
     metrics, ticks = Metrics(), iter([10.0, 10.5])
     await Metered(served.session, metrics, monotonic=lambda: next(ticks)).call(ReadCounter("s", "c"))
-    text = metrics.scrape(served.session.status, ALONE).decode()
+    text = metrics.scrape(served.session.status, ALONE, NOTHING).decode()
     assert sample(text, "shoal_request_seconds_sum", kind="read-counter") == 0.5
 
 
 async def test_the_backlog_is_asked_at_each_scrape(served: Served) -> None:
     metrics = Metrics(lambda: Backlog(7, 0.25))
-    text = metrics.scrape(served.session.status, ALONE).decode()
+    text = metrics.scrape(served.session.status, ALONE, NOTHING).decode()
     assert sample(text, "shoal_writes_pending") == 7
     assert sample(text, "shoal_durable_lag_seconds") == 0.25
     assert sample(text, "shoal_ready") == 1

@@ -77,6 +77,11 @@ export class Store {
     return this._transport.read('/v1/cluster', {}, options)
   }
 
+  /** What is wrong with the node that answers and its cluster, the worst first, and how to mend it. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['ConditionsView']>} */
+  conditions (options) {
+    return this._transport.read('/v1/cluster/conditions', {}, options)
+  }
+
   /** How long requests took at the node that answers, and how they ended. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['Figures']>} */
   figures (options) {
     return this._transport.read('/v1/cluster/figures', {}, options)

@@ -25,7 +25,7 @@ from shoal.cli.rebuilding import rebuild
 from shoal.cli.rotating import rotate_key
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.client.store import Store
-from shoal.protocol.requests import ClusterView, Member, MembersView
+from shoal.protocol.requests import ClusterView, Member, MembersView, StandingCondition
 
 if TYPE_CHECKING:
     from shoal.cli.leftovers import Leftover
@@ -68,8 +68,10 @@ async def _status(target: Target, *, json: bool) -> None:
         found, cluster = msgspec.structs.asdict(await store.status()), await store.cluster()
     if json:
         members = [member.shown() for member in cluster.members]
+        found["conditions"] = [msgspec.structs.asdict(each) for each in found["conditions"]]
         emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
         return
+    conditions = found.pop("conditions")
     started_ms = found.pop("started_ms")
     ends_ms, tokens_end_ms = found.pop("tls_ends_ms"), found.pop("tokens_end_ms")
     del found["tokens_refused"]  # For metrics: most of them are strangers'.
@@ -92,6 +94,7 @@ async def _status(target: Target, *, json: bool) -> None:
     pairs({_LABELS.get(name, name.replace("_", " ")): value for name, value in found.items() if value not in ("", [])})
     if cluster.size > 1:
         _show_cluster(cluster)
+    _show_conditions(conditions)
 
 
 def _show_cluster(cluster: ClusterView) -> None:
@@ -114,23 +117,19 @@ def _show_cluster(cluster: ClusterView) -> None:
     for member in cluster.members:
         if member.reason:
             line(f"{member.name}: {member.reason}")
-    for progress in cluster.learning:
-        line(f"a learner, so this node counts in no quorum yet: {progress}")
-    for differing in cluster.clocks:
-        line(f"clocks differ: {differing}")
     if cluster.snapshots_due:
         line(
             f"taking snapshots: {cluster.snapshots_due} partitions to go, {cluster.snapshots_taken} taken, "
             f"{bytes_of(cluster.snapshot_bytes)} arrived"
         )
-    for lacking in cluster.truncated:
-        line(f"left behind: {lacking}")
-    for disagreement in cluster.disagreements:
-        line(f"members differ: {disagreement}")
-    for difference in cluster.differing:
-        line(f"differs: {difference}")
-    for refused in cluster.quarantined:
-        line(f"quarantined: {refused}")
+
+
+def _show_conditions(found: list[StandingCondition]) -> None:
+    """The conditions that stand, each with the command that mends it; `shoal doctor` asks all members."""
+    for each in found:
+        line()
+        line(f"{each.severity}: {each.says}")
+        line(f"  {each.name}: {each.mends}   (docs/{each.page})")
 
 
 def _state(member: Member) -> str:

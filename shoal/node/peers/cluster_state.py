@@ -20,6 +20,7 @@ from shoal.protocol.requests import ClusterView, Member
 
 STATUS_ORIGINS_MAX = 1000  # Origins listed per member in the cluster view; the counts include all.
 
+_VERSION_CHARS_MAX = 40  # It is a peer's word.
 _LAGGING_READ_MAX = 256  # Operations that are read to find the oldest one that a peer lacks,
 _LAGGING_PARTITIONS_MAX = 8  # from so many partitions.
 
@@ -163,6 +164,7 @@ class ClusterState:
             clock_ms=self._clocks.ahead_ms(member.node),
             part=self.members.roster.record.state_of(member.address),
             told=known.is_told,
+            version="" if member.identity is None else member.identity.software.removeprefix("shoal ")[:_VERSION_CHARS_MAX],
         )
 
     def _lost_by(self, node: bytes) -> str:

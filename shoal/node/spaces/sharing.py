@@ -95,6 +95,12 @@ class Sharing:
         """How many requests wait for a turn."""
         return sum(len(lane.begun) + len(lane.unbegun) for lane in self._under_way)
 
+    @property
+    def waits(self) -> dict[str, int]:
+        """How many requests of each space wait for a turn; those of which none waits are left out."""
+        found = {lane: len(lane.begun) + len(lane.unbegun) for lane in self._under_way if lane.waits}
+        return {name: found[lane] for name, lane in self._lanes.items() if lane in found} if found else {}
+
     def is_free(self, lane: Lane) -> bool:
         """Whether a request of this space may take its next step now."""
         if not self._queue:

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
@@ -99,6 +100,7 @@ def _discard(groups: dict[str, dict[T, None]], name: str, member: T) -> bool:
 
 _GONE = "the document was deleted. The client keeps its edits; open the document again to begin from the current content."
 _OVERHEAD_BYTES = 200  # Of a push as a Python object.
+SLOW_SPACES_MAX = 64  # Whose slow subscribers are counted apart.
 TOLD_PER_TURN = 16  # As many as the waiters that a group commit wakes: over a connection each costs about 0.1 ms.
 
 
@@ -130,6 +132,8 @@ class Subscriber:
         self._waiting: deque[_Waiting] = deque()
         self._ended: ShoalError | None = None
         self._wake = asyncio.Event()
+        self.fell_behind: Callable[[], None] = lambda: None
+        """Called once if it reads too slowly, and is ended."""
 
     def __aiter__(self) -> Subscriber:
         return self
@@ -160,6 +164,7 @@ class Subscriber:
                     "Read the current state, and subscribe again."
                 )
             )
+            self.fell_behind()
             return
         self._waiting.append(_Waiting(push, size, partition, seen))
         self._wake.set()
@@ -272,6 +277,8 @@ class Feed:
         self._tellings: dict[str, deque[_Telling]] = {}  # By space, the one whose turn it is first; none is empty.
         self._tells = 0  # Pushes that these must still make.
         self._turn: asyncio.Handle | None = None
+        self.slow: dict[str, int] = {}
+        """How many subscribers were ended because they read too slowly, by space; the first spaces, and "(other)"."""
 
     def __len__(self) -> int:
         return self._count
@@ -350,6 +357,7 @@ class Feed:
         audience = self._audiences.setdefault(subscription.space, Audience())
         audience.add(subscriber, subscription)
         self._count += 1
+        subscriber.fell_behind = partial(self._note_slow, subscription.space)
         try:
             yield
         finally:
@@ -357,6 +365,10 @@ class Feed:
             audience.discard(subscriber, subscription)
             if not audience:
                 self._audiences.pop(subscription.space, None)
+
+    def _note_slow(self, space: str) -> None:
+        name = space if space in self.slow or len(self.slow) < SLOW_SPACES_MAX else "(other)"
+        self.slow[name] = self.slow.get(name, 0) + 1
 
     def close(self) -> None:
         """End all subscribers with `ShuttingDown`. Changes that some did not get are in the log, for a watch elsewhere."""

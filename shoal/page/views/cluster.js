@@ -22,8 +22,8 @@ const HIGH_LAG_MS = 5000
 /** @param {{ space: string, path: string[] }} props */
 export function View ({ space, path }) {
   const found = live('cluster', (signal) => client().cluster({ signal }), { every: EVERY_MS })
-  const changing = live('members', (signal) => client().members({ signal }), { every: EVERY_MS })
-  return html`<${Panes} list=${html`<${Shown} of=${found.value} rows=${8}>${(/** @type {any} */ cluster) => html`<${List} space=${space} cluster=${cluster} members=${changing.value.value} chosen=${path[0] === 'space' ? '' : path[0] ?? ''} held=${path[0] === 'space' ? path[1] : ''} />`}</${Shown}>`}
+  const conditions = live('conditions', (signal) => client().conditions({ signal }), { every: EVERY_MS })
+  return html`<${Panes} list=${html`<${Shown} of=${found.value} rows=${8}>${(/** @type {any} */ cluster) => html`<${List} space=${space} cluster=${cluster} conditions=${conditions.value.value} chosen=${path[0] === 'space' ? '' : path[0] ?? ''} held=${path[0] === 'space' ? path[1] : ''} />`}</${Shown}>`}
     chosen=${path[0] === 'space' && path[1] !== undefined ? html`<${SpaceHeld} key=${path[1]} name=${path[1]} />` : path[0] !== undefined && html`<${Shown} of=${found.value}>${(/** @type {any} */ cluster) => html`<${Node} cluster=${cluster} name=${path[0]} />`}</${Shown}>`} />`
 }
 
@@ -37,9 +37,9 @@ function Lag ({ member }) {
   return member.lag_ms === 0 ? html`<span class="quiet">none</span>` : html`<${Duration} ms=${member.lag_ms} />`
 }
 
-/** @param {{ space: string, cluster: any, members: any, chosen: string, held: string }} props */
-function List ({ space, cluster, members, chosen, held }) {
-  const wrong = [...problems(cluster, members), ...diskProblems(usage().value.value)]
+/** @param {{ space: string, cluster: any, conditions: any, chosen: string, held: string }} props */
+function List ({ space, cluster, conditions, chosen, held }) {
+  const wrong = [...(conditions === undefined ? [] : problems(conditions)), ...diskProblems(usage().value.value)]
   const linked = cluster.members.filter((/** @type {any} */ member) => member.state !== 'unreachable').length
   for (const member of cluster.members) if (member.state !== 'self') observed(`lag ${member.name}`, [member.lag_ms ?? -1])
   const columns = [
@@ -50,8 +50,8 @@ function List ({ space, cluster, members, chosen, held }) {
     { name: 'waits to be sent', width: '112px', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="mono">${bytes(row.waiting_bytes)}</span>` }
   ]
   return html`
-    <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${wrong.length > 0 ? `; ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
-    ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map(({ kind, says, command }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
+    <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${wrong.length > 0 ? `; ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : conditions === undefined ? '' : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
+    ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map((/** @type {any} */ { kind, says, means, command, since }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${means && html`<p class="quiet">${means} Noticed <${Time} ms=${since} /> ago.</p>`}${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
     <${Table} fit=${12} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
       href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} />
     <${Growth} space=${space} chosen=${held} /><${Backup} /><${Load} />`

@@ -35,6 +35,7 @@ from shoal.protocol.declared import *
 from shoal.protocol.requests.audit import *
 from shoal.protocol.requests.backup import *
 from shoal.protocol.requests.batches import *
+from shoal.protocol.requests.conditions import *
 from shoal.protocol.requests.fenced import *
 from shoal.protocol.requests.membership import *
 from shoal.protocol.requests.multireads import *

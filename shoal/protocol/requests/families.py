@@ -9,9 +9,10 @@ from typing import Any
 
 from shoal.kinds import modules
 from shoal.protocol.base import Reply, Request, reply_of
-from shoal.protocol.requests import audit, backup, membership, overviews, status, subscriptions, usage
+from shoal.protocol.requests import audit, backup, conditions, membership, overviews, status, subscriptions, usage
 
-FAMILIES = (*(module for _, module in modules("requests")), audit, backup, membership, overviews, status, subscriptions, usage)
+_OWN = (audit, backup, conditions, membership, overviews, status, subscriptions, usage)
+FAMILIES = (*(module for _, module in modules("requests")), *_OWN)
 
 
 def operations(base: type[Request[Any]] = Request, /) -> list[type[Request[Any]]]:

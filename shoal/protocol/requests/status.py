@@ -14,6 +14,7 @@ from msgspec import Struct, field, structs
 from shoal.kinds import ObjectKind as ObjectKind
 from shoal.protocol.base import Read, Reply
 from shoal.protocol.declared import Cli, Filtered, Http, Named, Positive, Seconds, Shape, operation
+from shoal.protocol.requests.conditions import StandingCondition
 
 __all__ = [
     "QUOTAS",
@@ -92,6 +93,7 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     retention_waits_for: str = ""  # Why nothing goes by them now; else empty.
     speaks: dict[str, int] = field(default_factory=dict)  # Its versions of protocols and formats; an older version says none.
     together: int = 0  # The newest protocol among nodes that it and its peers all speak; what needs a newer one waits.
+    conditions: list[StandingCondition] = field(default_factory=list)  # What is wrong, as this node noticed last.
 
 
 @operation(family="cluster")
@@ -122,6 +124,7 @@ class Member(Struct, array_like=True, frozen=True):
     clock_ms: int | None = None  # How far its clock is ahead of the serving node's; None if that is not known.
     part: Literal["member", "joining", "leaving", "removed"] = "member"  # In the present epoch of the list of members.
     told: bool = True  # Whether it has told what it holds since it was linked last; else the four figures of that are unknown.
+    version: str = ""  # Of Shoal, as it said when it was linked last; empty: it was not yet.
 
     def shown(self) -> dict[str, Any]:
         """The fields by their names, as people and programs are shown them: an unknown figure is None."""

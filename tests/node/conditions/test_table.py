@@ -1,0 +1,179 @@
+"""The table says only what an observation says, bounded, and names what is not known."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from shoal.cli.commands import doctor
+from shoal.node.conditions import of_cluster, of_node
+from shoal.node.conditions.observation import Observation, Signals, Volume
+from shoal.node.conditions.table import CONDITIONS, SHOWN_MAX, look
+from shoal.node.conditions.watcher import RECENT_S
+from shoal.node.service import Credentials
+from shoal.protocol.requests import ClusterView, ConditionsView, Member, MembersView, NodeStatus
+from tests import conditions
+from tests.api.conftest import STATUS
+from tests.node.conftest import Bench
+
+DOCS = Path(__file__).parents[3] / "docs"
+OWN = Member("n1:7400", "ab12", "self", 3, 0, 0, 0, 0, 0, 0, "", {})
+PEER = msgspec.structs.replace(OWN, name="n2:7400", node="cd34", state="linked", clock_ms=1, version="1.0")
+ROOM = Signals(volume=Volume(1 << 40, 1 << 41))
+
+
+def seen(status: NodeStatus = STATUS, *members: Member, **more: Any) -> Observation:
+    cluster = ClusterView("shoal", 1 + len(members), 1, [OWN, *members], "", 0, [], 0)
+    made = Observation(1_000, "1.0", "n1:7400", status, cluster, MembersView(0, "", "", []), signals=ROOM)
+    return made._replace(**more)
+
+
+def test_a_name_is_once_in_the_table() -> None:
+    assert len(CONDITIONS) == len(of_cluster.CONDITIONS) + len(of_node.CONDITIONS)
+
+
+def test_of_a_node_that_is_well_all_is_known_and_nothing_stands() -> None:
+    found = look(seen(STATUS, PEER))
+    assert (found.standing, found.unknown) == ((), {})
+    assert found.looked == list(CONDITIONS)
+
+
+@pytest.mark.parametrize(
+    ("observation", "name", "why"),
+    [
+        (seen(signals=Signals()), "disk-nearly-full", "does not say"),
+        (seen(STATUS, msgspec.structs.replace(PEER, told=False)), "member-behind", "n2:7400 has not told"),
+        (seen(STATUS, msgspec.structs.replace(PEER, clock_ms=None)), "clocks-differ", "n2:7400 has not told"),
+        (seen(STATUS, msgspec.structs.replace(PEER, version="")), "versions-mixed", "n2:7400 has not told"),
+    ],
+)
+def test_an_unknown_is_named_and_is_not_well(observation: Observation, name: str, why: str) -> None:
+    found = look(observation)
+    assert why in found.unknown[name]
+    assert name not in found.looked
+
+
+def test_a_condition_that_is_true_of_one_member_is_known_though_another_tells_nothing() -> None:
+    silent = msgspec.structs.replace(PEER, name="n3:7400", told=False)
+    late = msgspec.structs.replace(PEER, lacks=5, lag_ms=20_000)
+    found = look(seen(STATUS, silent, late))
+    assert [each.about for each in found.standing] == ["n2:7400"]
+    assert "member-behind" not in found.unknown
+
+
+def test_findings_of_one_condition_are_bounded_and_the_rest_is_counted() -> None:
+    away = [msgspec.structs.replace(PEER, name=f"n{n}:7400", state="unreachable") for n in range(30)]
+    found = [each for each in look(seen(STATUS, *away)).standing if each.name == "member-away"]
+    assert len(found) == SHOWN_MAX
+    assert found[-1].says.endswith(f"(and {30 - SHOWN_MAX} more)")
+
+
+def test_the_worst_is_first() -> None:
+    wrong = seen(msgspec.structs.replace(STATUS, register="it has none", tls_trouble="it ends"), PEER, failed="full")
+    assert [each.severity for each in look(wrong).standing] == ["page", "page", "ticket"]
+
+
+def test_a_removed_member_is_not_missed() -> None:
+    assert not look(seen(STATUS, msgspec.structs.replace(PEER, state="unreachable", part="removed"))).standing
+
+
+def test_each_command_names_what_it_is_about() -> None:
+    away = msgspec.structs.replace(PEER, state="unreachable")
+    [found] = look(seen(STATUS, away)).standing
+    assert "shoal cluster replace n2:7400 NEW:PORT" in found.mends
+    assert not any("{" in each.mends.replace("{about}", "") for each in CONDITIONS.values())
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_its_page_and_its_place_exist(name: str) -> None:
+    file, _, place = CONDITIONS[name].page.partition("#")
+    headings = [line.lstrip("# ").lower() for line in (DOCS / file).read_text().splitlines() if line.startswith("#")]
+    anchors = {"".join(c for c in heading.replace(" ", "-") if c.isalnum() or c in "-_") for heading in headings}
+    assert not place or place in anchors
+
+
+@pytest.mark.parametrize("condition", conditions.alerting())
+def test_each_that_needs_somebody_has_one_alert(condition: Any) -> None:
+    assert conditions.rules().count(f"- alert: {conditions.alert_of(condition)}\n") == 1
+
+
+async def test_a_look_that_fails_ends_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = bench.node.conditions
+    await watcher.view()
+
+    def fails() -> None:
+        raise RuntimeError("a bug")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(watcher, "observe", fails)
+        await asyncio.sleep(11)
+    assert "unexpected error while the node looked at itself" in caplog.text
+    bench.simulated.volume = 1, 1 << 40
+    await asyncio.sleep(6)
+    assert [each.name for each in watcher.standing] == ["disk-nearly-full"]
+
+
+async def test_a_disk_that_hangs_hides_nothing_else(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    await bench.node.conditions.view()
+    hangs = dataclasses.replace(bench.simulated.environment, volume=asyncio.get_running_loop().create_future)
+    monkeypatch.setattr(bench.node.conditions, "_environment", hangs)
+    bench.node.service.present(lambda: Credentials(tls_trouble="it ends"))
+    await asyncio.sleep(12)
+    view = await bench.node.conditions.view()
+    assert [each.name for each in view.standing] == ["certificate"]
+    assert "disk-nearly-full" in view.unknown
+
+
+async def test_a_finding_keeps_the_moment_in_which_it_was_noticed(bench: Bench) -> None:
+    bench.simulated.volume = 1, 1 << 40
+    await asyncio.sleep(6)
+    [first] = (await bench.node.conditions.view()).standing
+    bench.simulated.now_ms += 60_000
+    await asyncio.sleep(6)
+    [later] = (await bench.node.conditions.view()).standing
+    assert later.since_ms == first.since_ms
+    assert (await bench.node.conditions.view()).begun["disk-nearly-full"] == 1
+
+
+async def test_trouble_that_passes_at_a_start_is_no_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "shoal.conditions")
+    bench.simulated.volume = 1, 1 << 40
+    await bench.node.conditions.sample()
+    bench.simulated.volume = 1 << 40, 1 << 40
+    await asyncio.sleep(3 * RECENT_S)
+    assert "condition disk-nearly-full" not in caplog.text
+
+
+# ── the doctor ────────────────────────────────────────────────────────────────
+
+
+def view_of(name: str, observation: Observation) -> doctor.Asked:
+    found = look(observation)
+    return doctor.Asked(name, ConditionsView(name, name, list(found.standing), found.looked, found.unknown))
+
+
+def test_a_thing_that_several_say_is_told_once() -> None:
+    away = msgspec.structs.replace(PEER, name="n3:7400", state="unreachable", reason="by n1's dialler")
+    other = msgspec.structs.replace(away, reason="by n2's dialler")
+    [(each, by)] = doctor._gathered([view_of("n1:7400", seen(STATUS, away)), view_of("n2:7400", seen(STATUS, other))])
+    assert (each.about, by) == ("n3:7400", ("n1:7400", "n2:7400"))
+
+
+def test_silent_members_and_unknown_conditions_are_named() -> None:
+    answers = [view_of("n1:7400", seen(signals=Signals())), doctor.Asked("n2:7400", why="it did not answer")]
+    assert dict(doctor._unsure(answers)).keys() == {"n2:7400", "disk-nearly-full at n1:7400"}
+    assert doctor._document(answers, [], doctor._unsure(answers))["well"] is False
+
+
+def test_commands_have_the_place_that_was_asked() -> None:
+    [each] = look(seen(msgspec.structs.replace(STATUS, quotas_reached=["crew: bytes"]))).standing
+    assert "--url http://n1:7400" in doctor._placed(each, "--url http://n1:7400").mends
+    assert "--data ./state" in doctor._placed(each, "--data ./state").mends
