@@ -777,6 +777,28 @@ export interface components {
             worklist: string;
         };
         /**
+         * ConditionsView
+         * @description The outcome of a node's look at itself and its cluster.
+         */
+        ConditionsView: {
+            /** @description How often each of the table began, since the node started. */
+            begun: {
+                [key: string]: number;
+            };
+            /** @description The names of the conditions of which it knows whether they are true. */
+            looked: string[];
+            /** @description The address by which its peers reach it. */
+            name: string;
+            /** @description The id of its directory, in hex. */
+            node: string;
+            /** @description The worst first. */
+            standing: components["schemas"]["StandingConditionView"][];
+            /** @description The others, each with the reason why that is not known. */
+            unknown: {
+                [key: string]: string;
+            };
+        };
+        /**
          * ConflictsView
          * @description The overwritten values of a document.
          */
@@ -2578,6 +2600,8 @@ export interface components {
             vector: {
                 [key: string]: number;
             };
+            /** @description Of Shoal, as it said when it was linked last; empty: it was not yet. */
+            version: string;
             /** @description Bytes that wait to be sent to it. */
             waiting_bytes: number;
         };
@@ -2888,6 +2912,8 @@ export interface components {
             cluster_keys: string[] | null;
             /** @description Group commits in this opening. */
             commits: number;
+            /** @description What is wrong, as this node noticed last. */
+            conditions: components["schemas"]["StandingConditionView"][];
             /** @description Open sessions. */
             connections: number;
             /** @description Data keys of its directory. */
@@ -4127,6 +4153,8 @@ export interface components {
          * @description The node takes reads and writes.
          */
         Ready: {
+            /** @description The names of those that stand (docs/CONDITIONS.md): whoever asks needs no token. */
+            conditions?: string[];
             /** @description A node's id. */
             node: string;
             /** @description Why it counts in no quorum yet: it is a learner. */
@@ -5043,6 +5071,31 @@ export interface components {
             rights: number;
             /** @description False if its key was used before. */
             spent: boolean;
+        };
+        /**
+         * StandingConditionView
+         * @description A condition that is true now.
+         */
+        StandingConditionView: {
+            /** @description The member, the space or the limit that it is about; empty: this node. */
+            about: string;
+            /** @description What users feel, or will. */
+            means: string;
+            /** @description The command that mends it. URL and DIR stand for the node's address and directory. */
+            mends: string;
+            /** @description As in the table (docs/CONDITIONS.md). */
+            name: string;
+            /** @description Where it is explained, such as `OPERATIONS.md#a-disk-is-full`. */
+            page: string;
+            /** @description What is so at this node, as a sentence. */
+            says: string;
+            /**
+             * @description How soon somebody has to act.
+             * @enum {unknown}
+             */
+            severity: "note" | "page" | "ticket";
+            /** @description When this node noticed it. */
+            since_ms: number;
         };
         /**
          * StandingView

@@ -29,6 +29,10 @@ export class Store {
     cluster(options?: {
         signal?: AbortSignal;
     }): Promise<Schemas["ClusterDocument"]>;
+    /** What is wrong with the node that answers and its cluster, the worst first, and how to mend it. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['ConditionsView']>} */
+    conditions(options?: {
+        signal?: AbortSignal;
+    }): Promise<Schemas["ConditionsView"]>;
     /** How long requests took at the node that answers, and how they ended. @param {{ signal?: AbortSignal }} [options] @returns {Promise<Schemas['Figures']>} */
     figures(options?: {
         signal?: AbortSignal;
