@@ -25,9 +25,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
 
@@ -132,8 +131,8 @@ class Subscriber:
         self._waiting: deque[_Waiting] = deque()
         self._ended: ShoalError | None = None
         self._wake = asyncio.Event()
-        self.fell_behind: Callable[[], None] = lambda: None
-        """Called once if it reads too slowly, and is ended."""
+        self.is_slow = False
+        """Whether it was ended because it read too slowly."""
 
     def __aiter__(self) -> Subscriber:
         return self
@@ -164,7 +163,7 @@ class Subscriber:
                     "Read the current state, and subscribe again."
                 )
             )
-            self.fell_behind()
+            self.is_slow = True
             return
         self._waiting.append(_Waiting(push, size, partition, seen))
         self._wake.set()
@@ -264,6 +263,11 @@ class _Telling:
         return len(some)
 
 
+def _count(counts: dict[str, int], space: str) -> None:
+    name = space if space in counts or len(counts) < SLOW_SPACES_MAX else "(other)"
+    counts[name] = counts.get(name, 0) + 1
+
+
 class Feed:
     """All subscribers of one node; its length is their number. At most `tells_max` pushes wait for a turn of the loop."""
 
@@ -277,8 +281,7 @@ class Feed:
         self._tellings: dict[str, deque[_Telling]] = {}  # By space, the one whose turn it is first; none is empty.
         self._tells = 0  # Pushes that these must still make.
         self._turn: asyncio.Handle | None = None
-        self.slow: dict[str, int] = {}
-        """How many subscribers were ended because they read too slowly, by space; the first spaces, and "(other)"."""
+        self._slow: dict[str, int] = {}  # By space, those that are gone: the first spaces, and "(other)".
 
     def __len__(self) -> int:
         return self._count
@@ -357,18 +360,24 @@ class Feed:
         audience = self._audiences.setdefault(subscription.space, Audience())
         audience.add(subscriber, subscription)
         self._count += 1
-        subscriber.fell_behind = partial(self._note_slow, subscription.space)
         try:
             yield
         finally:
             self._count -= 1
             audience.discard(subscriber, subscription)
+            if subscriber.is_slow:
+                _count(self._slow, subscription.space)
             if not audience:
                 self._audiences.pop(subscription.space, None)
 
-    def _note_slow(self, space: str) -> None:
-        name = space if space in self.slow or len(self.slow) < SLOW_SPACES_MAX else "(other)"
-        self.slow[name] = self.slow.get(name, 0) + 1
+    @property
+    def slow(self) -> dict[str, int]:
+        """How many subscribers were ended because they read too slowly, by space; the first spaces, and "(other)"."""
+        counts = dict(self._slow)
+        for space, audience in self._audiences.items():
+            for _ in filter(lambda subscriber: subscriber.is_slow, audience):
+                _count(counts, space)
+        return counts
 
     def close(self) -> None:
         """End all subscribers with `ShuttingDown`. Changes that some did not get are in the log, for a watch elsewhere."""
