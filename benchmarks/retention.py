@@ -1,6 +1,8 @@
 """Many checkpoints pruned by a standing rule, beside saves at a steady rate: how much longer those take, and the bytes that go.
 
-`python -m benchmarks.retention [CHECKPOINTS]` runs it alone, with so many checkpoints; 1,000,000 takes some minutes to make.
+`python -m benchmarks.retention [CHECKPOINTS]` runs it alone, with so many checkpoints. With `--within S` it ends S seconds after
+the rule was set, whether or not all have gone, and says how many went a second: of 1,000,000, which take some minutes to make,
+enough go in a minute to tell how long saves take beside it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,6 @@ import shoal
 from benchmarks.figures import Effort, Figure, Section, Target, quantile
 from shoal.client.store import Store
 from shoal.kinds.retention.serving import keeper
-from shoal.node.collection import garbage
 
 _CHECKPOINTS = 100_000
 _THREADS = 200
@@ -28,7 +29,8 @@ _KEPT = 10  # Of each thread.
 _WRITERS = 50  # Tasks at once while the checkpoints are made.
 _SAVES_PER_S = 300
 _LOOK_S = 0.5
-_FREED_S_MAX = 40.0  # Until the bytes are gone from the files.
+_STEADY = 40  # Looks at the size, every 2 s, within which the space of what went is given back.
+_FREED_S_MAX = 180.0  # Until the bytes are gone from the files.
 
 
 class Pruned(NamedTuple):
@@ -59,6 +61,7 @@ def _figures(runs: list[Pruned]) -> Iterator[Figure]:
     yield Figure("… ÷ without, p99", "×", tuple(each.beside_ms[1] / each.alone_ms[1] for each in runs), Target("≤", 2))
     yield Figure("checkpoints pruned", "", tuple(each.pruned for each in runs))
     yield Figure("… in", "s", tuple(each.pruned_s for each in runs))
+    yield Figure("… a second", "", tuple(each.pruned / each.pruned_s for each in runs))
     yield Figure("bytes of the files before", "MB", tuple(each.before_bytes / 1e6 for each in runs))
     yield Figure("… after", "MB", tuple(each.after_bytes / 1e6 for each in runs))
     yield Figure("… that stay of those", "×", tuple(each.after_bytes / each.before_bytes for each in runs), Target("≤", 0.5))
@@ -71,8 +74,8 @@ _METHOD = (
 )
 
 
-async def _measure(checkpoints: int) -> Pruned:
-    keeper.RETENTION_LOOK_S, garbage.RECLAIM_INTERVAL_S = 1e6, 1.0
+async def _measure(checkpoints: int, within_s: float | None = None) -> Pruned:
+    keeper.RETENTION_LOOK_S = 1e6
     with tempfile.TemporaryDirectory(prefix="shoal-bench-") as name:
         directory = Path(name) / "store"
         async with shoal.open(directory) as store:
@@ -87,12 +90,12 @@ async def _measure(checkpoints: int) -> Pruned:
             await store.space("crew").retention.set(prefix="many-", keep_last=_KEPT)
             began, stop = perf_counter(), asyncio.Event()
             saves = asyncio.create_task(_saves(store, stop))
-            pruned = await _until_pruned(store)
+            pruned = await _until_pruned(store, within_s)
             pruned_s = perf_counter() - began
             stop.set()
             beside = await saves
             _say(f"{pruned} are pruned, in {pruned_s:.1f} s")
-            after = await _until_freed(store, directory)
+            after = await _until_freed(store, directory) if within_s is None else _size(directory)
         return Pruned(_of(alone), _of(beside), pruned, pruned_s, before, after)
 
 
@@ -130,9 +133,12 @@ async def _saves(store: Store, stop: asyncio.Event) -> list[float]:
     return took
 
 
-async def _until_pruned(store: Store) -> int:
-    """Return how many went, once a look has ended, and what it pruned is swept."""
+async def _until_pruned(store: Store, within_s: float | None = None) -> int:
+    """Return how many went, once a look has ended, and what it pruned is swept; or so many seconds have passed."""
+    ends = perf_counter() + (within_s or float("inf"))
     while not (status := await store.status()).retention_last_ms or status.retention_due or status.garbage:
+        if perf_counter() > ends:
+            break
         await asyncio.sleep(0.2)
     return status.retention_checkpoints
 
@@ -144,7 +150,7 @@ async def _until_freed(store: Store, directory: Path) -> int:
     while perf_counter() < ends:
         await asyncio.sleep(2)
         sizes.append(_size(directory))
-        if len(sizes) > 5 and min(sizes[-5:]) > 0.98 * max(sizes[-5:]) and not (await store.status()).garbage:
+        if len(sizes) > _STEADY and min(sizes[-_STEADY:]) > 0.98 * max(sizes[-_STEADY:]):
             break
     return sizes[-1]
 
@@ -163,8 +169,14 @@ def _of(took: list[float]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
+    import argparse
+
     from rich.console import Console
 
     from benchmarks.report import show
 
-    show(Console(), _section([uvloop.run(_measure(int(sys.argv[1]) if len(sys.argv) > 1 else _CHECKPOINTS))]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoints", type=int, nargs="?", default=_CHECKPOINTS)
+    parser.add_argument("--within", type=float, metavar="S")
+    given = parser.parse_args()
+    show(Console(), _section([uvloop.run(_measure(given.checkpoints, given.within))]))

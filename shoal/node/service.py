@@ -63,7 +63,7 @@ from shoal.node.spaces.growth import Growth
 from shoal.node.spaces.quotas import Quotas
 from shoal.node.statements import AuditReads, Recorder, Signer, StateRoots
 from shoal.node.target import target_of
-from shoal.node.turns import Background
+from shoal.node.turns import Background, Resting
 from shoal.node.versions import speaks
 from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Issued, Located
@@ -181,7 +181,7 @@ class Service:
         self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys() - self._alone.answers.keys()
         """Writes that may wait only for the disk."""
         self._spreading = Spreading(database, self._rights, replicas=replicas)
-        self._pause = environment.pause
+        self._environment = environment
         self._monotonic = environment.monotonic
         self._started_ms = environment.now_ms()
         self._stopping = False
@@ -447,6 +447,7 @@ class Service:
         await self._reach(request, bookmark, stale=stale)
         upkeep = self._database.maintained(request)
         reply: AnyReply | None = None
+        pace, is_standing = Resting(self._environment), type(request) is requests.RetainThread
         with self._database.garbage.held(target_of(request)):
             while True:
                 try:
@@ -459,7 +460,7 @@ class Service:
                 if piece is not None:
                     with partly(piece.done, piece.done, _REST):
                         reply = await self._write(piece.write, bookmark, None, durability, stale=stale)
-                await self._pause()
+                await (pace.rest() if is_standing else self._environment.pause())
 
     async def _reach(
         self, request: requests.ObjectWrite[Any] | requests.Maintenance[Any], bookmark: Bookmark, *, stale: bool

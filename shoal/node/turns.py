@@ -3,6 +3,8 @@
 Laws:
 - Long work is a generator that yields between its steps. A step looks at a bounded number of rows and bytes, never at a
   clock, so that a simulated run can be repeated. Between two steps anything may change: a step reads what it needs anew.
+- Work that nobody waits for rests after each step, for `REST` times as long as that took: of a busy loop, and of the disk, it has
+  a third at most. In a simulated run a step takes no time, so nothing there depends on a clock.
 - A part that is closed cancels its work in the background and waits for it, unless that ends by itself in bounded time.
 """
 
@@ -15,13 +17,16 @@ from typing import Any, TypeVar
 
 from shoal.errors import ShoalError
 from shoal.kinds.document.state.document import Pace
-from shoal.node.environment import turn
+from shoal.node.environment import Environment, turn
 
 READ_STEP_ROWS_MAX = 128  # Looked at in one step of a read, so that a long one does not delay other work.
 READ_STEP_BYTES_MAX = 128 * 1024  # The same in bytes; the first row may exceed it.
 DOCUMENT_STEP_UPDATES_MAX = 256  # Updates read or merged in one step, so that large documents do not delay other work.
 DOCUMENT_STEP_BYTES_MAX = 64 * 1024  # The same in bytes; the first update may exceed it.
 DOCUMENT_WHOLE_BYTES_MAX = 1024 * 1024  # Larger merged updates and snapshots are opened in pieces: ten times as much work.
+
+REST = 2  # Times as long as a step of work that nobody waits for, others have the loop after it.
+_REST_S_MAX = 0.05  # At most: a step that waited for a processor, and not for its work, took long by the clock.
 
 T = TypeVar("T")
 
@@ -56,6 +61,22 @@ class Stride:
             return False
         self._rows = self._bytes = 0
         return True
+
+
+class Resting:
+    """The steps of one task that nobody waits for."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._now, self._pause = environment.monotonic, environment.pause
+        self._began = self._now()
+
+    async def rest(self) -> None:
+        """A step is over: let others work."""
+        rest_s = min((self._now() - self._began) * REST, _REST_S_MAX)
+        await self._pause()
+        if rest_s > 0:
+            await asyncio.sleep(rest_s)
+        self._began = self._now()
 
 
 async def in_turns(steps: Steps[T], pause: Callable[[], Awaitable[None]] = turn) -> T:

@@ -43,12 +43,14 @@ from shoal.node.context import NodeContext
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.node.turns import Steps, at_once, document_pace
+from shoal.node.turns import Resting, Steps, at_once, document_pace
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 
-RECLAIM_INTERVAL_S = 5.0  # At least this long between two runs that give back the space of erased data.
+# At least this long between two runs that give back the space of erased data. Each changes options of RocksDB twice, which holds
+# the whole process until some files are synced: 20 to 70 ms each time.
+RECLAIM_INTERVAL_S = 60.0
 
 _log = logging.getLogger("shoal.node")
 
@@ -84,7 +86,7 @@ class Collector:
         self._config = context.config
         self._pace = document_pace()
         self._now = context.environment.monotonic
-        self._pause = context.environment.pause
+        self._environment = context.environment
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: OrderedDict[bytes, Waiting] = OrderedDict()
@@ -236,13 +238,13 @@ class Collector:
         return False
 
     async def _sweep(self, entries: list[GarbageEntry]) -> None:
-        partition = self._partitions.load(entries[0].partition)
+        partition, pace = self._partitions.load(entries[0].partition), Resting(self._environment)
         for piece in self._sweeps[entries[0].garbage.what](entries):
             if partition.closed:
                 return  # It is replaced: what was read of it does not count.
             if piece.rows or piece.ranges:
                 self._commit.write(piece.rows, piece.ranges)
-            await self._pause()
+            await pace.rest()
         if partition.closed:
             return
         transaction = Transaction(self._storage)

@@ -6,7 +6,8 @@ Laws:
 - One node looks after a space: of all members the one with the greatest hash of both. If two think so, what both let go goes
   once; if it is away, nothing goes until it is back, as no byte would be freed.
 - A clock that is not believed (`shoal.kinds.retention.state`) lets nothing go, and the node says so.
-- A look reads in steps, in the node's own turns. It takes at most one part in `SHARE` of the time, so it stalls nobody.
+- A look reads in steps, in the node's own turns, and rests between them (`shoal.node.turns.Resting`). Looks take at most one part in
+  `SHARE` of the time, and use a third of theirs. So they stall nobody.
 - It keeps nothing that it needs: a node that ends anywhere goes on from what is left.
 - A thread that cannot be read, or is under a lease, holds up no other.
 """
@@ -30,7 +31,7 @@ from shoal.node.database import Database
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
 from shoal.node.target import Target
-from shoal.node.turns import in_turns
+from shoal.node.turns import Resting, in_turns
 from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -48,7 +49,7 @@ from shoal.storage import keys
 from shoal.storage.keys import Kind
 
 RETENTION_LOOK_S = 60.0  # Between two looks.
-SHARE = 10
+SHARE = 3
 
 _RECORDS = Target(Kind.MAP, RESERVED, state.RULES)
 _SEEN = keys.meta("retention")  # The last time that was believed: wall_ms₈.
@@ -247,7 +248,7 @@ class Keeper:
         if quiet is not None and (quiet.written, quiet.rule) == (written, rule) and now_ms < quiet.until_ms:
             return ""
         request = _request(target, rule)
-        due = await in_turns(self._database.retains(request), self._environment.pause)
+        due = await in_turns(self._database.retains(request), Resting(self._environment).rest)
         if not due:
             self._keep_quiet(target, _Quiet(written, rule, now_ms + _quiet_ms(rule)))
             return ""
