@@ -4,7 +4,8 @@
     "store": {"path": "shoal.integrations.langgraph.server.store"}
 
 SHOAL_DATA names a directory, or SHOAL_URL a node or several: the same variables as of the command line. A node that cannot be
-reached, or that refuses the token, ends the server's start with the reason, not its first run.
+reached, or that refuses the token, ends the server's start with the reason, not its first run. `ttl` of both sections is carried
+out (`shoal.integrations.langgraph.expiring`).
 
 Law: of a process there is one Shoal store, on a loop and a thread of its own. The server enters both context managers once
 on each of its loops; a second opening of one directory would be locked out, and a store on the server's loop would hold up
@@ -24,6 +25,7 @@ from shoal import opening
 from shoal.client.store import Store
 from shoal.errors import InvalidConfig
 from shoal.integrations.base import Opening
+from shoal.integrations.langgraph import expiring
 from shoal.integrations.langgraph.saver import ShoalSaver
 from shoal.integrations.langgraph.store import ShoalStore
 
@@ -31,11 +33,14 @@ _WAIT_S = 30.0  # A node that starts together with the server has this long.
 
 
 class _Both:
-    """The saver and the store of one space."""
+    """The saver and the store of one space. `environment` says what expires."""
 
-    def __init__(self, store: Store, space: str) -> None:
+    def __init__(self, store: Store, space: str, environment: Mapping[str, str]) -> None:
         self.saver = ShoalSaver(store, space=space)
-        self.store = ShoalStore(store, space=space)
+        self.store = ShoalStore(store, space=space, ttl=expiring.of_items(environment))
+        ttl = expiring.of_threads(environment)
+        # The trial of a rule looks at every thread, so nobody waits for it.
+        self._declaring = None if ttl is None else asyncio.create_task(expiring.declare(store.space(space), ttl))
 
     def ask(self) -> None:
         """Read what every run reads first, a thread: it raises what the first run would have met."""
@@ -76,9 +81,9 @@ def opening_of(environment: Mapping[str, str]) -> Opening[_Both]:
             '{"SHOAL_URL": "http://127.0.0.1:7400"} for a node that several servers share.'
         )
     if directory:
-        return Opening(lambda: opening.open(Path(directory).expanduser()), lambda store: _Both(store, space))
+        return Opening(lambda: opening.open(Path(directory).expanduser()), lambda store: _Both(store, space, environment))
     tls_ca = environment.get("SHOAL_TLS_CA") or None
-    return Opening(lambda: opening.connect(urls, tls_ca=tls_ca, wait=_WAIT_S), lambda store: _Both(store, space))
+    return Opening(lambda: opening.connect(urls, tls_ca=tls_ca, wait=_WAIT_S), lambda store: _Both(store, space, environment))
 
 
 class _Shared:
