@@ -158,8 +158,8 @@ def _checked(directory: Path, statements: list[Statement]) -> Report:
 
 def _print(report: Report) -> None:
     line(
-        f"{report.operations:,} operations, {report.objects:,} objects, {report.checkpoints:,} checkpoints and "
-        f"{report.chunks:,} chunks in {report.partitions:,} partitions"
+        f"{report.operations:,} operations, {report.objects:,} objects, {report.checkpoints:,} checkpoints, "
+        f"{report.files:,} files and {report.chunks:,} chunks in {report.partitions:,} partitions"
     )
     if report.truncated:
         line(f"{report.truncated:,} more operations are no longer in the log: what they made was checked without them")

@@ -95,14 +95,16 @@ def show_rules(space: Space, data: Data = None, url: Url = None, json: Json = Fa
     _execute(space, work, data, url)
 
 
-def unset_rule(space: Space, prefix: Prefix = "", data: Data = None, url: Url = None, json: Json = False) -> None:
-    """Remove the rule of a prefix. What went by it stays gone.
+def unset_rule(
+    space: Space, prefix: Prefix = "", dry_run: DryRun = False, data: Data = None, url: Url = None, json: Json = False
+) -> None:
+    """Remove the rule of a prefix; with --dry-run, show the rules that would be left. What went by it stays gone.
 
     Example: shoal retention unset crew --data ./state
     """
 
     async def work(retention: SpaceRetention) -> None:
-        _show(await retention.unset(prefix), json=json)
+        _show(await retention.unset(prefix, dry_run=dry_run), json=json)
 
     _execute(space, work, data, url)
 

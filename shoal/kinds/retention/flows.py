@@ -109,6 +109,12 @@ async def unset_rule(
     return await connection.read(ReadRules(space))
 
 
+async def left_without(connection: Connection, space: str, prefix: str) -> RetentionRules:
+    """The rules that would be left if that of a prefix were removed. Nothing is written."""
+    known = await connection.read(ReadRules(check_name("space", space)))
+    return structs.replace(known, rules=[rule for rule in known.rules if rule.prefix != prefix])
+
+
 async def carry_out(
     connection: Connection,
     space: str,
@@ -234,8 +240,7 @@ class UnsetRetentionRule(Flow[RetentionRules], frozen=True):
     async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> RetentionRules:
         """Remove it, and read the rules that are left."""
         if self.dry_run:
-            known = await connection.read(ReadRules(check_name("space", self.space)))
-            return structs.replace(known, rules=[rule for rule in known.rules if rule.prefix != self.prefix])
+            return await left_without(connection, self.space, self.prefix)
         return await unset_rule(connection, self.space, self.prefix, durability=durability)
 
 

@@ -55,8 +55,12 @@ class SpaceRetention:
         """The rules, and what the node that serves has done by rules since it started."""
         return await self._connection.read(requests.ReadRules(self._space))
 
-    async def unset(self, prefix: str = "", *, durability: Durability | None = None) -> requests.RetentionRules:
-        """Remove the rule of a prefix; what went is gone. Returns the rules that are left."""
+    async def unset(
+        self, prefix: str = "", *, dry_run: bool = False, durability: Durability | None = None
+    ) -> requests.RetentionRules:
+        """Remove the rule of a prefix; what went is gone. Returns the rules that are left, or with `dry_run` would be."""
+        if dry_run:
+            return await flows.left_without(self._connection, self._space, prefix)
         return await flows.unset_rule(self._connection, self._space, prefix, durability=durability)
 
     async def preview(

@@ -4,6 +4,7 @@ The integrity check of one object, without its log.
 
 - Every chunk of a thread matches its hash, and each channel of each checkpoint can be assembled
   from chunks, with its size and hash; a checkpoint's record matches its id.
+- So does every chunk of a file; the list of a file's chunks matches its own hash, and all of them are there.
 - A document's snapshot, with the updates after it, equals the document that all its updates build, merged or not. A
   compaction shows what the updates show that it covers, if they are all still there.
 """
@@ -23,6 +24,7 @@ from shoal.errors import ShoalError, StoreCorrupt
 from shoal.kinds.document.serving.opening import ROOTS_MAX
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.live import LiveDocument
+from shoal.kinds.file import state as files
 from shoal.kinds.thread.state import channel, dag
 from shoal.kinds.thread.state import chunking as tree
 from shoal.node.collection.generations import split
@@ -45,7 +47,8 @@ class Report:
     folded: int = 0  # Partitions whose log is whole, so that all their rows were made again from it.
     objects: int = 0
     checkpoints: int = 0
-    chunks: int = 0
+    chunks: int = 0  # Of checkpoints and of files.
+    files: int = 0  # Different contents.
     problem_count: int = 0
     problems: list[str] = field(default_factory=list)  # The first `PROBLEMS_LISTED_MAX`.
     statements: int = 0  # Signed ones, given or kept by nodes.
@@ -137,6 +140,7 @@ def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes,
             report.chunks += 1
             if sha256(value).digest() != row[1:]:
                 report.problem(f"{text_of(place)}: chunk {row[1:].hex()} is damaged")
+    _check_files(place, rows, report)
     recipes = {
         row[1:]: found.record
         for row in rows
@@ -163,6 +167,27 @@ def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes,
                 or len(recipe.header) + size + len(outline.tail) != recipe.size
             ):
                 report.problem(f"{text_of(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
+
+
+def _check_files(place: ObjectPlace, rows: dict[bytes, bytes], report: Report) -> None:
+    """Chunks have their hashes, and every content has all of its chunks."""
+    for row, value in rows.items():
+        if row.startswith(files.CHUNK):
+            report.chunks += 1
+            if sha256(value).digest() != row[len(files.CHUNK) :]:
+                report.problem(f"{text_of(place)}: chunk {row[len(files.CHUNK) :].hex()} of a file is damaged")
+        elif row.startswith(files.MANIFEST):
+            content = row[len(files.MANIFEST) :]
+            if files.content_of(content[: files.DIGEST_BYTES], value) != content:
+                report.problem(f"{text_of(place)}: the list of chunks of file {content[: files.DIGEST_BYTES].hex()} is damaged")
+                continue
+            report.files += 1
+            lacks = [each for each in files.unpack_manifest(value) if len(rows.get(files.CHUNK + each.digest, b"")) != each.size]
+            if lacks:
+                report.problem(
+                    f"{text_of(place)}: file {content[: files.DIGEST_BYTES].hex()} misses {len(lacks)} chunks, "
+                    f"such as {lacks[0].digest.hex()}"
+                )
 
 
 def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:

@@ -8,7 +8,7 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import IO
 
-from shoal.errors import InvalidInput
+from shoal.errors import InvalidInput, TooLarge
 from shoal.workflows.connection import Connection
 from shoal.workflows.transfer.exporting import Wanted, export
 from shoal.workflows.transfer.importing import Aim, ImportReport, import_from
@@ -56,24 +56,46 @@ async def _copied(connection: Connection, wanted: Wanted, file: IO[bytes]) -> in
     return count
 
 
-async def read(connection: Connection, file: str | os.PathLike[str] | IO[bytes], aim: Aim) -> ImportReport:
-    """Import an export. A file is checked as a whole before anything is written; a pipe as it comes.
+async def check(file: str | os.PathLike[str]) -> None:
+    """Read an export as a whole, before anything is written.
 
     Raises:
-        as `import_from`; InvalidInput: the file cannot be read.
+        InvalidInput, TooLarge: it is no export, is cut or was altered, or cannot be read. Nothing was written.
     """
-    if not isinstance(file, str | os.PathLike):
-        return await import_from(connection, blocks_of(file), aim)
     path = _path(file)
     try:
         with _opened(path, "rb") as opened:
             async with aclosing(lines(blocks_of(opened))) as checked:
                 async for _ in checked:
                     pass
-            opened.seek(0)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except (InvalidInput, TooLarge) as error:
+        raise type(error)(error.message.replace("Nothing more was written", "Nothing was written"), **error.detail) from None
+
+
+async def read(
+    connection: Connection, file: str | os.PathLike[str] | IO[bytes], aim: Aim, *, checked: bool = False
+) -> ImportReport:
+    """Import an export. A file is checked as a whole before anything is written, unless it was; a pipe as it comes.
+
+    Raises:
+        as `import_from` and `check`.
+    """
+    if not isinstance(file, str | os.PathLike):
+        return await import_from(connection, blocks_of(file), aim)
+    if not checked:
+        await check(file)
+    path = _path(file)
+    try:
+        with _opened(path, "rb") as opened:
             return await import_from(connection, blocks_of(opened), aim)
     except OSError as error:
-        raise InvalidInput(f"{str(path)[:_SHOWN]} cannot be read: {error.strerror}.") from None
+        raise _unreadable(path, error) from None
+
+
+def _unreadable(path: Path, error: OSError) -> InvalidInput:
+    return InvalidInput(f"{str(path)[:_SHOWN]} cannot be read: {error.strerror}. Nothing was written.")
 
 
 def _path(file: str | os.PathLike[str]) -> Path:

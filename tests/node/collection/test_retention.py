@@ -60,6 +60,7 @@ async def test_a_thread_has_the_longest_prefix(bench: Bench) -> None:
     trying = UnsetRetentionRule(bench.space.name, "agent", dry_run=True)
     tried = await trying.run(bench.store.connection, key=None, durability="local")
     assert [rule.prefix for rule in tried.rules] == [""]
+    assert tried == await retention.unset("agent", dry_run=True)
     assert [rule.prefix for rule in (await retention.get()).rules] == ["", "agent"]
     view = await retention.unset("agent")
     assert [(rule.prefix, rule.keep_last) for rule in view.rules] == [("", 2)]

@@ -57,6 +57,7 @@ async def fill(bench: Bench, turn: int) -> None:
     await thread.worklist("w").done(f"{turn}", result=turn)
     await thread.worklist("w").forget(before=datetime(2200, 1, 1, tzinfo=UTC))
     await space.counter("tokens").add(7, key=f"k{turn}")
+    await space.thread("agent").put_file("page", b"page %d" % turn)
     await space.counter("tokens").add(-2)
     one, other = space.register("goal"), space.register("goal")
     await one.get()
@@ -120,6 +121,7 @@ def test_a_store_with_everything_and_two_crashes_is_sound(rows: dict[bytes, byte
     assert report.sound
     assert (report.objects, report.checkpoints) == (8, 15)
     assert min(report.operations, report.chunks, report.partitions) > 4
+    assert report.files == 3
 
 
 def test_an_empty_store_is_sound() -> None:
@@ -256,6 +258,9 @@ DAMAGE: dict[str, tuple[Damage, str]] = {
     "a vector is missing": (lose(lambda rows: table(rows, keys.VECTOR)[0]), "does not end where its vector says"),
     "a chunk was altered": (flip(first(T, b"D")), "is damaged"),
     "a chunk is missing": (lose(first(T, b"D")), "is missing"),
+    "a chunk of a file was altered": (flip(first(T, b"Vc")), "of a file is damaged"),
+    "a chunk of a file is missing": (lose(first(T, b"Vc")), "misses 1 chunks"),
+    "the list of a file's chunks was altered": (flip(first(T, b"Vm")), "the list of chunks of file"),
     "a checkpoint is missing": (lose(first(T, b"C")), "is in the log but not in its thread"),
     "a checkpoint's time was altered": (flip(first(T, b"C"), 39), "rows differ from what its operations make"),
     "a checkpoint's record was altered": (flip(first(T, b"C")), "checkpoint"),
