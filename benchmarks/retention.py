@@ -1,8 +1,8 @@
 """Many checkpoints pruned by a standing rule, beside saves at a steady rate: how much longer those take, and the bytes that go.
 
-`python -m benchmarks.retention [CHECKPOINTS]` runs it alone, with so many checkpoints. With `--within S` it ends S seconds after
-the rule was set, whether or not all have gone, and says how many went a second: of 1,000,000, which take some minutes to make,
-enough go in a minute to tell how long saves take beside it.
+`python -m benchmarks.retention [CHECKPOINTS]` runs it alone, with so many checkpoints. With `--within S` it ends S seconds
+after the rule was set, whether or not all have gone, and says how many went a second: of 1,000,000, which take some minutes to
+make, enough go in a minute to tell how long saves take beside it.
 """
 
 from __future__ import annotations

@@ -447,7 +447,7 @@ class Service:
         await self._reach(request, bookmark, stale=stale)
         upkeep = self._database.maintained(request)
         reply: AnyReply | None = None
-        pace, is_standing = Resting(self._environment), type(request) is requests.RetainThread
+        resting = Resting(self._environment)
         with self._database.garbage.held(target_of(request)):
             while True:
                 try:
@@ -460,7 +460,7 @@ class Service:
                 if piece is not None:
                     with partly(piece.done, piece.done, _REST):
                         reply = await self._write(piece.write, bookmark, None, durability, stale=stale)
-                await (pace.rest() if is_standing else self._environment.pause())
+                await (resting.rest() if request.rests else self._environment.pause())
 
     async def _reach(
         self, request: requests.ObjectWrite[Any] | requests.Maintenance[Any], bookmark: Bookmark, *, stale: bool

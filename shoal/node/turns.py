@@ -3,8 +3,8 @@
 Laws:
 - Long work is a generator that yields between its steps. A step looks at a bounded number of rows and bytes, never at a
   clock, so that a simulated run can be repeated. Between two steps anything may change: a step reads what it needs anew.
-- Work that nobody waits for rests after each step, for `REST` times as long as that took: of a busy loop, and of the disk, it has
-  a third at most. In a simulated run a step takes no time, so nothing there depends on a clock.
+- Work that nobody waits for rests after each step, for `REST` times as long as that took: of a busy loop, and of the disk, it
+  has a third at most. In a simulated run a step takes no time, so nothing there depends on a clock.
 - A part that is closed cancels its work in the background and waits for it, unless that ends by itself in bounded time.
 """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache
-from typing import ForwardRef, Generic, Literal, TypeVar, get_args
+from typing import ClassVar, ForwardRef, Generic, Literal, TypeVar, get_args
 
 from msgspec import Struct
 
@@ -58,6 +58,8 @@ class ObjectRead(Read[R], Generic[R], array_like=True, frozen=True, tag=True):
 
 class Maintenance(Request[R], Generic[R], array_like=True, frozen=True, tag=True):
     """A request that inspects one object, named by its second field, and changes it in as many operations as needed."""
+
+    rests: ClassVar[bool] = False  # Whether it leaves most of the time to others: nobody waits for it.
 
     space: str
 

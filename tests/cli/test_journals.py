@@ -135,3 +135,13 @@ def test_an_import_that_leaves_something_fails(target: list[str], tmp_path: Path
     more = ("--as", "copy", "--space", "lab", "--resume", "--json")
     [report] = documents("import", str(tmp_path / "plain.jsonl"), "--data", str(tmp_path / "made"), *more)
     assert report["whole"]
+
+
+def test_a_cut_export_makes_no_directory(target: list[str], tmp_path: Path) -> None:
+    whole = command("export", "plain", *target, *CREW).stdout
+    for cut in (whole[: len(whole) // 2], "\n".join(whole.splitlines()[:-1]), "no export\n"):
+        (tmp_path / "cut.jsonl").write_text(cut)
+        made = command("import", str(tmp_path / "cut.jsonl"), "--data", str(tmp_path / "made"))
+        assert made.exit_code == 1
+        assert "Nothing was written" in made.stderr
+        assert not (tmp_path / "made").exists()

@@ -41,7 +41,7 @@ async def test_a_step_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch) -> 
     async def slept(seconds: float) -> None:
         rested.append(seconds)
 
-    # The task begins, a step of 4 ms ends, the next begins after the rest and ends 500 ms later, because others had the processor.
+    # The task begins, a step of 4 ms ends, the next begins after the rest and ends 500 ms later: others had the processor.
     resting = Resting(clocked([0.0, 0.004, 1.0, 1.5, 2.0]))
     monkeypatch.setattr(asyncio, "sleep", slept)
     await resting.rest()

@@ -4,8 +4,8 @@
     "store": {"path": "shoal.integrations.langgraph.server.store"}
 
 SHOAL_DATA names a directory, or SHOAL_URL a node or several: the same variables as of the command line. A node that cannot be
-reached, or that refuses the token, ends the server's start with the reason, not its first run. `ttl` of both sections is carried
-out (`shoal.integrations.langgraph.expiring`).
+reached, or that refuses the token, ends the server's start with the reason, not its first run. `ttl` of both sections is
+carried out (`shoal.integrations.langgraph.expiring`).
 
 Law: of a process there is one Shoal store, on a loop and a thread of its own. The server enters both context managers once
 on each of its loops; a second opening of one directory would be locked out, and a store on the server's loop would hold up

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from msgspec import Struct, field
 
@@ -18,6 +18,8 @@ class RetainThread(Maintenance["ThreadRetained"], array_like=True, frozen=True, 
 
     The whole thread goes if nothing was written to it for `thread_older_than_ms`, nothing in it waits, and no step is open.
     """
+
+    rests: ClassVar[bool] = True
 
     thread: str
     keep_last: Positive | None = None

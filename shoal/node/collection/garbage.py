@@ -48,8 +48,8 @@ from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 
-# At least this long between two runs that give back the space of erased data. Each changes options of RocksDB twice, which holds
-# the whole process until some files are synced: 20 to 70 ms each time.
+# At least this long between two runs that give back the space of erased data. Each changes options of RocksDB twice, which
+# holds the whole process until some files are synced: 20 to 70 ms each time.
 RECLAIM_INTERVAL_S = 60.0
 
 _log = logging.getLogger("shoal.node")

@@ -182,7 +182,9 @@ def _check_files(place: ObjectPlace, rows: dict[bytes, bytes], report: Report) -
                 report.problem(f"{text_of(place)}: the list of chunks of file {content[: files.DIGEST_BYTES].hex()} is damaged")
                 continue
             report.files += 1
-            lacks = [each for each in files.unpack_manifest(value) if len(rows.get(files.CHUNK + each.digest, b"")) != each.size]
+            lacks = [
+                each for each in files.unpack_manifest(value) if len(rows.get(files.CHUNK + each.digest, b"")) != each.size
+            ]
             if lacks:
                 report.problem(
                     f"{text_of(place)}: file {content[: files.DIGEST_BYTES].hex()} misses {len(lacks)} chunks, "

@@ -44,9 +44,11 @@ async def test_an_item_expires_after_the_ttl_of_the_store(environment: pytest.Mo
         await store.aput(("a",), "tea", {"n": 1})
         await store.aput(("a",), "stays", {"n": 1}, ttl=None)
         tea, stays = await store.aget(("a",), "tea"), await store.aget(("a",), "stays")
-        assert isinstance(tea, VersionedItem) and tea.expires_at is not None
+        assert isinstance(tea, VersionedItem)
+        assert tea.expires_at is not None
         assert timedelta(minutes=59) < tea.expires_at - datetime.now(tea.expires_at.tzinfo) <= timedelta(minutes=60)
-        assert isinstance(stays, VersionedItem) and stays.expires_at is None
+        assert isinstance(stays, VersionedItem)
+        assert stays.expires_at is None
 
 
 @pytest.mark.parametrize(
@@ -69,7 +71,8 @@ async def test_the_ttl_of_threads_is_a_rule(environment: pytest.MonkeyPatch, tmp
 
 async def _declared() -> None:
     both = server._shared._both
-    assert both is not None and both._declaring is not None
+    assert both is not None
+    assert both._declaring is not None
     await both._declaring
 
 
@@ -81,6 +84,12 @@ async def test_a_rule_of_a_person_stays(tmp_path: Path, caplog: pytest.LogCaptur
         [rule] = (await space.retention.get()).rules
         assert rule.keep_last == 7
         assert "has another rule" in caplog.text
+
+
+async def test_a_rule_that_cannot_be_set_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with shoal.open(tmp_path) as store:
+        assert await expiring.declare(store.space(".shoal"), timedelta(minutes=30)) is None
+    assert "`ttl` of threads is not used" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["half an hour", "[]", "{", '{"default_ttl": "x"}', "1e300"])

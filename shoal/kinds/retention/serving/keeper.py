@@ -6,8 +6,8 @@ Laws:
 - One node looks after a space: of all members the one with the greatest hash of both. If two think so, what both let go goes
   once; if it is away, nothing goes until it is back, as no byte would be freed.
 - A clock that is not believed (`shoal.kinds.retention.state`) lets nothing go, and the node says so.
-- A look reads in steps, in the node's own turns, and rests between them (`shoal.node.turns.Resting`). Looks take at most one part in
-  `SHARE` of the time, and use a third of theirs. So they stall nobody.
+- A look reads in steps, in the node's own turns, and rests between them (`shoal.node.turns.Resting`). Looks take at most one
+  part in `SHARE` of the time, and use a third of theirs. So they stall nobody.
 - It keeps nothing that it needs: a node that ends anywhere goes on from what is left.
 - A thread that cannot be read, or is under a lease, holds up no other.
 """
