@@ -361,6 +361,8 @@ def _fields(kind: type[Struct], given: bool) -> list[_Field]:
         form, default, factory = _form(field.type, given), field.default, field.default_factory
         if given and isinstance(default, bytes):
             default, factory = (NODEFAULT, Raw) if form.given is Raw else (_EMPTY[form.given], NODEFAULT)
+        if given and form is _SHAPES[Shape.SECONDS] and isinstance(default, int):
+            default /= 1000  # Over HTTP it is in seconds, as what is given.
         found.append(_Field(field.name, shown, form, default, factory))
     return found
 
