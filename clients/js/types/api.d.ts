@@ -80,7 +80,7 @@ export interface components {
             token?: string;
             /** @description How long it lasts after its last renewal. */
             ttl: number;
-            /** @description How long to wait for an answer. Default: `0`. */
+            /** @description How long to wait for an answer. Default: `0.0`. */
             wait?: number;
         };
         /**
@@ -620,7 +620,7 @@ export interface components {
             token?: string;
             /** @description How long the claim lasts after its last renewal. */
             ttl: number;
-            /** @description How long to wait for an answer. Default: `0`. */
+            /** @description How long to wait for an answer. Default: `0.0`. */
             wait?: number;
         };
         /**
@@ -706,7 +706,7 @@ export interface components {
         CompactBody: {
             /** @description The minimal number of updates; if there are fewer, nothing is compacted. Default: `1`. */
             at_least?: number;
-            /** @description Only updates that are older. Default: `0`. */
+            /** @description Only updates that are older. Default: `0.0`. */
             older_than_s?: number;
         };
         /**
@@ -1622,7 +1622,7 @@ export interface components {
             fence: number;
             /** @description The secret that came with it. */
             token: string;
-            /** @description 0: as before. A claim never gets a shorter one. Default: `0`. */
+            /** @description 0: as before. A claim never gets a shorter one. Default: `0.0`. */
             ttl?: number;
         };
         /**
@@ -1636,7 +1636,7 @@ export interface components {
             fence: number;
             /** @description Why the item is given back; the last one is kept. */
             reason?: string;
-            /** @description How long nobody gets it. Default: `0`. */
+            /** @description How long nobody gets it. Default: `0.0`. */
             retry_in?: number;
             /** @description The secret that came with it. */
             token: string;
@@ -1659,7 +1659,7 @@ export interface components {
             op: "fail-item";
             /** @description Why the item is given back; the last one is kept. */
             reason?: string;
-            /** @description How long nobody gets it. Default: `0`. */
+            /** @description How long nobody gets it. Default: `0.0`. */
             retry_in?: number;
             /** @description A thread's name. */
             thread: string;
@@ -2434,7 +2434,7 @@ export interface components {
              * @enum {unknown}
              */
             state?: "" | "stuck" | "unknown" | "waits" | "well";
-            /** @description The age of an open step that makes a thread stuck. Default: `600000`. */
+            /** @description The age of an open step that makes a thread stuck. Default: `600.0`. */
             stuck_after_s?: number;
             /** @description One of the texts in the list `tags` of the metadata of the newest checkpoint. */
             tag?: string;
@@ -3421,7 +3421,7 @@ export interface components {
         QueuePlanBody: {
             /** @description After so many attempts they are dead letters; 0: as the node is configured. Default: `0`. */
             attempts_max?: number;
-            /** @description How long nobody gets them. Default: `0`. */
+            /** @description How long nobody gets them. Default: `0.0`. */
             delay_s?: number;
             /** @description The group that they count in. */
             group?: string;
@@ -3767,7 +3767,7 @@ export interface components {
             stale?: boolean;
             /** @description Whether it is the lease of the thread of this name. Default: `false`. */
             thread?: boolean;
-            /** @description How long to wait for an answer. Default: `0`. */
+            /** @description How long to wait for an answer. Default: `0.0`. */
             wait?: number;
         };
         /**
