@@ -156,7 +156,7 @@ SUITES = (
         "crewai 1.15.30",
         ("crewai==1.15.30",),
         "tests/integrations/crewai",
-        unconstrained=("aiosqlite", "json-repair", "mcp", "pydantic", "pydantic_core", "rich"),
+        unconstrained=("aiosqlite", "json-repair", "mcp", "pydantic", "pydantic_core", "regex", "rich"),
         theirs=Theirs(
             "crewai",
             "1.15.30",
