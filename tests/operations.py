@@ -139,6 +139,7 @@ BY_COMMAND: Mapping[str, tuple[type[Request[Any]], ...]] = {
     "threads": (requests.ListThreads,),
     "space quota": (requests.ReadQuota,),
     "status": (requests.Status, requests.Cluster),
+    "top": (requests.Status, requests.Cluster, requests.ReadUsage),
     "usage": (requests.ReadUsage, requests.ReadSpaceUsage),
     "doctor": (requests.ReadConditions, requests.Cluster),
     "cluster add": (requests.ReadMembers, requests.ChangeMembers),

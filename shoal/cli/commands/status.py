@@ -18,6 +18,7 @@ import msgspec
 import typer
 
 from shoal.cli.execution import execute
+from shoal.cli.operating.top import top
 from shoal.cli.operating.upgrading import upgrade_check, wait
 from shoal.cli.options import PANEL
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, moment, note, pairs, size, table
@@ -36,6 +37,7 @@ _UNKNOWN = ("unknown", "unknown", "unknown")
 def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(status)
+    app.command(rich_help_panel=PANEL)(top)
     group = typer.Typer(no_args_is_help=True, help="Show, add, drain, replace and forget the nodes of a cluster.")
     for command in (members, add, drain, replace, forget, cancel, wait, upgrade_check, rebuild, leftovers, rotate_key):
         group.command()(command)

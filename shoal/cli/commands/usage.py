@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from shoal.cli.execution import execute
+from shoal.cli.operating.top import forecast, full_at
 from shoal.cli.options import PANEL
 from shoal.cli.output import emit, line, moment, note, plain, shown_bytes, table
 from shoal.cli.replies import document
@@ -47,7 +48,7 @@ async def _usage(target: Target, space: str | None, limit: int, *, json: bool) -
     async with opened(target) as store:
         if space is None:
             whole = await _counted(lambda: store.usage(limit=limit))
-            emit(document(whole)) if json else _show(whole)
+            emit(document(whole) | {"full_at_ms": full_at(whole)}) if json else _show(whole)
         else:
             of_one = await _counted(lambda: store.space(space).usage(limit=limit))
             emit(document(of_one)) if json else _show_space(of_one)
@@ -68,6 +69,8 @@ def _show(view: UsageView) -> None:
     line(
         f"disk: {shown_bytes(view.disk_bytes)}{free}{_grown([(point.at_ms, point.disk_bytes) for point in view.points], view)}"
     )
+    if full := forecast(view):
+        line(full)
     line(
         f"before compression: objects {shown_bytes(view.stored_bytes)}, log {shown_bytes(view.log_bytes)}, indexes "
         f"{shown_bytes(view.index_bytes)}, keys of requests {shown_bytes(view.key_bytes)}"

@@ -1,0 +1,224 @@
+"""`shoal top`: a node at a glance, again and again: what is asked and how long it takes, what grows, when the disk is full.
+
+Laws:
+- Rates are of two looks at the node's own counts, over the node's seconds between them; a node that was restarted in between
+  shows none.
+- What the node does not say is shown as unknown, and never as zero.
+- One request of each kind is made for each look, however much the node holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.cli.execution import execute
+from shoal.cli.output import emit, is_terminal, line, moment, plain, shown_bytes, table
+from shoal.cli.target import Json, Target, Url, chosen, opened, tls_ca, token_file
+from shoal.config import Config
+from shoal.protocol.requests import ClusterView, NodeStatus, UsageView
+from shoal.records import NamedTuple
+from shoal.workflows.forecast import full_at_ms
+
+if TYPE_CHECKING:
+    from shoal.client.store import Store
+
+_EVERY_S = 2.0
+_ROWS = 10
+_ANSWER_S = 10.0
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+class Look(NamedTuple):
+    """The node at one moment."""
+
+    at_s: float  # By this machine's clock that never jumps.
+    status: NodeStatus
+    cluster: ClusterView
+    usage: UsageView
+    figures: Mapping[str, Any] | None  # As `GET /v1/cluster/figures`; None: it did not say.
+
+
+class Asked(NamedTuple):
+    """The requests of one kind, since the look before."""
+
+    kind: str
+    a_second: float
+    errors_a_second: float
+    p50_ms: float
+    p99_ms: float
+
+
+def top(
+    url: Url = None,
+    every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Between two looks.")] = _EVERY_S,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and print it.")] = False,
+    json: Json = False,
+) -> None:
+    """Show a node at a glance, again every two seconds: requests, latencies, the spaces that grow, when the disk is full.
+
+    Example: shoal top --url http://127.0.0.1:7400
+    """
+    target = chosen(None, url, environment=os.environ)
+    if target.url is None:
+        raise typer.BadParameter("give the URL of a node with --url.")
+    with suppress(KeyboardInterrupt):
+        execute(_watched(target, min(every, 1.0) if once else every, is_once=once, json=json))
+
+
+async def _watched(target: Target, every_s: float, *, is_once: bool, json: bool) -> None:
+    async with opened(target) as store:
+        before = await _looked(store, target)
+        while True:
+            await asyncio.sleep(every_s)
+            now = await _looked(store, target)
+            if json:
+                emit(told(before, now))
+            else:
+                _show(before, now, is_cleared=not is_once)
+            if is_once:
+                return
+            before = now
+
+
+async def _looked(store: Store, target: Target) -> Look:
+    return Look(
+        asyncio.get_running_loop().time(),
+        await store.status(),
+        await store.cluster(),
+        await store.usage(limit=_ROWS),
+        await _figures(target),
+    )
+
+
+async def _figures(target: Target) -> Mapping[str, Any] | None:
+    """The node's latencies and outcomes; None if it cannot be asked for them."""
+    # Imported here, because no other command speaks HTTP by itself.
+    import aiohttp
+
+    from shoal.tls.contexts import dialling_nodes
+    from shoal.transport.credentials import Credentials, from_environment
+
+    assert target.url is not None
+    url = target.url.split(",")[0].strip().rstrip("/")
+    token = await Credentials(token_file.get() or from_environment(os.environ)).token()
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    trusted = dialling_nodes(Config(tls_ca=tls_ca.get() or "")) if url.startswith("https") else True
+    timeout = aiohttp.ClientTimeout(total=_ANSWER_S)
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, headers=headers) as http,
+            http.get(f"{url}/v1/cluster/figures", ssl=trusted) as answer,
+        ):
+            found: dict[str, Any] = await answer.json()
+            return found if answer.status == 200 else None
+    except (aiohttp.ClientError, TimeoutError, ValueError):
+        return None
+
+
+def asked(before: Look, now: Look) -> list[Asked] | None:
+    """The kinds of requests that were asked most since the look before; None: that is not known."""
+    if before.figures is None or now.figures is None or before.status.started_ms != now.status.started_ms:
+        return None
+    seconds = max(now.at_s - before.at_s, 1e-3)
+    earlier = {each["kind"]: each["outcomes"] for each in before.figures["kinds"]}
+    rows = []
+    for each in now.figures["kinds"]:
+        more = {name: count - earlier.get(each["kind"], {}).get(name, 0) for name, count in each["outcomes"].items()}
+        total = sum(more.values())
+        if total > 0:
+            errors = total - more.get("ok", 0)
+            rows.append(Asked(each["kind"], total / seconds, errors / seconds, each["ms"]["p50"], each["ms"]["p99"]))
+    return sorted(rows, key=lambda row: (-row.a_second, row.kind))[:_ROWS]
+
+
+def by_space(before: Look, now: Look) -> dict[str, float] | None:
+    """Requests a second, by space, since the look before; None: that is not known."""
+    if before.figures is None or now.figures is None or before.status.started_ms != now.status.started_ms:
+        return None
+    seconds, earlier = max(now.at_s - before.at_s, 1e-3), before.figures["spaces"]
+    return {name: (count - earlier.get(name, 0)) / seconds for name, count in now.figures["spaces"].items()}
+
+
+def full_at(usage: UsageView) -> int | None:
+    """When the node's disk will be full, in milliseconds since 1970; None: that cannot be said, or is far away."""
+    points = [(point.at_ms, point.free_bytes) for point in usage.points]
+    return full_at_ms([*points, (usage.now_ms, usage.free_bytes)], usage.now_ms)
+
+
+def forecast(usage: UsageView) -> str:
+    """When the disk will be full, for people; empty if nothing can be said."""
+    at_ms = full_at(usage)
+    return "" if at_ms is None else f"full at {moment(at_ms, later=True)} at the rate of the last days"
+
+
+def told(before: Look, now: Look) -> dict[str, Any]:
+    """A look, for machines."""
+    rows, spaces = asked(before, now), by_space(before, now)
+    return {
+        "node": now.cluster.members[0].name,
+        "state": now.status.state,
+        "members": {member.name: member.state for member in now.cluster.members[1:]},
+        "requests": None if rows is None else [row._asdict() for row in rows],
+        "requests_by_space": spaces,
+        "late_ms": None if now.figures is None else now.figures["late_ms"],
+        "disk_bytes": now.usage.disk_bytes,
+        "free_bytes": now.usage.free_bytes if now.usage.free_bytes >= 0 else None,
+        "full_at_ms": full_at(now.usage),
+        "log_bytes": now.usage.log_bytes,
+        "spaces": [{"name": space.name, "bytes": space.bytes, "objects": space.objects} for space in now.usage.spaces],
+    }
+
+
+def _show(before: Look, now: Look, *, is_cleared: bool) -> None:
+    if is_cleared and is_terminal():
+        typer.echo(_CLEAR, nl=False)
+    for text in heads(now):
+        line(text)
+    _rows("asked", asked(before, now))
+    shares = by_space(before, now) or {}
+    if now.usage.spaces:
+        spaces = [
+            (plain(space.name or "(all others)"), _rate(shares.get(space.name)), shown_bytes(space.bytes), f"{space.objects:,}")
+            for space in now.usage.spaces
+        ]
+        table([("space", "asked/s", "bytes", "objects"), *spaces])
+
+
+def heads(now: Look) -> list[str]:
+    """The node, its members and its disk, in a line each."""
+    own, *others = now.cluster.members
+    away = [f"{member.name} {member.state}" for member in others if member.state != "linked"]
+    because = f": {now.status.reason}" if now.status.reason else ""
+    members = f"; away: {', '.join(away)}" if away else f"; all {len(others)} others are linked" if others else ""
+    late = "unknown" if now.figures is None else f"{now.figures['late_ms']['p99']:g} ms"
+    pending = "unknown" if now.figures is None else f"{now.figures['writes_pending']}"
+    free = "unknown" if now.usage.free_bytes < 0 else shown_bytes(now.usage.free_bytes)
+    full = forecast(now.usage)
+    register = [f"register: {now.status.register}"] if now.status.register else []
+    return [
+        f"{own.name} {now.status.state}{because}{members}; {now.status.connections} connections",
+        *register,
+        f"the loop is late by {late} (p99); {pending} writes wait for the disk",
+        f"disk {shown_bytes(now.usage.disk_bytes)}, of these the log {shown_bytes(now.usage.log_bytes)}; free {free}"
+        + (f"; {full}" if full else ""),
+    ]
+
+
+def _rows(title: str, rows: Sequence[Asked] | None) -> None:
+    if rows is None:
+        line(f"{title}: unknown")
+    elif rows:
+        shown = [
+            (row.kind, _rate(row.a_second), f"{row.p50_ms:g}", f"{row.p99_ms:g}", _rate(row.errors_a_second)) for row in rows
+        ]
+        table([(title, "a second", "p50 ms", "p99 ms", "errors/s"), *shown])
+
+
+def _rate(number: float | None) -> str:
+    return "unknown" if number is None else f"{number:.1f}"
