@@ -80,6 +80,11 @@ def commands() -> Any:
 
 
 def _check(command: Any, words: list[str], line: str) -> None:
+    while words and words[0].startswith("-") and hasattr(command, "commands"):  # Options of `shoal` itself.
+        option, *words = words
+        [parameter] = [each for each in command.params if option in each.opts] or [None]
+        assert parameter is not None, line
+        words = words if parameter.is_flag else words[1:]
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
         name, *words = words
         assert name in command.commands, line
@@ -96,7 +101,9 @@ def test_every_error_that_is_raised_in_a_block_exists(page: Path) -> None:
             assert hasattr(errors, name), name
 
 
-@pytest.mark.parametrize("wrong", ["frobnicate", "threads --dat ./state", "doc gett plan", "serve -x"])
+@pytest.mark.parametrize(
+    "wrong", ["frobnicate", "threads --dat ./state", "doc gett plan", "serve -x", "--wait 3 statis", "--wart 3 status"]
+)
 def test_a_command_that_does_not_exist_is_noticed(wrong: str) -> None:
     with pytest.raises(AssertionError):
         _check(commands(), shlex.split(wrong), wrong)
