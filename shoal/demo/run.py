@@ -25,6 +25,7 @@ from shoal.demo.nodes import Node, cluster, node_name
 from shoal.demo.screen import Screen
 from shoal.demo.survey import library, list_modules, recount, share
 from shoal.demo.verdict import Found, judge, read_back
+from shoal.errors import ShoalError, Unauthenticated
 from shoal.records import NamedTuple
 
 SIZE = 3
@@ -48,11 +49,13 @@ async def run_demo(options: Options, *, console: Console, random: Random, now_s:
 
     Raises:
         DemoFailed: a node or the agents could not do their work.
+        Unauthenticated: a node lets nobody in with this token. Nothing was written.
         ShoalError: a store could not be read back.
     """
     # List first: if the supervisor is killed, nobody removes a directory that exists before its processes do.
     modules = list_modules(library(), limit=options.limit)
     if options.urls:
+        await _check_let_in(options)
         return await _survey(options, modules, None, [], console=console, random=random, now_s=now_s)
     size, name = 0 if options.embedded else SIZE, f"demo-{random.getrandbits(32):08x}"
     data = Path(tempfile.mkdtemp(prefix="shoal-demo-"))
@@ -71,6 +74,18 @@ async def run_demo(options: Options, *, console: Console, random: Random, now_s:
     if options.keep:
         _show_way(console, data, nodes)
     return agreed
+
+
+async def _check_let_in(options: Options) -> None:
+    """Ask each node once: nine agents that it refuses would wait for each other's refusals to be forgotten."""
+    for url in options.urls:
+        async with shoal.connect(url, **options.access.arguments) as store:
+            try:
+                await store.status()
+            except Unauthenticated:
+                raise
+            except ShoalError:
+                pass  # The agents wait for a node that is away, and say what they may not do.
 
 
 async def _survey(

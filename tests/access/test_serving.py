@@ -9,11 +9,13 @@ import traceback
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from random import Random
 from typing import Any, cast
 
 import aiohttp
 import msgspec
 import pytest
+from rich.console import Console
 
 import shoal
 from shoal.access.access import Access, reaches_quorum
@@ -22,6 +24,8 @@ from shoal.access.keys import load
 from shoal.access.tokens import Keys
 from shoal.cli.serving import credentials_of
 from shoal.config import Config
+from shoal.demo.course import Access as LetIn
+from shoal.demo.run import Options, run_demo
 from shoal.errors import Forbidden, InvalidConfig, Overloaded, ReadOnly, ShoalError, Unauthenticated
 from shoal.integrations.langgraph import ShoalStore
 from shoal.protocol import requests
@@ -565,3 +569,13 @@ async def test_revocations_are_read_again_and_again(mint: Mint, serve: Serve) ->
         await access.start(Counting(served.node.session()))  # type: ignore[arg-type]
         await until(lambda: len(reads) > 4)  # One at the start, and one by the watch that tells of nothing.
         await access.stop()
+
+
+async def test_a_demo_whose_token_is_refused_begins_nothing(mint: Mint, serve: Serve, tmp_path: Path) -> None:
+    served = await serve(token_keys=mint.keys)
+    file = tmp_path / "token"
+    file.write_text(mint.make("*:admin", lasts_s=5, ago_s=10).text)
+    file.chmod(0o600)
+    options = Options(limit=3, urls=[served.url], access=LetIn(str(file)), command=["false"])
+    with pytest.raises(Unauthenticated, match="has expired"):
+        await run_demo(options, console=Console(quiet=True), random=Random(1), now_s=lambda: 0.0)

@@ -331,18 +331,19 @@ async def test_more_contents_than_a_round_are_dropped_in_turn(bench: Bench, monk
     monkeypatch.setattr(keeping, "ROUNDS_CONTENTS_MAX", 4)
     monkeypatch.setattr(keeping, "_CONTENTS_MAX", 2)
     threads = [bench.space.thread(name) for name in "ab"]
+    data = sorted((content(600, number) for number in range(10)), key=lambda each: sha256(each).digest())
     kept = {}
     for thread in threads:
-        for number in range(10):
-            ref = await thread.put_file("page", content(600, number))
-            if number % 5 == 0:
+        for number, each in enumerate(data):
+            ref = await thread.put_file("page", each)
+            if number < 4:  # More than a round, and they come first.
                 await thread.journal.append(ref)
                 kept[thread.name, number] = ref
     await settled(12 * 110.0)
-    assert len(stored(bench.storage, b"Vz")) == len(kept) == 4
+    assert len(stored(bench.storage, b"Vz")) == len(kept) == 8
     for thread in threads:
-        for number in (0, 5):
-            assert await read(thread, kept[thread.name, number]) == content(600, number)
+        for number in range(4):
+            assert await read(thread, kept[thread.name, number]) == data[number]
     await threads[0].journal.append("more")
     keeper = bench.node.service._database.files
     await settled(12 * 110.0)
