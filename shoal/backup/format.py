@@ -26,7 +26,7 @@ from shoal.errors import BackupDamaged
 from shoal.records import NamedTuple
 
 FORMAT = 1
-MANIFESTS, SEGMENTS, BASES, VERIFIED = "manifests/", "segments/", "bases/", "verified/"
+MANIFESTS, SEGMENTS, BASES, VERIFIED, KEYS = "manifests/", "segments/", "bases/", "verified/", "keys/"
 """The beginnings of the names of all objects."""
 
 WHOLE_EVERY = 64  # Manifests: the first of so many says everything again, so that no more have to be read.
@@ -43,6 +43,7 @@ Hlc = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Size = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Name = Annotated[str, msgspec.Meta(pattern=f"^({SEGMENTS}|{BASES})[0-9A-Za-z]{{1,64}}$")]  # Of a pack, and of no other file.
+KeysName = Annotated[str, msgspec.Meta(pattern=f"^({KEYS}[0-9a-f]{{1,64}})?$")]
 Number = Annotated[int, msgspec.Meta(ge=0, lt=PARTITIONS)]
 
 T = TypeVar("T")
@@ -81,6 +82,7 @@ class Pack(msgspec.Struct, array_like=True, frozen=True, gc=False):
     first_hlc: Hlc  # Of its operations; 0 for rows.
     last_hlc: Hlc
     operations: Count
+    sealed: KeysName = ""  # The object that has the keys under which its content is sealed; empty: it is plain.
 
     @property
     def first_ms(self) -> int:
@@ -102,7 +104,11 @@ class Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
     pieces: list[tuple[Name, Count]]  # The name of the pack, and the number of the part in it; in the order of the rows.
     size: Size
     # From this time up to that of the base no moment is whole: what it covers is not in segments. 0: this is the first moment.
+    # `ERASED`: what is before is sealed under keys that are gone.
     lacks_from: Hlc = 0
+
+
+ERASED = 1  # As `Base.lacks_from`.
 
 
 class Reached(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -220,8 +226,9 @@ def read_content(packed: bytes, what: str) -> tuple[bytes, bytes]:
 class Packing:
     """A pack in the making. Its parts are added in the order of their partitions."""
 
-    def __init__(self, kind: str, salt: bytes = b"") -> None:
-        """`salt` makes the name another one than that of all other packs, whatever they hold."""
+    def __init__(self, kind: str, salt: bytes = b"", sealed: str = "") -> None:
+        """`salt` makes the name another one than that of all other packs, whatever they hold; `sealed` as in `Pack`."""
+        self._sealed = sealed
         self._kind = kind
         self._chunks = [salt]
         self.parts: list[Part] = []
@@ -238,8 +245,8 @@ class Packing:
         self._operations += len(entries)
         self._add(partition, encode(entries), min(times), max(times), [(o, *span) for o, span in sorted(spans.items())])
 
-    def add_rows(self, partition: int, rows: Sequence[tuple[bytes, bytes]]) -> int:
-        """Add rows of a base, in their order. Returns the number of the part."""
+    def add_rows(self, partition: int, rows: Sequence[tuple[bytes, bytes]] | Sequence[bytes]) -> int:
+        """Add rows of a base, in their order, or runs of them that are sealed. Returns the number of the part."""
         self._add(partition, encode(rows), 0, 0, [])
         return len(self.parts) - 1
 
@@ -269,6 +276,7 @@ class Packing:
             first_hlc=min((part.first_hlc for part in timed), default=0),
             last_hlc=max((part.last_hlc for part in timed), default=0),
             operations=self._operations,
+            sealed=self._sealed,
         )
         return pack, content
 

@@ -127,7 +127,8 @@ def run_of(packs: Iterable[Pack]) -> list[Pack]:
     for tier in TIERS:
         some: list[Pack] = []
         for pack in [*every, None]:
-            if pack is not None and pack.size < tier and len(some) < MERGED_MAX and _size(some) < MERGED_BYTES:
+            is_like = pack is not None and pack.size < tier and (not some or pack.sealed == some[0].sealed)
+            if pack is not None and is_like and len(some) < MERGED_MAX and _size(some) < MERGED_BYTES:
                 some.append(pack)
                 continue
             if len(some) >= MERGED_MIN and _size(some) >= 2 * max(each.size for each in some):
@@ -136,7 +137,7 @@ def run_of(packs: Iterable[Pack]) -> list[Pack]:
     return []
 
 
-async def merge(bucket: Bucket, stamp: Stamp, *, packing: Callable[[], Packing], pause: Pause) -> int:
+async def merge(bucket: Bucket, stamp: Stamp, *, packing: Callable[[str], Packing], pause: Pause) -> int:
     """Make one pack of operations of many small ones, if there are many. Returns of how many.
 
     Raises:
@@ -145,7 +146,7 @@ async def merge(bucket: Bucket, stamp: Stamp, *, packing: Callable[[], Packing],
     run = run_of(bucket.catalogue.segments.values())
     if not run:
         return 0
-    made = packing()
+    made = packing(run[0].sealed)
     found: dict[int, list[tuple[Part, bytes]]] = {}
     for pack in run:
         parts, content = await bucket.whole(pack)
@@ -180,7 +181,7 @@ def joined(parts: Iterable[tuple[Part, bytes]]) -> list[list[Entry]]:
     return found
 
 
-async def merge_rows(bucket: Bucket, stamp: Stamp, *, packing: Callable[[], Packing], pause: Pause) -> int:
+async def merge_rows(bucket: Bucket, stamp: Stamp, *, packing: Callable[[str], Packing], pause: Pause) -> int:
     """As `merge`, of packs of rows: their parts stay as they are.
 
     Raises:
@@ -189,7 +190,7 @@ async def merge_rows(bucket: Bucket, stamp: Stamp, *, packing: Callable[[], Pack
     run = run_of(bucket.catalogue.packs.values())
     if not run:
         return 0
-    made = packing()
+    made = packing(run[0].sealed)
     places: dict[str, int] = {}  # Where the parts of a pack begin in the new one.
     for pack in run:
         parts, content = await bucket.whole(pack)

@@ -209,6 +209,16 @@ async def _verify(
     with tempfile.TemporaryDirectory(dir=scratch, prefix="shoal-verify-") as made:
         outcome = await verified(bucket, Path(made) / "state", moment=at_ms, config=Config(encryption_key=encryption_key.get()))
     report = outcome.report
+    if report is None or outcome.restored is None:
+        if json:
+            emit({"sound": False, "objects": outcome.objects, "sealed": outcome.sealed, "checked": "hashes of objects"})
+        else:
+            line(f"{outcome.objects:,} objects read, and none is altered or missing")
+            line(
+                f"NOT verified: {outcome.sealed:,} of them are sealed, and what they hold was not checked. Give the master key:"
+            )
+            line("shoal --encryption-key file:master.key backup verify …")
+        raise typer.Exit(FAILED)
     if json:
         emit(
             {

@@ -4,7 +4,6 @@ Laws:
 - The declaration is a key of the quorum register, so that every member learns it, and a restored directory does not.
 - A store that was alone and gets other members declares again where it is backed up, unless they have a declaration.
 - A bucket that fails is tried again, less and less often. It stops no write, and what is not shipped stays as it is here.
-- An encrypted node ships nothing: what is shipped is not sealed.
 - A node that asks for tokens makes and writes no directory but below those that its operator named, whoever declares it.
 - A store that was never declared to be backed up loads nothing of what ships.
 """
@@ -28,7 +27,6 @@ from shoal.node.database import Database
 from shoal.node.handler import Answers
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import BackupView, DeclareBackup, ReadBackup
-from shoal.storage.opening import encrypted
 
 if TYPE_CHECKING:
     from shoal.node.backup.shipper import Shipper
@@ -116,11 +114,6 @@ class Backups:
                 "Nothing was declared.",
                 field="keep_ms",
             )
-        if request.url and encrypted(self._context.storage) is not None:
-            raise Unsupported(
-                "the directory of this node is encrypted, and what is shipped to a backup is not sealed. Nothing was declared. "
-                "Back it up by copies of the directory of a stopped node: docs/OPERATIONS.md."
-            )
         self._check_directory(request.url)
         found = await self._register.read(DECLARATION)
         before = _decoded(found.content)
@@ -197,11 +190,6 @@ class Backups:
         await self._learn()
         if self.declared is None or not self.declared.url or not self._may_ship():
             return
-        if encrypted(self._context.storage) is not None:
-            raise Unsupported(
-                f"this node is encrypted, and ships nothing to {self.declared.url}: what is shipped is not sealed. Others that "
-                "are not encrypted ship what it issues."
-            )
         if self._is_copy(self.declared):
             raise BackupConflict(
                 f"this directory is a copy of the one that declared the backup at {self.declared.url}, which may ship there. "

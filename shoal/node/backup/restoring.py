@@ -19,9 +19,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shoal.backup.bucket import Bucket, ObjectStore, read
 from shoal.backup.format import (
+    ERASED,
     Base,
     Catalogue,
     Entry,
@@ -44,6 +46,7 @@ from shoal.cluster.operation import Reach, Readiness, readiness
 from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
 from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Dot, Origin
+from shoal.encryption import KeyService
 from shoal.errors import BadOperation, InvalidInput, InvalidValue, MomentMissing
 from shoal.names import is_colocated
 from shoal.node.context import NodeContext, context_of
@@ -55,6 +58,9 @@ from shoal.records import NamedTuple
 from shoal.storage import layout
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.opening import open_storage
+
+if TYPE_CHECKING:
+    from shoal.node.backup.sealing import Opened, Opener
 
 STEP_OPERATIONS_MAX = 256  # Applied in one write,
 STEP_BYTES_MAX = 1 << 20  # or so many bytes.
@@ -176,6 +182,12 @@ def plan(catalogue: Catalogue, moment_ms: int | None, partitions: Collection[int
         )
     if (base := incomplete(catalogue, hlc, partitions)) is not None:
         first, last = wall_ms_of(base.lacks_from), wall_ms_of(base.hlc) + 1
+        if base.lacks_from == ERASED:
+            raise MomentMissing(
+                f"before {date(last, later=True)} the backup of partition {base.partition} is sealed under the keys of a space "
+                "that was erased. Nothing was written. Name a later moment.",
+                earliest_ms=last,
+            )
         raise MomentMissing(
             f"from {date(first)} to {date(last, later=True)} the backup lacks operations of partition {base.partition}, "
             f"which had left the logs before they were shipped. Nothing was written. Name a moment before or after that.",
@@ -187,7 +199,7 @@ def plan(catalogue: Catalogue, moment_ms: int | None, partitions: Collection[int
 def earliest(catalogue: Catalogue, partitions: Collection[int] | None = None) -> int:
     """The first moment that a backup has whole, in milliseconds since 1970: no partition begins later."""
     bases = [base for number, found in catalogue.bases.items() for base in found if partitions is None or number in partitions]
-    begins = [wall_ms_of(base.hlc) + 1 for base in bases if base.lacks_from == 0]
+    begins = [wall_ms_of(base.hlc) + 1 for base in bases if base.lacks_from <= ERASED]
     times = [wall_ms_of(pack.first_hlc) for pack in catalogue.segments.values()] + [wall_ms_of(base.hlc) for base in bases]
     return max([min(times, default=0), wall_ms_of(catalogue.since), *begins])
 
@@ -255,10 +267,12 @@ async def folded(
     environment: Environment,
     only: Collection[int] | None = None,
     told: Watcher = lambda _: None,
+    master: KeyService | None = None,
 ) -> Restored:
-    """Write what a moment needs into an empty storage, and close it.
+    """Write what a moment needs into an empty storage, and close it. What is sealed is opened by the master key of `config`.
 
     Raises:
+        MasterKeyWrong: it is sealed, and there is no master key, or it is the wrong one.
         BackupDamaged, BackupUnreachable: the backup cannot be read, or lacks something.
         StorageFull, StorageError: the storage cannot be written.
     """
@@ -272,7 +286,7 @@ async def folded(
     )
     try:
         context = context_of(storage, commit, config, environment)
-        folding = Folding(context, bucket, wanted, only=only, told=told)
+        folding = Folding(context, bucket, wanted, only=only, told=told, master=master or config.encryption_key)
         await folding.run()
         commit.write(context.incarnation.closing())
         await commit.wait_durable(commit.written)
@@ -286,9 +300,18 @@ class Folding:
     """One restore into an empty storage."""
 
     def __init__(
-        self, context: NodeContext, bucket: Bucket, wanted: Moment, *, only: Collection[int] | None, told: Watcher
+        self,
+        context: NodeContext,
+        bucket: Bucket,
+        wanted: Moment,
+        *,
+        only: Collection[int] | None,
+        told: Watcher,
+        master: str | KeyService,
     ) -> None:
         self._bucket = bucket
+        self._master = master
+        self._opener: Opener | None = None
         self._wanted = wanted
         self._only = only
         self._told = told
@@ -345,8 +368,11 @@ class Folding:
         number = base.partition
         checker, entries = Checker(number, clock=base.hlc), switching.Entries()
         try:
-            for name, nth in base.pieces:
-                rows = checker.take(await self._piece(name, nth, number))
+            for at, (name, nth) in enumerate(base.pieces):
+                piece = await self._piece(name, nth, number)
+                if (cipher := await self._cipher(self._bucket.catalogue.packs[name])) is not None:
+                    piece = cipher.rows(number, at, base.hlc, piece)
+                rows = checker.take(piece)
                 self._commit.write(entries.added_to(rows))
                 await self._room()
             content = checker.finish()
@@ -393,8 +419,9 @@ class Folding:
     # ── operations ────────────────────────────────────────────────────────────
 
     async def _segment(self, pack: Pack, needed: list[Part] | None) -> None:
+        cipher = await self._cipher(pack)
         for part, content in await self._parts(pack, needed):
-            for some in self._steps(part.partition, read_entries(content, pack.name), pack):
+            for some in self._steps(part.partition, read_entries(content, pack.name), pack, cipher):
                 self._apply(some, pack)
                 self._seen.add(part.partition)
                 await self._room()
@@ -414,7 +441,7 @@ class Folding:
         vector = NOTHING_SEEN if base is None else unpacked_vector(base.vector)
         return part.first_hlc <= self._wanted.hlc and uncovered(part, vector)
 
-    def _steps(self, number: int, entries: Sequence[Entry], pack: Pack) -> Iterator[list[Arrival]]:
+    def _steps(self, number: int, entries: Sequence[Entry], pack: Pack, cipher: Opened | None) -> Iterator[list[Arrival]]:
         """The operations of a part that are to be applied, some at a time."""
         some: list[Arrival] = []
         size = 0
@@ -422,7 +449,7 @@ class Folding:
         for entry in entries:
             if entry.hlc > self._wanted.hlc:
                 continue
-            arrival = self._arrival(number, entry, pack)
+            arrival = self._arrival(number, entry, pack, cipher)
             state = readiness(reach, arrival.dot, arrival.body.context)
             if state is Readiness.SEEN:
                 continue
@@ -441,8 +468,11 @@ class Folding:
         if some:
             yield some
 
-    def _arrival(self, number: int, entry: Entry, pack: Pack) -> Arrival:
-        packed, beside = read_content(entry.content, pack.name)
+    def _arrival(self, number: int, entry: Entry, pack: Pack, cipher: Opened | None) -> Arrival:
+        content = entry.content
+        if cipher is not None:
+            content = cipher.operation(number, entry.origin, entry.sequence, content)
+        packed, beside = read_content(content, pack.name)
         try:
             body = operation.decode(packed)
         except InvalidValue as error:
@@ -460,6 +490,16 @@ class Folding:
         if len(received.applied) != len(some):
             raise damaged(f"{pack.name} holds an operation that cannot be applied")
         self._operations += len(some)
+
+    async def _cipher(self, pack: Pack) -> Opened | None:
+        """The keys under which a pack is sealed; None: it is plain, and the code of encryption is not loaded."""
+        if not pack.sealed:
+            return None
+        if self._opener is None:
+            from shoal.node.backup.sealing import Opener
+
+            self._opener = Opener(self._bucket, self._master, self._environment)
+        return await self._opener.keys(pack.sealed)
 
     async def _room(self) -> None:
         if self._commit.written - self._commit.durable > self._pending_max:

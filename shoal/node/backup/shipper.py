@@ -4,6 +4,8 @@ Laws:
 - The nodes take turns, which saves work and is not needed for safety. A node whose operations are not in the bucket after
   `LATE_S` ships out of turn.
 - `covered_ms` is a moment at which this node held nothing that the bucket does not have by now.
+- An encrypted node seals what it ships. Once it has destroyed the keys of a space, it ships bases without that space, and then
+  destroys the keys in the bucket.
 - Small packs are merged, and what is kept no longer goes, by the node that has the turn, beside its shipping.
 """
 
@@ -13,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -26,6 +29,10 @@ from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.protocol.requests import BackupView
 from shoal.records import NamedTuple
+from shoal.storage.opening import encrypted
+
+if TYPE_CHECKING:
+    from shoal.node.backup.sealing import Sealer
 
 LATE_S = 5.0  # A node ships out of its turn what it has held for so long.
 TURN_MS = 60_000
@@ -77,6 +84,8 @@ class Shipper:
         self._environment = context.environment
         self._node = context.incarnation.node
         self._loaded = False
+        self._sealer: Sealer | None = None
+        self._cleared: set[int] = set()  # Partitions that have a base without spaces that are erased.
         self._skipped: dict[int, str] = {}
         self._watched: _Watched | None = None
         self._begun_ms = context.environment.now_ms()
@@ -98,6 +107,7 @@ class Shipper:
             self._partitions.load_all()
             self._loaded = True
         now_ms, now = self._environment.now_ms(), self._environment.monotonic()
+        await self._unlock()
         lacking = self._lacking()
         await self._context.commit.wait_durable(self._context.commit.written)
         self._watch(lacking, now_ms, now)
@@ -105,8 +115,12 @@ class Shipper:
         is_late = self._watched is not None and now - self._watched.at >= LATE_S
         if has_turn:
             lacking = lacking | self._due(now, now_ms)
-        if lacking and (has_turn or is_late):
-            await self._ship(lacking, now_ms)
+        ended = [] if self._sealer is None else self._sealer.ended()
+        clearing = [] if self._sealer is None else self._sealer.partitions(ended)[:BASES_AT_ONCE]
+        if (lacking and (has_turn or is_late)) or ended:
+            lacking = lacking | {number: self._held(number) for number in clearing}
+            await self._ship(lacking, now_ms, clearing)
+            await self._clear(ended)
         if has_turn:
             await self._tidy(now)
         await self._look_for_verification(now)
@@ -138,14 +152,40 @@ class Shipper:
             earliest_ms=earliest(catalogue),
         )
 
-    async def _ship(self, lacking: Mapping[int, Held], now_ms: int) -> None:
-        shipping = Shipping(self._context, self._database, self._bucket, keep_ms=self.keep_ms)
+    async def _unlock(self) -> None:
+        """If this node is encrypted: have its keys for the bucket, wrapped by the master key in force."""
+        storage = encrypted(self._context.storage)
+        if storage is None:
+            return
+        if self._sealer is None:
+            from shoal.node.backup.sealing import sealer  # It loads the code of encryption.
+
+            self._sealer = await sealer(self._bucket, storage, self._node, self._environment)
+        elif self._sealer.is_stale:
+            await self._sealer.store(self._bucket)
+
+    async def _clear(self, ended: list[bytes]) -> None:
+        """Destroy the keys of spaces that are erased, as far as no promised moment needs them."""
+        if self._sealer is not None and ended:
+            self._sealer.cleared(ended, self._cleared)
+            self._cleared = set()
+            await self._sealer.store(self._bucket)
+
+    def _held(self, number: int) -> Held:
+        partition = self._partitions.load(number)
+        return Held(partition.vector, partition.retired.summary.horizon)
+
+    async def _ship(self, lacking: Mapping[int, Held], now_ms: int, clearing: Collection[int] = ()) -> None:
+        shipping = Shipping(
+            *(self._context, self._database, self._bucket), keep_ms=self.keep_ms, sealer=self._sealer, cleared=clearing
+        )
         try:
             is_all = await shipping.run(lacking, through_ms=now_ms)
         finally:
             self._shipped += shipping.operations
             self._shipped_bytes += shipping.bytes
             self._skipped = shipping.skipped
+            self._cleared |= shipping.cleared
         if is_all:
             self._covered(now_ms)
             self._watched = None
@@ -202,7 +242,7 @@ class Shipper:
             return
         stamp = Stamp(self._node, self._environment.now_ms())
         for merging, kind in ((merge, SEGMENTS), (merge_rows, BASES)):
-            packing = partial(Packing, kind, self._environment.entropy(SALT_BYTES))
+            packing = partial(Packing, kind, self._environment.entropy(SALT_BYTES))  # And under which keys.
             await merging(self._bucket, stamp, packing=packing, pause=self._environment.pause)
         if self.keep_ms and now - self._retired_at >= RETIRE_S and not await retire(self._bucket, stamp, keep_ms=self.keep_ms):
             self._retired_at = now  # Nothing more goes now.

@@ -11,14 +11,16 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from shoal.backup.bucket import ORPHANS_KEEP_MS, Bucket
 from shoal.backup.format import (
     BASES,
+    ERASED,
     SEGMENTS,
     Base,
     Catalogue,
@@ -38,6 +40,9 @@ from shoal.node.database import Database
 from shoal.node.partitions import Partition
 from shoal.node.snapshots.exchange import read_piece
 from shoal.records import NamedTuple
+
+if TYPE_CHECKING:
+    from shoal.node.backup.sealing import Sealer
 
 PACK_BYTES = 8 << 20  # Of one pack, about; and the memory that shipping takes, twice.
 FIRST_OPERATIONS_MAX = 512  # A partition with more of them, of which the bucket has nothing, begins with a base.
@@ -80,8 +85,23 @@ class Load:
 class Shipping:
     """One pass: what this node holds, and the bucket lacks."""
 
-    def __init__(self, context: NodeContext, database: Database, bucket: Bucket, *, keep_ms: int = 0) -> None:
-        """`keep_ms`: for how long moments are kept; 0: for ever."""
+    def __init__(
+        self,
+        context: NodeContext,
+        database: Database,
+        bucket: Bucket,
+        *,
+        keep_ms: int = 0,
+        sealer: Sealer | None = None,
+        cleared: Collection[int] = (),
+    ) -> None:
+        """`keep_ms`: for how long moments are kept; 0: for ever. `sealer`: this node is encrypted. `cleared`: partitions that
+        get a base; their moments before it are not promised any more.
+        """
+        self._sealer = sealer
+        self._clearing = cleared
+        self.cleared: set[int] = set()
+        """Those that have it."""
         self._context = context
         self._keep_ms = keep_ms
         self._partitions = context.partitions
@@ -132,11 +152,11 @@ class Shipping:
         await self._ship_operations(partition, held)
         now_ms, size = self._environment.now_ms(), self._load.sizes.get(partition.number, 0)
         is_due = is_base_due(self._bucket.catalogue, partition.number, size, now_ms=now_ms, keep_ms=self._keep_ms)
-        if is_due and self._dominates(partition):
+        if (is_due or partition.number in self._clearing) and self._dominates(partition):
             await self._ship_base(partition, with_operations=True)
 
     def _packing(self, kind: str) -> Packing:
-        return Packing(kind, self._environment.entropy(SALT_BYTES))
+        return Packing(kind, self._environment.entropy(SALT_BYTES), "" if self._sealer is None else self._sealer.name)
 
     def _known(self, number: int) -> VersionVector:
         """The operations of a partition that are in the bucket, or in packs that are about to be named."""
@@ -178,6 +198,8 @@ class Shipping:
     def _add(self, hlc: int, shipment: Shipment) -> None:
         number, origin = shipment.partition, shipment.origin
         content = encode((shipment.packed, shipment.attached))
+        if self._sealer is not None:
+            content = self._sealer.operation(shipment, content)
         self._entries.setdefault(number, []).append(Entry(origin, shipment.sequence, hlc, shipment.chain, content))
         self._waiting += len(content)
         self._load.origins.setdefault(number, {})[origin] = shipment.sequence, hlc
@@ -200,6 +222,7 @@ class Shipping:
         before = self._known(number)[HORIZON]  # The bucket has all of the origins that were retired by then.
         past = {origin: found.sequence for origin, found in partition.retired.all() if found.time > before}
         rows = self._context.storage.snapshot()
+        hlc = max((tip.hlc for tip in tips.values()), default=0)
         pieces: list[tuple[str, int]] = []
         size, start = 0, b""
         try:
@@ -210,7 +233,8 @@ class Shipping:
                 began = self._environment.monotonic()
                 found, start = read_piece(rows, number, start)
                 size += sum(len(key) + len(value) for key, value in found)
-                pieces.append(("", self._rows.add_rows(number, found)))
+                sealed = found if self._sealer is None else self._sealer.rows(number, len(pieces), hlc, found)
+                pieces.append(("", self._rows.add_rows(number, sealed)))
                 if not start:
                     break
                 if self._rows.size >= 2 * PACK_BYTES:
@@ -218,9 +242,10 @@ class Shipping:
                 await self._rest(began)
         finally:
             rows.close()
-        hlc = max(tip.hlc for tip in tips.values())
         lost = gap(self._ends(number), {**past, **{origin: tip.sequence for origin, tip in tips.items()}})
         base = Base(number, hlc, shown.pack(), pieces, size, lacks_from=hlc if lost is None else lost)
+        if number in self._clearing:
+            base = replace(base, lacks_from=ERASED)
         self._load.bases.append(base)
         self._load.origins[number] = {origin: (tip.sequence, tip.hlc) for origin, tip in tips.items()}
         if horizon:
@@ -263,6 +288,8 @@ class Shipping:
 
     async def _put(self, pack: Pack, content: bytes) -> None:
         began = self._environment.monotonic()
+        if self._sealer is not None:
+            await self._sealer.store(self._bucket)
         await self._bucket.put(pack, content)
         self.bytes += pack.size
         left_s = pack.size / BYTES_S_MAX - (self._environment.monotonic() - began)
@@ -280,6 +307,9 @@ class Shipping:
                 "is tried again."
             )
         self.operations += sum(pack.operations for pack in load.segments)
+        last = {number: bases[-1] for number, bases in self._bucket.catalogue.bases.items() if bases}
+        new = (number for base in load.bases if (number := base.partition) in self._clearing)
+        self.cleared.update(number for number in new if last[number].lacks_from == ERASED)
         self._load = Load()
         self._began_ms = self._environment.now_ms()
 

@@ -1,6 +1,7 @@
 """Proves a backup: reads every object, restores it into a scratch directory, and checks that as `shoal verify` does.
 
-Law: only a backup that was restored and found sound is noted as verified; the note is an object of its own.
+Law: only a backup that was restored and found sound is noted as verified; the note is an object of its own. Without the keys of
+a sealed one its objects are checked, and it says that no more was.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ class Verified(NamedTuple):
     """The outcome of a verification."""
 
     objects: int  # That were read.
-    restored: Restored
-    report: Report
+    restored: Restored | None  # None: it is sealed, and there is no master key.
+    report: Report | None
+    sealed: int  # Objects whose content is sealed.
 
 
 async def verified(
@@ -48,6 +50,9 @@ async def _verified(bucket: Bucket, directory: Path, moment: int | None, config:
     packs = [*catalogue.segments.values(), *catalogue.packs.values()]
     for pack in packs:
         await bucket.whole(pack)
+    sealed = sum(bool(pack.sealed) for pack in packs)
+    if sealed and not config.encryption_key:
+        return Verified(len(packs), None, None, sealed)
     restored = await restored_from(bucket, directory, moment=moment, config=config)
     storage = open_storage(directory, config=config, now_ms=now_ms, entropy=entropy)
     try:
@@ -56,4 +61,4 @@ async def _verified(bucket: Bucket, directory: Path, moment: int | None, config:
         storage.close()
     if report.sound and moment is None:
         await bucket.store.put_new(f"{VERIFIED}{now_ms():015d}", b"%d" % restored.through_ms)
-    return Verified(len(packs), restored, report)
+    return Verified(len(packs), restored, report, sealed)

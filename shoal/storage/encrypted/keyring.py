@@ -323,6 +323,11 @@ class Keyring:
         return self._directory.master
 
     @property
+    def service(self) -> KeyService:
+        """The service of the master key under which the file is wrapped."""
+        return self._directory.service
+
+    @property
     def scopes(self) -> Mapping[bytes, ScopeKeys]:
         """All scopes that have keys."""
         return self._scopes

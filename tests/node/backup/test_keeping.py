@@ -226,8 +226,8 @@ async def test_two_nodes_that_merge_the_same_packs_make_one(bench: Bench, bucket
     for each in both:
         await each.refresh()
 
-    def packing() -> formats.Packing:
-        return formats.Packing(SEGMENTS, environment.entropy(16))
+    def packing(sealed: str) -> formats.Packing:
+        return formats.Packing(SEGMENTS, environment.entropy(16), sealed)
 
     with altered(merged_min=3):
         merging = (keeping.merge(each, stamp, packing=packing, pause=environment.pause) for each in both)

@@ -220,6 +220,7 @@ async def test_a_base_that_lacks_rows_is_refused(bench: Bench, shipped: Simulate
 async def test_a_sound_backup_is_noted_as_verified(bench: Bench, shipped: SimulatedBucket, tmp_path: Path) -> None:
     reading = Bucket(shipped, now=lambda: 0.0)
     outcome = await verified(reading, tmp_path / "state", config=Config(), environment=SimulatedEnvironment(5).environment)
+    assert outcome.report is not None
     assert outcome.report.sound
     assert shipped.names(VERIFIED) == [f"{VERIFIED}{START_MS:015d}"]
     bench.simulated.now_ms += 3_600_000

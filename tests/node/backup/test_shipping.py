@@ -20,7 +20,7 @@ from shoal.backup.format import BASES, MANIFESTS, SEGMENTS, VERIFIED
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.errors import BackupConflict, BackupUnreachable, BookmarkLost, MomentMissing, RightsElsewhere, Unsupported
-from shoal.node.backup import backups, shipper, shipping
+from shoal.node.backup import shipper, shipping
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import DeclareBackup, ReadBackup, ReadCounter
@@ -513,17 +513,6 @@ def test_a_store_without_a_backup_loads_nothing_of_it(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "state"], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-async def test_an_encrypted_node_ships_nothing(bench: Bench, bucket: SimulatedBucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    await declare(bench, bucket)
-    monkeypatch.setattr(backups, "encrypted", lambda storage: storage)
-    await bench.space.counter("n").add(1)
-    with pytest.raises(Unsupported, match="ships nothing"):
-        await ship(bench)
-    with pytest.raises(Unsupported, match="is encrypted"):
-        await bench.store.backup.init(URL)
-    assert bucket.names(SEGMENTS) == []
 
 
 async def test_a_verification_at_no_time_is_passed_over(bench: Bench, bucket: SimulatedBucket) -> None:
