@@ -29,7 +29,7 @@ from shoal.cli.derived import BY_HAND, derived_commands
 from shoal.client.arguments import of_part
 from shoal.errors import ShoalError
 from shoal.workflows.streams.decisions import StreamGone
-from tests import blocking, conditions, operations, verification
+from tests import blocking, conditions, metrics, operations, verification
 from tests.clients.js import description as javascript
 from tests.protocol import listing
 
@@ -293,7 +293,9 @@ PAGES = {
     "TERMINAL.md": terminal_page,
     "API.md": api_page,
     "CONDITIONS.md": conditions.page,
+    "METRICS.md": metrics.page,
     "../deploy/prometheus/shoal.rules.yml": conditions.rules,
+    "../deploy/grafana/shoal.json": metrics.board,
     "ERRORS.md": errors_page,
     "decisions/README.md": decisions_page,
     "MODULES.md": modules_page,

@@ -1,4 +1,4 @@
-"""The expressions of docs/OPERATIONS.md, read and evaluated by Prometheus's own `promtool`, over what real nodes print.
+"""Alerts, the board and the expressions of docs/OPERATIONS.md, as Prometheus itself reads them, over what real nodes print.
 
 `make thorough` runs these. Debian's package `prometheus` has promtool: `apt-get install prometheus`.
 """
@@ -15,10 +15,13 @@ import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import pytest
 
+from shoal.node.conditions.observation import Condition
+from shoal.node.conditions.table import CONDITIONS
+from tests import conditions
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.deploy.conftest import Started, free_addresses, ready, running
 
@@ -29,27 +32,10 @@ pytestmark = [
     ),
 ]
 
-TEXT = (Path(__file__).parent.parent / "docs" / "OPERATIONS.md").read_text()
-_FOR = {"–": "0s", "min": "m", "h": "h", "d": "d"}
-
-
-class Alert(NamedTuple):
-    """A row of the table of alerts."""
-
-    severity: str
-    expression: str
-    lasting: str  # As Prometheus writes it.
-
-
-def alerts_of(page: str) -> list[Alert]:
-    """The rows whose second column is an expression and no words."""
-    rows = re.findall(r"^\| (page|ticket) \| `([^`|]+)` \| ([^|]+) \|", page, re.MULTILINE)
-    return [Alert(severity, expression, _lasting(said)) for severity, expression, said in rows]
-
-
-def _lasting(said: str) -> str:
-    number, _, unit = said.strip().partition(" ")
-    return number + _FOR[unit] if unit else _FOR[number]
+ROOT = Path(__file__).parent.parent
+TEXT = (ROOT / "docs" / "OPERATIONS.md").read_text()
+RULES = ROOT / "deploy" / "prometheus" / "shoal.rules.yml"
+BOARD = ROOT / "deploy" / "grafana" / "shoal.json"
 
 
 def watched_of(page: str) -> list[str]:
@@ -60,47 +46,10 @@ def watched_of(page: str) -> list[str]:
     return [expression for expression in found if re.search(r"(?:shoal|process)_", expression)]
 
 
-ALERTS = alerts_of(TEXT)
+ALERTS = [conditions.DOWN, *conditions.alerting(), conditions.UNSURE]
 WATCHED = watched_of(TEXT)
-FIRES = {
-    "up == 0": ('up{instance="n1"}', "0", "1"),
-    "shoal_ready == 0": ("shoal_ready", "0", "1"),
-    "shoal_register_quorum == 0": ("shoal_register_quorum", "0", "1"),
-    "increase(shoal_failed_repairs_total[10m]) > 0": ("shoal_failed_repairs_total", "0+1x90", "3"),
-    "shoal_quarantined_operations > 0": ("shoal_quarantined_operations", "2", "0"),
-    "shoal_peer_linked == 0": ('shoal_peer_linked{peer="n2:7400"}', "0", "1"),
-    "shoal_peer_lag_seconds > 60": ('shoal_peer_lag_seconds{peer="n2:7400"}', "61", "60"),
-    "shoal_learner == 1": ("shoal_learner", "1", "0"),
-    "shoal_rows_differ > 0": ("shoal_rows_differ", "1", "0"),
-    "increase(shoal_repaired_rows_total[1d]) > 0": ("shoal_repaired_rows_total", "0+1x90", "3"),
-    "shoal_clocks_differ > 0": ("shoal_clocks_differ", "1", "0"),
-    "shoal_member_disagreements > 0": ("shoal_member_disagreements", "1", "0"),
-    # The clock of a rules test begins at 1970.
-    "shoal_tls_expires_seconds - time() < 14 * 86400": ("shoal_tls_expires_seconds", "1200000", "9000000"),
-    "shoal_tokens_ending > 0": ("shoal_tokens_ending", "1", "0"),
-    'increase(shoal_refused_tokens_total{reason="expired"}[10m]) > 0': (
-        'shoal_refused_tokens_total{reason="expired"}',
-        "0+1x90",
-        "3",
-    ),
-    "shoal_cluster_keys > 1": ("shoal_cluster_keys", "2", "1"),
-    "shoal_cluster_key_trouble == 1": ("shoal_cluster_key_trouble", "1", "0"),
-    "shoal_garbage_waits_for_owners > 0": ("shoal_garbage_waits_for_owners", "1", "0"),
-}
-"""For each alert a series, a value that lasts and fires it, and one that does not."""
-
-
-@pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file of rules with all that the page says. JSON is YAML."""
-    alerts = [
-        {"alert": f"A{number}", "expr": alert.expression, "for": alert.lasting, "labels": {"severity": alert.severity}}
-        for number, alert in enumerate(ALERTS)
-    ]
-    records = [{"record": f"shoal:watched:{number}", "expr": expression} for number, expression in enumerate(WATCHED)]
-    file = tmp_path_factory.mktemp("rules") / "rules.yml"
-    file.write_text(json.dumps({"groups": [{"name": "shoal", "rules": [*alerts, *records]}]}))
-    return file
+DRAWN = [target["expr"] for panel in json.loads(BOARD.read_text())["panels"] for target in panel["targets"]]
+NODE = {"job": "shoal", "instance": "n1:7400"}
 
 
 def promtool(*arguments: str | Path, given: bytes = b"") -> str:
@@ -110,44 +59,112 @@ def promtool(*arguments: str | Path, given: bytes = b"") -> str:
     return said
 
 
-def test_every_expression_is_one(rules: Path) -> None:
-    assert f"{len(ALERTS) + len(WATCHED)} rules found" in promtool("check", "rules", rules)
+def test_the_rules_are_those_of_the_table() -> None:
+    assert f"{len(ALERTS)} rules found" in promtool("check", "rules", RULES)
 
 
-def test_the_tables_are_read_whole() -> None:
-    rows = re.findall(r"^\| (?:page|ticket) \|.*$", TEXT, re.MULTILINE)
-    # One row needs a figure that the host's exporter has, under a name that is the operator's.
-    assert [row.split(" | ")[1].split()[0] for row in rows if not alerts_of(row)] == ["free"]
-    assert len(WATCHED) > 10
+def test_all_that_is_watched_and_drawn_is_an_expression(tmp_path: Path) -> None:
+    records = [{"record": f"shoal:watched:{number}", "expr": each} for number, each in enumerate(WATCHED + DRAWN)]
+    file = tmp_path / "watched.yml"
+    file.write_text(json.dumps({"groups": [{"name": "shoal", "rules": records}]}))
+    assert f"{len(records)} rules found" in promtool("check", "rules", file)
 
 
-def test_each_alert_fires_when_it_should_and_not_before(rules: Path) -> None:
-    assert {alert.expression for alert in ALERTS} == FIRES.keys()
+def series_of(alert: Condition, *, fires: bool) -> list[dict[str, str]]:
+    """What a node writes while the alert's condition stands, or does not."""
+    labels = ",".join(f'{name}="{value}"' for name, value in NODE.items())
+    if alert is conditions.DOWN:
+        return [{"series": f"up{{{labels}}}", "values": f"{0 if fires else 1}x1600"}]
+    if alert is conditions.UNSURE:
+        known = list(CONDITIONS)[1:] if fires else list(CONDITIONS)
+        return [{"series": f'shoal_condition{{condition="{name}",{labels}}}', "values": "0x1600"} for name in known]
+    stands = {"series": f'shoal_condition{{condition="{alert.name}",{labels}}}', "values": f"{int(fires)}x1600"}
+    begun = {"series": f'shoal_condition_begun_total{{condition="{alert.name}",{labels}}}', "values": "3x1600"}
+    return [stands, begun]
+
+
+@pytest.mark.parametrize("alert", ALERTS, ids=lambda alert: alert.name)
+def test_an_alert_fires_once_when_it_should_and_not_before(alert: Condition, tmp_path: Path) -> None:
+    told = NODE if alert in (conditions.DOWN, conditions.UNSURE) else NODE | {"condition": alert.name}
     trials = []
-    for number, alert in enumerate(ALERTS):
-        series, fires, rests = FIRES[alert.expression]
-        labels = dict(re.findall(r'(\w+)="([^"]*)"', series))
-        for value, expected in ((fires, [{"exp_labels": {**labels, "severity": alert.severity}}]), (rests, [])):
-            values = value if "x" in value else f"{value}x1600"
-            trials.append(
-                {
-                    "interval": "1m",
-                    "input_series": [{"series": series, "values": values}],
-                    "alert_rule_test": [
-                        {"eval_time": when, "alertname": f"A{number}", "exp_alerts": firing}
-                        for when, firing in ((_after(alert), expected), *([("0m", [])] if alert.lasting != "0s" else []))
-                    ],
-                }
-            )
-    file = rules.with_name("trials.yml")
-    file.write_text(json.dumps({"rule_files": [rules.name], "evaluation_interval": "1m", "tests": trials}))
+    for fires, expected in ((True, [{"exp_labels": {**told, "severity": alert.severity}}]), (False, [])):
+        before = [("0m", [])] if alert.lasts != "0s" else []
+        checks = [
+            {"eval_time": when, "alertname": conditions.alert_of(alert), "exp_alerts": found}
+            for when, found in (*before, (_after(alert), expected))
+        ]
+        trials.append({"interval": "1m", "input_series": series_of(alert, fires=fires), "alert_rule_test": checks})
+    tried(tmp_path, alert, trials)
+
+
+def tried(place: Path, alert: Condition, trials: list[Any]) -> None:
+    """Try the rule of this alert. Its texts are the table's; only labels are compared."""
+    [rule] = re.findall(rf"( +- alert: {conditions.alert_of(alert)}\n(?: +(?:expr|for|labels): .*\n)+)", RULES.read_text())
+    (place / RULES.name).write_text(f"groups:\n  - name: shoal\n    rules:\n{rule}")
+    file = place / "trials.yml"
+    file.write_text(json.dumps({"rule_files": [RULES.name], "evaluation_interval": "1m", "tests": trials}))
     assert "SUCCESS" in promtool("test", "rules", file)
 
 
-def _after(alert: Alert) -> str:
+def test_an_alert_of_what_passes_counts_how_often_it_began(tmp_path: Path) -> None:
+    """It stood between two scrapes."""
+    labels = ",".join(f'{name}="{value}"' for name, value in NODE.items())
+    series = [
+        {"series": f'shoal_condition{{condition="tokens-expired",{labels}}}', "values": "0x60"},
+        {"series": f'shoal_condition_begun_total{{condition="tokens-expired",{labels}}}', "values": "0x10 1x50"},
+    ]
+    told = NODE | {"condition": "tokens-expired", "severity": "ticket"}
+    fires = {"eval_time": "13m", "alertname": "ShoalTokensExpired", "exp_alerts": [{"exp_labels": told}]}
+    rests = {"eval_time": "40m", "alertname": "ShoalTokensExpired", "exp_alerts": []}
+    trial = {"interval": "1m", "input_series": series, "alert_rule_test": [fires, rests]}
+    tried(tmp_path, CONDITIONS["tokens-expired"], [trial])
+
+
+def _after(alert: Condition) -> str:
     """A little later than it must have lasted."""
-    minutes = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}[alert.lasting[-1]] * int(alert.lasting[:-1])
+    minutes = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}[alert.lasts[-1]] * int(alert.lasts[:-1])
     return f"{max(30, int(minutes) + 2)}m"
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no Prometheus here; Debian has it")
+def test_a_prometheus_that_scrapes_a_node_fires_with_the_command(tmp_path: Path) -> None:
+    """A member is away. The alerts wait for nothing here, so that it takes seconds."""
+    address, missing, listen = free_addresses(3)
+    rules = tmp_path / RULES.name
+    rules.write_text(re.sub(r"for: \w+", "for: 0s", RULES.read_text()))
+    scraping = {"job_name": "shoal", "static_configs": [{"targets": [address]}]}
+    settings = {"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}, "rule_files": [str(rules)]}
+    config = tmp_path / "prometheus.yml"
+    config.write_text(json.dumps({**settings, "scrape_configs": [scraping]}))
+    serve = Started(["serve", "--data", str(tmp_path / "n1"), "--listen", address, "--join", f"{address},{missing}"], {})
+    options = [f"--config.file={config}", f"--storage.tsdb.path={tmp_path / 'tsdb'}", f"--web.listen-address={listen}"]
+    with (
+        running([serve], tmp_path),
+        (tmp_path / "prometheus.log").open("wb") as log,
+        subprocess.Popen(["prometheus", *options], stdout=log, stderr=log) as prometheus,
+    ):
+        try:
+            alert = _fired(f"http://{listen}/api/v1/alerts", "ShoalMemberAway")
+        finally:
+            prometheus.kill()
+    assert alert["labels"]["severity"] == "ticket"
+    assert alert["annotations"]["summary"] == f"A member is not reached, at {address}"
+    assert "shoal cluster replace NAME NEW:PORT" in alert["annotations"]["command"]
+
+
+def _fired(url: str, name: str) -> dict[str, Any]:
+    ends_at = time.monotonic() + 2 * PATIENCE_S
+    while time.monotonic() < ends_at:
+        try:
+            with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
+                found = json.load(answer)["data"]["alerts"]
+        except OSError:
+            found = []
+        for alert in found:
+            if alert["labels"]["alertname"] == name and alert["state"] == "firing":
+                return dict(alert)
+        time.sleep(0.2)
+    raise AssertionError(f"{name} did not fire")
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +215,10 @@ def _get(url: str, token: str) -> str:
         return str(answer.read().decode())
 
 
-@pytest.mark.parametrize("expression", [alert.expression for alert in ALERTS if alert.expression != "up == 0"] + WATCHED)
+@pytest.mark.parametrize(
+    "expression",
+    [*WATCHED, *(each for each in DRAWN if "backup" not in each), "shoal_condition", "shoal_condition_begun_total"],
+)
 def test_a_real_node_prints_each_metric_of_an_expression(expression: str, printed: str) -> None:
     samples = set(re.findall(r"^(\w+)", printed, re.MULTILINE))
     named = set(re.findall(r"[a-z]+(?:_[a-z]+)+", re.sub(r"{.*?}", "", expression))) - {"histogram_quantile"}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from aiohttp import web
 from msgspec import Struct, structs
 from prometheus_client import CONTENT_TYPE_LATEST
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange
@@ -15,6 +16,7 @@ from shoal.errors import CatchingUp, NotAMember, ReadOnly, ShuttingDown
 from shoal.protocol.requests import Cluster, ClusterView, NodeStatus, ReadConditions, Status
 
 _ELSEWHERE = "Nothing was written. Ask another node."
+_OPEN = "application/openmetrics-text"
 METRICS: web.AppKey[Metrics] = web.AppKey("metrics", Metrics)
 
 
@@ -73,11 +75,14 @@ async def readyz(exchange: Exchange) -> web.Response:
 
 
 async def metrics(exchange: Exchange) -> web.Response:
-    """The metrics in Prometheus's text format; each scrape asks the node for its status."""
+    """The metrics in Prometheus's text format, or in OpenMetrics if the caller takes that; each scrape asks the node."""
+    is_open = _OPEN in exchange.request.headers.get("Accept", "")
     text = exchange.request.app[METRICS].scrape(
-        await node_status(exchange), await _view(exchange), await exchange.call(ReadConditions())
+        await node_status(exchange), await _view(exchange), await exchange.call(ReadConditions()), is_open=is_open
     )
-    return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
+    return web.Response(
+        body=text, headers={"Content-Type": openmetrics.CONTENT_TYPE_LATEST if is_open else CONTENT_TYPE_LATEST}
+    )
 
 
 async def figures(exchange: Exchange) -> web.Response:

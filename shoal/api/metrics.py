@@ -7,6 +7,7 @@ Laws:
 - Requests are counted in one place: `Metered` wraps each session that the API opens.
 - Nothing is global: each node has its own registry.
 - Names follow Prometheus's conventions: counters end in `_total`, units are seconds and bytes.
+- Slow requests are named by their ids, which are short: an exemplar that is too long would end the scrape.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import platform
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
+import structlog
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as openmetrics
 
 from shoal.errors import ShoalError
 from shoal.protocol.requests import (
@@ -36,19 +38,15 @@ from shoal.protocol.requests import (
     space_of,
 )
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
-from shoal.records import NamedTuple
+from shoal.workflows import measured
+from shoal.workflows.measured import Backlog
 
 SPACES_LABELLED_MAX = 100
 OTHER_SPACES = "(other)"
+EXEMPLAR_S = 0.064  # A request that took as long is named by its id in its bucket.
 LATENESS_INTERVAL_S = 0.25  # Short enough to see a stall of a second, too rare to cost anything.
+_EXEMPLAR_CHARS_MAX = 100  # OpenMetrics has 128 for names and values of an exemplar together.
 _SECONDS = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.25, 0.5, 1, 2, 4, 8, 16)
-
-
-class Backlog(NamedTuple):
-    """Values that the node computes when it is asked."""
-
-    writes_pending: int = 0  # Written, not yet durable.
-    durable_lag_s: float = 0.0  # How long the oldest of them has waited.
 
 
 class Quantiles(Struct):
@@ -87,7 +85,7 @@ class Metrics:
             "shoal_requests_total", "Requests, by kind and outcome", ["kind", "outcome"], registry=registry
         )
         self._seconds = Histogram(
-            "shoal_request_seconds", "Time to answer, by kind", ["kind"], registry=registry, buckets=_SECONDS
+            "shoal_request_duration_seconds", "Time to answer, by kind", ["kind"], registry=registry, buckets=_SECONDS
         )
         self._by_space = Counter("shoal_space_requests_total", "Requests answered, by space", ["space"], registry=registry)
         self.sessions = Gauge("shoal_sessions", "Open session sockets", registry=registry)
@@ -107,7 +105,7 @@ class Metrics:
     def count(self, request: AnyRequest, outcome: str, seconds: float) -> None:
         """Count one answered request. `outcome` is "ok" or an error's code; `seconds` is how long it took."""
         answered, duration = self._kind(type(request))
-        duration.observe(seconds)
+        duration.observe(seconds, _exemplar() if seconds >= EXEMPLAR_S else None)
         if outcome != "ok":
             self._requests.labels(_tag(type(request)), outcome).inc()
             return
@@ -133,11 +131,11 @@ class Metrics:
         child = self._spaces[space] = self._by_space.labels(space)
         return child
 
-    def scrape(self, status: NodeStatus, cluster: ClusterView, conditions: ConditionsView) -> bytes:
-        """The text that Prometheus reads."""
+    def scrape(self, status: NodeStatus, cluster: ClusterView, conditions: ConditionsView, *, is_open: bool = False) -> bytes:
+        """The text that Prometheus reads, or, if `is_open`, that of OpenMetrics, which has exemplars."""
         backlog = self._backlog() if self._backlog is not None else Backlog()
-        told = [*_of_node(status, backlog), *_of_cluster(cluster), *_of_conditions(conditions)]
-        return generate_latest(_Scraped(told, self.registry))
+        write = openmetrics.generate_latest if is_open else generate_latest
+        return write(_Scraped(measured.families(status, cluster, conditions, backlog), self.registry))
 
     def figures(self) -> Figures:
         """The same for people: since the process began, at this node."""
@@ -160,6 +158,12 @@ class Metrics:
             due = loop.time() + LATENESS_INTERVAL_S
             await asyncio.sleep(LATENESS_INTERVAL_S)
             self.lateness.observe(max(0.0, loop.time() - due))
+
+
+def _exemplar() -> dict[str, str] | None:
+    """The request under way, by its id, as the log has it."""
+    id = structlog.contextvars.get_contextvars().get("request")
+    return {"request": id} if isinstance(id, str) and len(id) <= _EXEMPLAR_CHARS_MAX else None
 
 
 def _samples(metric: Counter | Histogram, suffix: str) -> Iterator[tuple[dict[str, str], float]]:
@@ -195,131 +199,6 @@ class _Scraped:
         for metric in self._counted.collect():
             metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
             yield metric
-
-
-def _of_node(status: NodeStatus, backlog: Backlog) -> Iterator[Metric]:
-    gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    yield gauge("shoal_ready", "1 if the node takes reads and writes", status.state == "ready")
-    yield counter("shoal_group_commits", "Group commits in this opening", status.commits)
-    yield counter("shoal_operations", "Operations issued in this opening", status.operations)
-    yield gauge("shoal_storage_bytes", "Bytes on disk", status.bytes_on_disk)
-    if status.tls_ends_ms:
-        yield gauge(
-            "shoal_tls_expires_seconds", "When the certificate expires, in seconds since 1970", status.tls_ends_ms / 1000
-        )
-        yield gauge("shoal_tls_trouble", "1 if the TLS files or their dates need attention", bool(status.tls_trouble))
-    if status.tokens_end_ms:
-        yield gauge(
-            "shoal_token_expires_seconds",
-            "When the next author whose tokens were shown here has none any more, in seconds since 1970",
-            status.tokens_end_ms / 1000,
-        )
-    yield gauge("shoal_tokens_ending", "Authors whose newest token ends soon", len(status.tokens_ending))
-    refused = counter("shoal_refused_tokens", "Tokens that were not accepted, by reason", labels=["reason"])
-    for reason, count in {"expired": 0, **status.tokens_refused}.items():
-        refused.add_metric([reason], count)
-    yield refused
-    if status.cluster_keys:
-        yield gauge("shoal_cluster_keys", "Keys that peers may prove: 2 while it is changed", len(status.cluster_keys))
-        yield gauge("shoal_cluster_key_trouble", "1 if the key's file cannot be used", bool(status.cluster_key_trouble))
-    if status.master_key:
-        yield gauge("shoal_data_keys", "Data keys of the encrypted directory", status.data_keys)
-        yield gauge(
-            "shoal_keys_waiting",
-            "Spaces without objects whose keys are not destroyed yet (1,000 at most)",
-            len(status.keys_wait_for),
-        )
-    yield gauge(
-        "shoal_register_quorum", "0 if the quorum register has no quorum: leases and the like wait", not status.register
-    )
-    if status.backup:
-        yield gauge("shoal_backup_failing", "1 if this node cannot ship to the cluster's backup", bool(status.backup_trouble))
-        yield gauge(
-            "shoal_backup_lag_seconds",
-            "The recovery point: how long ago all that this node held was in the backup",
-            status.backup_lag_ms / 1000,
-        )
-        yield gauge("shoal_backup_bytes", "Bytes of the objects in the backup that count", status.backup_bytes)
-        yield gauge(
-            "shoal_backup_verified_seconds",
-            "When the backup was last restored and found sound, in seconds since 1970; 0: never",
-            status.backup_verified_ms / 1000,
-        )
-    yield gauge("shoal_writes_pending", "Writes that are not yet durable", backlog.writes_pending)
-    yield gauge("shoal_durable_lag_seconds", "How long the oldest of these writes has waited", backlog.durable_lag_s)
-    yield gauge("shoal_garbage_entries", "Deletions and prunes whose rows are not swept yet (1,000 at most)", status.garbage)
-    yield gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", len(status.garbage_waits_for))
-    yield gauge("shoal_quotas_reached", "Quotas of spaces that were reached in the last seconds", len(status.quotas_reached))
-    yield counter("shoal_quota_refusals", "Requests that were refused because of a quota", status.quota_refusals)
-    yield from _of_retention(status)
-    yield counter("shoal_died_changes", "Changes that arrived after their object was deleted", status.died)
-    yield counter("shoal_repaired_rows", "Damaged rows that were fetched from a peer", status.repaired)
-    yield counter("shoal_failed_repairs", "Requests that met damage that no peer could repair", status.repairs_failed)
-
-
-def _of_retention(status: NodeStatus) -> Iterator[Metric]:
-    gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    went = "that went by rules of retention"
-    yield counter("shoal_retention_pruned_checkpoints", f"Checkpoints {went}", status.retention_checkpoints)
-    yield counter("shoal_retention_pruned_events", f"Events of journals {went}", status.retention_events)
-    yield counter("shoal_retention_deleted_threads", f"Threads {went}", status.retention_threads)
-    yield counter("shoal_retention_freed_bytes", f"Stored bytes of all {went}", status.retention_bytes)
-    yield gauge("shoal_retention_due", "What rules of retention let go and is still there", status.retention_due)
-    last_s = status.retention_last_ms / 1000
-    yield gauge("shoal_retention_last_timestamp_seconds", "When the rules were carried out last; 0: not yet", last_s)
-    yield gauge("shoal_retention_waits", "1 if nothing goes by rules of retention now", bool(status.retention_waits_for))
-
-
-def _of_conditions(view: ConditionsView) -> Iterator[Metric]:
-    about = "1 if the condition stands, 0 if not; left out if that is not known"
-    stands = GaugeMetricFamily("shoal_condition", about, labels=["condition"])
-    standing = {each.name for each in view.standing}
-    for name in view.looked:
-        stands.add_metric([name], name in standing)
-    yield stands
-    begun = CounterMetricFamily("shoal_condition_begun", "How often the condition began", labels=["condition"])
-    for name, count in view.begun.items():
-        begun.add_metric([name], count)
-    yield begun
-
-
-def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
-    gauge, counter = GaugeMetricFamily, CounterMetricFamily
-    yield gauge("shoal_early_operations", "Operations that wait for those they depend on", cluster.early)
-    yield gauge("shoal_quarantined_operations", "Operations that could not be applied", len(cluster.quarantined))
-    others = "Nodes that have other members, or the address of another node"
-    yield gauge("shoal_member_disagreements", others, len(cluster.disagreements))
-    yield gauge("shoal_learner", "1 if the node is a learner, which counts in no quorum", bool(cluster.learning))
-    yield gauge(
-        "shoal_rows_differ", "Objects whose rows differ from a peer's at equal vectors, by peer", len(cluster.differing)
-    )
-    yield counter("shoal_replaced_objects", "Objects whose rows were rebuilt from the log", cluster.replaced)
-    unshown = "Times that a peer said that its log decides about rows, and did not show it"
-    yield counter("shoal_unshown_logs", unshown, cluster.unshown)
-    ahead_s = cluster.clock_ahead_ms / 1000
-    yield gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", ahead_s)
-    yield gauge(
-        "shoal_clocks_differ", "Clocks of members that differ too much, and this node's if it is wrong", len(cluster.clocks)
-    )
-    peers = cluster.members[1:]
-    linked = gauge("shoal_peer_linked", "1 if there is a link to the peer", labels=["peer"])
-    lacks = gauge("shoal_peer_lacks_operations", "Operations durable here that the peer is not known to hold", labels=["peer"])
-    lag = gauge("shoal_peer_lag_seconds", "The age of the oldest operation that the peer lacks", labels=["peer"])
-    ahead = gauge("shoal_peer_ahead_operations", "Operations that the peer holds and this node does not", labels=["peer"])
-    clock = gauge("shoal_peer_clock_ahead_seconds", "How far the peer's clock is ahead of this node's", labels=["peer"])
-    waiting = gauge("shoal_peer_waiting_bytes", "Bytes that wait to be sent to the peer", labels=["peer"])
-    dropped = counter("shoal_peer_dropped_messages", "Messages that did not fit the queue", labels=["peer"])
-    for peer in peers:
-        linked.add_metric([peer.name], peer.state == "linked")
-        if peer.told:
-            lacks.add_metric([peer.name], peer.lacks)
-            lag.add_metric([peer.name], peer.lag_ms / 1000)
-            ahead.add_metric([peer.name], peer.ahead)
-        if peer.clock_ms is not None:
-            clock.add_metric([peer.name], peer.clock_ms / 1000)
-        waiting.add_metric([peer.name], peer.waiting_bytes)
-        dropped.add_metric([peer.name], peer.dropped)
-    yield from (linked, lacks, lag, ahead, clock, waiting, dropped)
 
 
 class Metered(Wrapper):

@@ -110,6 +110,16 @@ class Store:
         """The owners as the serving node sees them, itself first."""
         return await self._connection.read(requests.Cluster())
 
+    async def metrics(self) -> str:
+        """The metrics of the serving node in Prometheus's text format, docs/METRICS.md; of requests only a server has some.
+
+        For a store in this process: serve the text, or call this from a task of your own and send it on.
+        """
+        from shoal.workflows import measured  # It loads a library that few programs need.
+
+        told = await self.status(), await self.cluster(), await self.conditions()
+        return measured.text(measured.families(*told, None))
+
     async def usage(self, *, since_ms: int = 0, limit: int = 20) -> requests.UsageView:
         """The bytes on the disk of the serving node: the largest spaces, what keeps the log, and how both grew.
 

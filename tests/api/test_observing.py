@@ -168,7 +168,7 @@ async def test_requests_are_counted_by_kind_and_outcome_at_every_door(http: aioh
         text = await response.text()
     assert sample(text, "shoal_requests_total", kind="add", outcome="ok") == 2
     assert sample(text, "shoal_requests_total", kind="add", outcome="read-only") == 1
-    assert sample(text, "shoal_request_seconds_count", kind="add") == 3
+    assert sample(text, "shoal_request_duration_seconds_count", kind="add") == 3
     assert sample(text, "shoal_space_requests_total", space="s") == 2
     assert sample(text, "shoal_sessions") == 1
     assert sample(text, "shoal_group_commits_total") == 4
@@ -243,7 +243,7 @@ async def test_requests_are_timed_by_the_clock_that_is_given(served: Served) -> 
     metrics, ticks = Metrics(), iter([10.0, 10.5])
     await Metered(served.session, metrics, monotonic=lambda: next(ticks)).call(ReadCounter("s", "c"))
     text = metrics.scrape(served.session.status, ALONE, NOTHING).decode()
-    assert sample(text, "shoal_request_seconds_sum", kind="read-counter") == 0.5
+    assert sample(text, "shoal_request_duration_seconds_sum", kind="read-counter") == 0.5
 
 
 async def test_the_backlog_is_asked_at_each_scrape(served: Served) -> None:

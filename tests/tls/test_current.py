@@ -126,7 +126,7 @@ async def test_a_process_loads_new_files_on_sighup_and_by_itself_and_shows_their
         context = ssl.create_default_context(cafile=certificates.ca)
         async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics", ssl=context) as answer:
             told = dict(line.rsplit(" ", 1) for line in (await answer.text()).splitlines())
-        assert float(told["shoal_tls_expires_seconds"]) == status.tls_ends_ms / 1000
+        assert float(told["shoal_tls_expires_timestamp_seconds"]) == status.tls_ends_ms / 1000
         assert await shown(url, certificates.ca) != before
         process.send_signal(signal.SIGHUP)
         assert await shown(url, certificates.ca)  # It goes on.
