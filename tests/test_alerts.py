@@ -88,7 +88,7 @@ def test_an_alert_fires_once_when_it_should_and_not_before(alert: Condition, tmp
     told = NODE if alert in (conditions.DOWN, conditions.UNSURE) else NODE | {"condition": alert.name}
     trials = []
     for fires, expected in ((True, [{"exp_labels": {**told, "severity": alert.severity}}]), (False, [])):
-        before = [("0m", [])] if alert.lasts != "0s" else []
+        before: list[tuple[str, list[Any]]] = [("0m", [])] if alert.lasts != "0s" else []
         checks = [
             {"eval_time": when, "alertname": conditions.alert_of(alert), "exp_alerts": found}
             for when, found in (*before, (_after(alert), expected))

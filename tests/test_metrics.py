@@ -39,7 +39,7 @@ def test_a_slow_request_is_named_by_its_id_in_openmetrics(id: str | None) -> Non
     with structlog.contextvars.bound_contextvars(**({} if id is None else {"request": id})):
         counted.count(ReadCounter("s", "c"), "ok", EXEMPLAR_S / 2)
         counted.count(ReadCounter("s", "c"), "ok", EXEMPLAR_S * 2)
-    families = list(text_string_to_metric_families(scraped(counted)))
+    families = list(text_string_to_metric_families(scraped(counted)))  # type: ignore[no-untyped-call]
     exemplars = [sample.exemplar.labels for family in families for sample in family.samples if sample.exemplar]
     assert exemplars == ([{"request": "t-1"}] if id == "t-1" else [])
 

@@ -39,7 +39,7 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
 from shoal.workflows import measured
-from shoal.workflows.measured import Backlog
+from shoal.workflows.measured import Backlog as Backlog
 
 SPACES_LABELLED_MAX = 100
 OTHER_SPACES = "(other)"
