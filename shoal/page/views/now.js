@@ -19,10 +19,13 @@ export function View ({ space, path, query }) {
   const chosen = space === EVERY_SPACE ? path.slice(0, 2) : path.length > 0 ? [space, path[0]] : []
   const to = (/** @type {any} */ row) => address(space, 'now', space === EVERY_SPACE ? [row.space, row.name] : [row.name])
   const isReady = waits.value && stuck.value && all.value
+  // Both come at once: a button that moves may be hit for another.
+  const isAsked = waits.value && stuck.value
   const list = html`<${Sentence}>${isReady ? html`<${Sum} space=${space} waits=${waits.value} stuck=${stuck.value} all=${all.value} />` : ' '}</${Sentence}>
+    ${[stuck, waits].map((each) => each.state === 'refused' && html`<${Shown} of=${each}>${() => null}</${Shown}>`)}
+    ${isAsked && stuck.value.threads.length > 0 && html`<section class="asks"><h2>Stuck</h2>${stuck.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
+    ${isAsked && waits.value.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     <${Shown} of=${all}>${(/** @type {any} */ value) => value.threads.length === 0 && html`<${Empty} why="Threads appear here as soon as an agent saves its first checkpoint. To see nine of them at work:" command="shoal demo --url ${location.origin}" />`}</${Shown}>
-    ${stuck.value?.threads.length > 0 && html`<section class="asks"><h2>Stuck</h2>${stuck.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
-    ${waits.value?.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     ${all.value?.threads.length > 0 && html`<h2>Recent</h2><${Table} label="Recent threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen.length > 0 || innerWidth < 720 })}
       rows=${all.value.threads.slice().sort((/** @type {any} */ a, /** @type {any} */ b) => (b.checkpoint_ms || b.since_ms) - (a.checkpoint_ms || a.since_ms))} rowKey=${keyOf} href=${to}
       chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}<${SpacesLeft} more=${all.value?.left} />`

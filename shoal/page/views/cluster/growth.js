@@ -38,7 +38,7 @@ export function growth (times, sizes, now) {
 function Grown ({ times, sizes, now }) {
   const found = growth(times, sizes, now)
   if (found === undefined) return html`<span class="quiet" title="It was counted once so far: the history begins here.">–</span>`
-  return html`<span title=${`in the last ${span(found.ms)}`}>${found.grown < 0 ? '−' : '+'}${bytes(Math.abs(found.grown))}</span>`
+  return html`<span title=${`in the last ${span(found.ms)}`}>${found.grown < 0 ? '−' : found.grown > 0 ? '+' : ''}${bytes(Math.abs(found.grown))}</span>`
 }
 
 /** @param {{ size: number, most: number }} props */
