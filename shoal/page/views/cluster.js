@@ -7,7 +7,7 @@ import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Duration, Id, Time } from '../kit/time.js'
 import { Backup } from './cluster/backup.js'
-import { diskProblems, Growth, SpaceHeld, usage } from './cluster/growth.js'
+import { Growth, SpaceHeld } from './cluster/growth.js'
 import { Load } from './cluster/load.js'
 import { problems } from './cluster/problems.js'
 import { observed } from './shared/observed.js'
@@ -39,7 +39,7 @@ function Lag ({ member }) {
 
 /** @param {{ space: string, cluster: any, conditions: any, chosen: string, held: string }} props */
 function List ({ space, cluster, conditions, chosen, held }) {
-  const wrong = [...(conditions === undefined ? [] : problems(conditions)), ...diskProblems(usage().value.value)]
+  const wrong = conditions === undefined ? [] : problems(conditions)
   const linked = cluster.members.filter((/** @type {any} */ member) => member.state !== 'unreachable').length
   for (const member of cluster.members) if (member.state !== 'self') observed(`lag ${member.name}`, [member.lag_ms ?? -1])
   const columns = [
@@ -51,7 +51,7 @@ function List ({ space, cluster, conditions, chosen, held }) {
   ]
   return html`
     <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${wrong.length > 0 ? `; ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : conditions === undefined ? '' : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
-    ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map((/** @type {any} */ { kind, says, means, command, since }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${means && html`<p class="quiet">${means} Noticed <${Time} ms=${since} /> ago.</p>`}${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
+    ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map((/** @type {any} */ { kind, says, means, command, since }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${means && html`<p class="quiet">${means} Noticed <${Time} ms=${since} ago />.</p>`}${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
     <${Table} fit=${12} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
       href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} />
     <${Growth} space=${space} chosen=${held} /><${Backup} /><${Load} />`

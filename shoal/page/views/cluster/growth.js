@@ -13,8 +13,6 @@ const SPACES = 12
 const WITHIN = 20
 const DAY_MS = 86_400_000
 const LEAST_MS = 60_000
-/** Beyond so much of a disk its writes may soon fail. */
-const FULL = 0.9
 
 /** @param {() => Promise<any>} ask */
 const counted = (ask) => async () => {
@@ -25,7 +23,7 @@ const counted = (ask) => async () => {
   }
 }
 
-export const usage = () => live('usage', counted(() => client().usage({ limit: SPACES })), { every: EVERY_MS })
+const usage = () => live('usage', counted(() => client().usage({ limit: SPACES })), { every: EVERY_MS })
 
 /** The growth of the last day, or of as much of it as is known. @param {number[]} times @param {number[]} sizes @param {number} now @returns {{ grown: number, ms: number } | undefined} */
 export function growth (times, sizes, now) {
@@ -43,18 +41,6 @@ function Grown ({ times, sizes, now }) {
 
 /** @param {{ size: number, most: number }} props */
 const Share = ({ size, most }) => html`<span class="share" aria-hidden="true"><i style=${{ width: `${most > 0 ? Math.max(1, Math.round(100 * size / most)) : 0}%` }}></i></span>`
-
-/** Troubles that a disk has, each with its command. @param {any} found @returns {import('./problems.js').Problem[]} */
-export function diskProblems (found) {
-  const at = `--url ${location.origin}`
-  /** @type {import('./problems.js').Problem[]} */
-  const told = []
-  if (found === undefined) return told
-  const whole = found.disk_bytes + found.free_bytes
-  if (found.free_bytes >= 0 && found.free_bytes < whole * (1 - FULL)) told.push({ kind: 'waits', says: `the disk of this node is nearly full: ${bytes(found.free_bytes)} are free`, command: `shoal usage ${at}   # what holds it; then shoal prune, or shoal retention set` })
-  for (const { name, bytes: size, linked } of found.log_holders) if (!linked) told.push({ kind: 'waits', says: `the log keeps up to ${bytes(size)} for ${name}, which is not reached`, command: `shoal serve --data DIR   # on its machine; if it is gone for good: shoal cluster forget ${name} ${at}` })
-  return told
-}
 
 /** @param {{ space: string, chosen: string }} props */
 export function Growth ({ space, chosen }) {
