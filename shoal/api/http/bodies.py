@@ -179,7 +179,8 @@ class Receiving:
     def _too_large(self) -> TooLarge:
         return TooLarge(
             f"the body has more than {self._config.request_bytes_max} bytes. Nothing was written. "
-            'Split it, or raise request_bytes_max and what goes with it: docs/CONFIGURATION.md, "How large a value may be".'
+            "Store large values as files, with PUT …/files/{name} (docs/FILES.md), or split it, "
+            'or raise request_bytes_max and what goes with it: docs/CONFIGURATION.md, "How large a value may be".'
         )
 
 

@@ -3,7 +3,9 @@
 Laws:
 - A version is two items, written at once: what it is, and its content. So listing versions reads no content.
 - A version is written once, under the next number. Of two that save at once, one takes the number after.
-- Content is bounded by `request_bytes_max` (16 MiB), less a few hundred bytes for what it is. A larger one is rejected.
+- Bytes above `INLINE_BYTES_MAX` are a file of a thread of the artifact's own, named by their hash, so equal versions share one.
+  The file is there before the version that needs it, and goes with the artifact. So content has any size that fits in memory,
+  which is how the ADK hands it over; a text, which is no bytes, is bounded by `request_bytes_max` (16 MiB).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from functools import partial
+from hashlib import sha256
 from typing import Any, cast
 
 from google.adk.artifacts import artifact_util
@@ -21,17 +24,19 @@ from google.genai import types
 
 from shoal.client.connection import contended
 from shoal.client.store import Store
-from shoal.errors import ItemChanged
+from shoal.errors import ItemChanged, NotFound
 from shoal.integrations import opaque
-from shoal.integrations.adk.naming import FORM, NAME, app_of, below, ids_of, user_of
+from shoal.integrations.adk.naming import FORM, IN_PART, NAME, app_of, below, ids_of, user_of
 from shoal.integrations.base import Bridge, checked_store, pieces, settled
-from shoal.integrations.escaping import text_of
+from shoal.integrations.escaping import escaped, tag, text_of
 from shoal.kinds.items.handle.item import Item, Namespace, delete_request, put_request
+from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
 from shoal.records import NamedTuple
 
 _OF_USER = "user:"
+INLINE_BYTES_MAX = 256 * 1024  # Of content that stands in the item itself; or a quarter of a request, if that is less.
 _DIGITS = 10  # Of a version in a key, so that keys are in the order of the versions.
 
 
@@ -50,6 +55,17 @@ class _File(NamedTuple):
     def contents(self) -> Namespace:
         """The items with the content of each version."""
         return self._items("contents")
+
+    @property
+    def thread(self) -> str:
+        """The thread with its large contents.
+
+        Raises:
+            InvalidName: the ids are too long together; nothing was written.
+        """
+        scope = ("user",) if self.session is None else ("session", escaped(self.session, IN_PART))
+        parts = (tag(self.app), "artifacts", escaped(self.user, IN_PART), *scope, escaped(self.name, IN_PART))
+        return check_name("thread", "/".join(parts))
 
     def uri(self, version: int) -> str:
         """The canonical URI of a version."""
@@ -71,6 +87,7 @@ class ShoalArtifactService(BaseArtifactService):
             InvalidInput: `store` is not an open store. With a path, use `ShoalServices.open`.
         """
         self._connection = checked_store(store, "ShoalServices").connection
+        self._inline_max = min(INLINE_BYTES_MAX, self._connection.config.request_bytes_max // 4)
         self._space = store.space(space)
         self._bridge = Bridge()
 
@@ -89,7 +106,7 @@ class ShoalArtifactService(BaseArtifactService):
         Raises:
             InputValidationError: a name is not legal, or the artifact has no content; nothing was written.
             InvalidValue: `custom_metadata` is no JSON; nothing was written.
-            TooLarge: the content is larger than a request may be; nothing was written.
+            TooLarge: a text is larger than a request may be; nothing was written.
         """
         file = _file(app_name, user_id, filename, session_id)
         part = ensure_part(artifact)
@@ -161,6 +178,19 @@ class ShoalArtifactService(BaseArtifactService):
     # ── on the store's loop ───────────────────────────────────────────────────
 
     async def _save(self, file: _File, what: dict[str, Any], content: dict[str, Any]) -> int:
+        data = content["data"]
+        if data is None or len(data) <= self._inline_max:
+            return await self._versioned(file, what, content)
+        files, name = self._space.thread(file.thread), sha256(data).hexdigest()
+        await files.put_file(name, data)
+        version = await self._versioned(file, what, {**content, "data": None, "file": name})
+        try:
+            await files.file(name)
+        except NotFound:  # The artifact was deleted between the two.
+            await files.put_file(name, data)
+        return version
+
+    async def _versioned(self, file: _File, what: dict[str, Any], content: dict[str, Any]) -> int:
         pauses = contended(self._connection)
         while True:
             known = await self._versions(file)
@@ -185,7 +215,16 @@ class ShoalArtifactService(BaseArtifactService):
             version = known[-1].version
         item = await self._space.items.get(file.contents, _key(version)) if version >= 0 else None
         record = None if item is None else opaque.of_form(item.value, NAME, FORM)
-        return None if record is None else _part_of(record)
+        if record is None:
+            return None
+        data = record["data"]
+        if (name := record.get("file")) is not None:
+            try:
+                async with self._space.thread(file.thread).open_file(name) as stream:
+                    data = await stream.read()
+            except NotFound:  # The artifact was deleted meanwhile.
+                return None
+        return _part_of(record, data)
 
     async def _versions(self, file: _File) -> list[ArtifactVersion]:
         found = [_version_of(file, item) async for item in self._space.items.scan(file.versions)]
@@ -206,6 +245,9 @@ class ShoalArtifactService(BaseArtifactService):
         ]
         for piece in pieces(deletes, lambda each: len(each.key), self._connection.config):
             await self._connection.write(requests.Batch([*piece]), key=None, durability=None)
+        large = self._space.thread(file.thread)
+        if [each async for each in large.files()]:
+            await large.delete()
 
 
 def _file(app: str, user: str, name: str, session: str | None) -> _File:
@@ -268,10 +310,10 @@ def _content_of(part: types.Part) -> dict[str, Any]:
     return {NAME: FORM, "part": plain, "data": data}
 
 
-def _part_of(record: Any) -> types.Part:
+def _part_of(record: Any, data: bytes | None) -> types.Part:
     part = types.Part.model_validate(opaque.shown(record["part"]))
-    if record["data"] is not None:
-        part.inline_data.data = record["data"]
+    if data is not None:
+        part.inline_data.data = data
     return part
 
 

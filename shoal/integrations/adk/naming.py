@@ -19,7 +19,7 @@ FORM = 1
 """The version of the form in which records are stored."""
 _IN_KEY = unsafe()
 _IN_LABEL = unsafe(".")
-_IN_PART = unsafe("/")
+IN_PART = unsafe("/")
 
 
 class Place(NamedTuple):
@@ -36,7 +36,7 @@ class Place(NamedTuple):
         Raises:
             InvalidName: the ids are too long together; nothing was written.
         """
-        parts = (tag(self.app), escaped(self.user, _IN_PART), escaped(self.session, _IN_PART))
+        parts = (tag(self.app), escaped(self.user, IN_PART), escaped(self.session, IN_PART))
         return check_name("thread", "/".join(parts))
 
     @property

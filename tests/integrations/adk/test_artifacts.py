@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -147,11 +148,40 @@ async def test_bad_input_writes_nothing(artifacts: ShoalArtifactService) -> None
     assert await artifacts.list_artifact_keys(**WHO, session_id="s") == []
 
 
-async def test_content_is_bounded_by_a_request(tmp_path: Path) -> None:
+async def test_a_text_is_bounded_by_a_request(tmp_path: Path) -> None:
     async with ShoalServices.open(tmp_path / "state", config=Config(request_bytes_max=65_536)) as services:
         with pytest.raises(TooLarge):
-            await services.artifacts.save_artifact(**FILE, artifact=image(b"x" * 65_536))
-        assert await services.artifacts.save_artifact(**FILE, artifact=image(b"x" * 65_000)) == 0
+            await services.artifacts.save_artifact(**FILE, artifact=text("x" * 65_536))
+        assert await services.artifacts.save_artifact(**FILE, artifact=image(b"x" * 65_536)) == 0
+
+
+@pytest.mark.parametrize("who", [{}, {"filename": "user:a/b.png"}])
+async def test_large_content_is_a_file(tmp_path: Path, who: dict[str, Any]) -> None:
+    where, one, other = {**FILE, **who}, random.Random(1).randbytes(400_000), random.Random(2).randbytes(300_000)
+    async with shoal.open(tmp_path, config=Config(request_bytes_max=262_144)) as store:
+        artifacts = ShoalArtifactService(store, space="adk")
+        for nth, data in enumerate([one, b"small", one, other]):
+            assert await artifacts.save_artifact(**where, artifact=image(data)) == nth
+        for nth, data in enumerate([one, b"small", one, other]):
+            assert await artifacts.load_artifact(**where, version=nth) == image(data)
+        [name] = [name async for name in store.space("adk").threads()]
+        kept = await store.space("adk").thread(name).files()
+        assert sorted(file.size for file in kept) == [300_000, 400_000]
+        await artifacts.delete_artifact(**where)
+        assert await artifacts.load_artifact(**where) is None
+        assert [name async for name in store.space("adk").threads()] == []
+
+
+async def test_a_large_version_outlives_a_deletion_beside_it(artifacts: ShoalArtifactService, monkeypatch: Any) -> None:
+    versioned, large = artifacts._versioned, random.Random(1).randbytes(300_000)
+
+    async def deleted_first(*given: Any) -> int:
+        await artifacts.delete_artifact(**FILE)
+        return await versioned(*given)
+
+    monkeypatch.setattr(artifacts, "_versioned", deleted_first)
+    assert await artifacts.save_artifact(**FILE, artifact=image(large)) == 0
+    assert await artifacts.load_artifact(**FILE) == image(large)
 
 
 async def test_a_newer_form_is_refused(opened: Store, space: str) -> None:
