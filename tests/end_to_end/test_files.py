@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import random
 from collections.abc import AsyncIterator
 from hashlib import sha256
@@ -14,6 +15,7 @@ import pytest
 
 import shoal
 from shoal.client.store import Space
+from shoal.config import Config
 from shoal.errors import NotFound, TooLarge
 from tests.end_to_end.conftest import Cli, Rest
 
@@ -137,6 +139,20 @@ async def test_a_state_over_http_refers_to_its_file(space: Space, url: str) -> N
             await thread.save({"page": DATA})
         with pytest.raises(NotFound):
             await other.space(space.name).thread("another").save({"page": held})
+
+
+async def test_a_value_that_is_too_large_is_told_of_files(space: Space, rest: Rest, cli: Cli, tmp_path: Path) -> None:
+    text = "x" * 1_500_000
+    with pytest.raises(TooLarge, match="put_file"):
+        await space.register("goal").set(text)
+    body = io.BytesIO(json.dumps({"value": text}).encode())
+    async with rest.http.put(f"{rest.path}/registers/goal", data=body, headers={"Content-Type": "application/json"}) as answer:
+        assert answer.status == 413
+        assert "/files/" in (await answer.json())["detail"]
+    assert "put_file" in await cli.refused("register", "set", "goal", json.dumps(text))
+    async with shoal.open(tmp_path / "state", config=Config(request_bytes_max=1_000_000)) as store:
+        with pytest.raises(TooLarge, match="put_file"):
+            await store.space("s").register("goal").set(text)
 
 
 def test_blocking_handles_have_files_too(url: str) -> None:

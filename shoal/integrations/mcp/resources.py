@@ -1,9 +1,13 @@
-"""Threads and documents as resources: their URIs, pages of them, and their contents.
+"""Threads, documents and files as resources: their URIs, pages of them, and their contents.
 
     shoal://SPACE/threads/NAME        the newest state of the branch `main`, as JSON
     shoal://SPACE/documents/NAME      the content, as JSON
+    shoal://SPACE/files/NAME          a file of the space, as it is
+    shoal://SPACE/threads/NAME/files/FILE    a file of a thread; these are not listed
 
-Law: names are percent-encoded in URIs. Each name has one URI that is listed, and every spelling of it is understood.
+Laws:
+- Names are percent-encoded in URIs. Each name has one URI that is listed, and every spelling of it is understood.
+- A file that is larger than `MCP_FILE_BYTES_MAX` is refused before any of it is read: an answer holds it whole.
 
 Subscriptions to changes by any process on any node, and the watch that reports them.
 
@@ -18,6 +22,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import logging
 from collections import Counter
@@ -27,19 +32,22 @@ from typing import Literal, get_args
 from urllib.parse import quote, unquote
 
 from mcp.server.subscriptions import InMemorySubscriptionBus, ResourcesListChanged, ResourceUpdated, ServerEvent
-from mcp.types import Resource, ResourceTemplate, TextResourceContents
+from mcp.types import BlobResourceContents, Resource, ResourceTemplate, TextResourceContents
 
 from shoal import values
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Space
 from shoal.client.watching import Change, Reset
 from shoal.errors import Forbidden, InvalidInput, InvalidValue, ShoalError, TooLarge, Unauthenticated
+from shoal.kinds.thread.handle.thread import Thread
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.position import Position
+from shoal.protocol.requests import SPACE_FILES
 from shoal.records import NamedTuple
 
 MCP_SUBSCRIPTIONS_MAX = 1024  # Resources that are watched for one client.
+MCP_FILE_BYTES_MAX = 8 * 1024 * 1024  # Of a file that is read as a resource.
 
 Kind = Literal["thread", "document"]
 
@@ -47,6 +55,8 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 _SCHEME = "shoal://"
 _JSON = "application/json"
+_FILE = "a file, as it was put"
+_LISTS: tuple[Kind | Literal["file"], ...] = (*KINDS, "file")  # In this order.
 _SAID = {"thread": "the newest state of this thread", "document": "the content of this shared document"}
 
 
@@ -56,11 +66,15 @@ class Place(NamedTuple):
     space: str
     kind: Kind
     name: str
+    file: str = ""  # Of the thread with this name; "": the object itself.
 
     @property
     def uri(self) -> str:
         """Its URI."""
-        return f"{_SCHEME}{quote(self.space, safe='')}/{self.kind}s/{quote(self.name, safe='')}"
+        at = f"{_SCHEME}{quote(self.space, safe='')}"
+        if self.file and self.name == SPACE_FILES:
+            return f"{at}/files/{quote(self.file, safe='')}"
+        return f"{at}/{self.kind}s/{quote(self.name, safe='')}" + (f"/files/{quote(self.file, safe='')}" if self.file else "")
 
 
 def place_of(uri: str, space: str) -> Place:
@@ -72,16 +86,22 @@ def place_of(uri: str, space: str) -> Place:
     """
     head, _, rest = uri.partition(_SCHEME)
     parts = rest.split("/", 2)
-    if head or len(parts) != 3 or parts[1] not in ("threads", "documents"):
+    if head or len(parts) != 3 or parts[1] not in ("threads", "documents", "files"):
         raise InvalidInput(
             f"{uri[:200]!r} names no resource of this server. Nothing was read. A URI is "
-            f"shoal://{quote(space, safe='')}/threads/NAME or …/documents/NAME, with the name percent-encoded."
+            f"shoal://{quote(space, safe='')}/threads/NAME, …/threads/NAME/files/FILE, …/documents/NAME or …/files/FILE, with "
+            "the names percent-encoded."
         )
     named = check_name("space", unquote(parts[0]))
     if named != space:
         raise InvalidInput(
             f"this server serves the space {space!r}, not {named!r}. Nothing was read. Start another with --space {named}."
         )
+    if parts[1] == "files":
+        return Place(space, "thread", SPACE_FILES, check_name("file", unquote(parts[2])))
+    thread, has_file, file = parts[2].partition("/files/")
+    if parts[1] == "threads" and has_file and "/" not in thread + file:
+        return Place(space, "thread", check_name("thread", unquote(thread)), check_name("file", unquote(file)))
     kind: Kind = "thread" if parts[1] == "threads" else "document"
     return Place(space, kind, check_name(kind, unquote(parts[2])))
 
@@ -92,34 +112,53 @@ def templates(space: str) -> list[ResourceTemplate]:
     return [
         ResourceTemplate(uri_template=f"{at}/{kind}s/{{name}}", name=f"{kind}s", description=_SAID[kind], mime_type=_JSON)
         for kind in KINDS
+    ] + [
+        ResourceTemplate(uri_template=f"{at}/files/{{file}}", name="files", description=_FILE),
+        ResourceTemplate(uri_template=f"{at}/threads/{{name}}/files/{{file}}", name="files of a thread", description=_FILE),
     ]
 
 
 async def page(connection: StoreConnection, space: str, cursor: str | None) -> tuple[list[Resource], str | None]:
-    """A page of the resources, threads first, and the cursor of the next one; None if it is the last.
+    """A page of the resources, threads first, files last, and the cursor of the next one; None if it is the last.
 
     Raises:
         InvalidValue: `cursor` is none that was answered.
     """
     kind, after = _position(cursor)
     limit = connection.config.page_items_max
+    if kind == "file":
+        files = await connection.read(requests.ListFiles(space, SPACE_FILES, after or "", limit))
+        listed = [
+            Resource(
+                uri=Place(space, "thread", SPACE_FILES, each.name).uri,
+                name=each.name,
+                description=_FILE,
+                mime_type=each.media_type,
+                size=each.size,
+            )
+            for each in files.files
+        ]
+        return listed, json.dumps(["file", files.files[-1].name]) if files.more and files.files else None
     reply = await connection.read(requests.ListObjects(space, kind, "", after, limit))
     found = [
         Resource(uri=Place(space, kind, name).uri, name=name, description=_SAID[kind], mime_type=_JSON) for name in reply.names
     ]
     if reply.more and reply.names:
         return found, json.dumps([kind, reply.names[-1]])
-    return found, json.dumps(["document", None]) if kind == "thread" else None
+    return found, json.dumps([_LISTS[_LISTS.index(kind) + 1], None])
 
 
-async def contents(connection: StoreConnection, space: Space, uri: str) -> TextResourceContents:
+async def contents(connection: StoreConnection, space: Space, uri: str) -> TextResourceContents | BlobResourceContents:
     """The contents of a resource.
 
     Raises:
-        NotFound: there is no such thread. A document that was never written is empty.
+        NotFound: there is no such thread, or file. A document that was never written is empty.
+        TooLarge: the file is too large for an answer.
         InvalidInput: the URI names nothing here.
     """
     place = place_of(uri, space.name)
+    if place.file:
+        return await _file(space.thread(place.name), place.file, uri)
     if place.kind == "thread":
         found = await space.thread(place.name).load()
         text = json.dumps({"id": found.id, "state": values.to_json(found.redacted)}, ensure_ascii=False)
@@ -128,14 +167,28 @@ async def contents(connection: StoreConnection, space: Space, uri: str) -> TextR
     return TextResourceContents(uri=uri, mime_type=_JSON, text=text)
 
 
-def _position(cursor: str | None) -> tuple[Kind, str | None]:
+async def _file(thread: Thread, name: str, uri: str) -> TextResourceContents | BlobResourceContents:
+    async with thread.open_file(name) as stream:
+        if stream.size > MCP_FILE_BYTES_MAX:
+            raise TooLarge(
+                f"file {name!r} has {stream.size} bytes, and an answer may have {MCP_FILE_BYTES_MAX} of a file. Nothing was "
+                "read. Fetch it with `shoal file get`, or over HTTP in ranges."
+            )
+        data, kind = await stream.read(), stream.ref.type
+    if kind.startswith("text/") or kind == _JSON:
+        with suppress(UnicodeDecodeError):
+            return TextResourceContents(uri=uri, mime_type=kind, text=data.decode())
+    return BlobResourceContents(uri=uri, mime_type=kind, blob=base64.b64encode(data).decode())
+
+
+def _position(cursor: str | None) -> tuple[Kind | Literal["file"], str | None]:
     if cursor is None:
         return "thread", None
     try:
         kind, after = json.loads(cursor)
     except (ValueError, TypeError):
         kind, after = "", None
-    if kind not in KINDS or not isinstance(after, str | None):
+    if kind not in _LISTS or not isinstance(after, str | None):
         raise InvalidValue(f"{cursor[:80]!r} is no cursor of this list. Nothing was read. Begin without one.")
     return kind, after
 
@@ -279,7 +332,7 @@ class Subscriptions:
             return
         place = change.kind, change.name
         deleted = change.what.startswith("delete")
-        if deleted or place not in self._seen:
+        if deleted or place not in self._seen or place == ("thread", SPACE_FILES):
             await self._bus.publish(ResourcesListChanged())
         if deleted:
             self._seen.pop(place, None)

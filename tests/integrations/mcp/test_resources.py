@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -11,17 +12,21 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp.shared.subscriptions import ResourcesListChanged, ResourceUpdated
 from mcp.types import (
+    BlobResourceContents,
     EmptyResult,
     ResourceUpdatedNotification,
     SubscribeRequest,
     SubscribeRequestParams,
+    TextResourceContents,
     UnsubscribeRequest,
     UnsubscribeRequestParams,
 )
 
 import shoal
 from shoal.client.watching import Reset
-from shoal.errors import InvalidInput
+from shoal.config import Config
+from shoal.errors import InvalidInput, NotFound, TooLarge
+from shoal.integrations.mcp import resources
 from shoal.integrations.mcp.resources import Place, Subscriptions, place_of
 from shoal.protocol.position import Position
 from tests.integrations.mcp.conftest import WHOLE_TEST_S, answer, client
@@ -34,6 +39,47 @@ NAME = "{crew-7}/größe ?#%2F"
 def test_a_uri_gives_its_name_back(kind: Any, name: str) -> None:
     place = Place("my space", kind, name)
     assert place_of(place.uri, "my space") == place
+
+
+@pytest.mark.parametrize("thread", [".files", NAME, "files", "a/files/b"])
+@pytest.mark.parametrize("file", ["page.png", "screenshots/page.png", NAME, "files"])
+def test_a_uri_of_a_file_gives_its_name_back(thread: str, file: str) -> None:
+    place = Place("my space", "thread", thread, file)
+    assert place_of(place.uri, "my space") == place
+
+
+async def test_files_are_listed_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shoal.open(tmp_path, config=Config(page_items_max=2)) as store:
+        space = store.space("crew")
+        await space.thread("t").save({"x": 1})
+        await space.put_file("screenshots/page.png", b"\x89PNG\xff")
+        for name in ("a.txt", "b.txt"):
+            await space.put_file(name, b"hello")
+        await space.thread("t").put_file("own.json", b"[1]")
+        found, cursor = await resources.page(store.connection, "crew", None)
+        while cursor is not None:
+            listed, cursor = await resources.page(store.connection, "crew", cursor)
+            found += listed
+        files = [each for each in found if "/files/" in str(each.uri)]
+        assert [(each.name, each.mime_type, each.size) for each in files] == [
+            ("a.txt", "text/plain", 5),
+            ("b.txt", "text/plain", 5),
+            ("screenshots/page.png", "image/png", 5),
+        ]
+        text = await resources.contents(store.connection, space, str(files[0].uri))
+        assert isinstance(text, TextResourceContents)
+        assert text.text == "hello"
+        picture = await resources.contents(store.connection, space, str(files[2].uri))
+        assert isinstance(picture, BlobResourceContents)
+        assert (base64.b64decode(picture.blob), picture.mime_type) == (b"\x89PNG\xff", "image/png")
+        own = await resources.contents(store.connection, space, "shoal://crew/threads/t/files/own.json")
+        assert isinstance(own, TextResourceContents)
+        assert own.text == "[1]"
+        with pytest.raises(NotFound):
+            await resources.contents(store.connection, space, "shoal://crew/files/none")
+        monkeypatch.setattr(resources, "MCP_FILE_BYTES_MAX", 4)
+        with pytest.raises(TooLarge, match="shoal file get"):
+            await resources.contents(store.connection, space, str(files[0].uri))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +106,12 @@ async def test_threads_and_documents_are_listed_and_read(target: list[str]) -> N
         }
         assert await read(made, "shoal://crew/documents/plan") == {"text": "hello"}
         templates = (await made.list_resource_templates()).resource_templates
-        assert [each.uri_template for each in templates] == ["shoal://crew/threads/{name}", "shoal://crew/documents/{name}"]
+        assert [each.uri_template for each in templates] == [
+            "shoal://crew/threads/{name}",
+            "shoal://crew/documents/{name}",
+            "shoal://crew/files/{file}",
+            "shoal://crew/threads/{name}/files/{file}",
+        ]
         for wrong in ("shoal://crew/threads/none", "shoal://other/threads/t", "file:///etc/passwd"):
             with pytest.raises(MCPError, match=r"NotFound|InvalidInput"):
                 await made.read_resource(wrong)

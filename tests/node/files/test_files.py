@@ -16,6 +16,7 @@ from shoal.client.store import Space
 from shoal.config import Config
 from shoal.errors import FileIncomplete, InvalidInput, InvalidName, NotFound, TooLarge, Unsupported
 from shoal.kinds import Kind
+from shoal.kinds.file import flows
 from shoal.kinds.file import state as files
 from shoal.kinds.file.flows import Chunker
 from shoal.kinds.file.serving import files as serving
@@ -400,6 +401,41 @@ async def test_an_upload_goes_on_where_it_was_cut(bench: Bench, monkeypatch: pyt
     await thread.put_file("a", data)
     assert sum(sent) <= len(data) + 3 * 4096
     assert await read(thread, "a") == data
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_an_upload_that_is_cut_anywhere_goes_on(bench: Bench, seed: int) -> None:
+    drawn = random.Random(seed)
+    thread, data = bench.space.thread("t"), content(drawn.randrange(20_000, 60_000), seed)
+    session = bench.store.connection.session
+    whole, sent = type(session).call, list[int]()
+
+    def cut_after(requests_max: int) -> Any:
+        left = [requests_max]
+
+        async def call(self: Any, request: Any, /, **given: Any) -> Any:
+            left[0] -= 1
+            if left[0] == 0 and drawn.random() < 0.5:
+                raise ConnectionError  # It did not arrive,
+            answer = await whole(self, request, **given)
+            if isinstance(request, requests.KeepChunks | requests.PutFile):
+                sent.append(sum(map(len, request.chunks)))
+            if left[0] <= 0:
+                raise ConnectionError  # or its answer was lost.
+            return answer
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for _ in range(drawn.randrange(1, 4)):
+            patch.setattr(type(session), "call", cut_after(drawn.randrange(1, 25)))
+            with suppress(ConnectionError):
+                await thread.put_file("a", data)
+        patch.setattr(type(session), "call", cut_after(10**6))
+        assert (await thread.put_file("a", data)).sha256 == sha256(data).hexdigest()
+    assert await read(thread, "a") == data
+    # Again goes what was under way at each of at most three cuts, and the last few chunks, which come with the name.
+    assert sum(sent) <= len(data) + 3 * (flows.SENDING_MAX + 1) * 4096 + 4 * 4096
 
 
 async def test_a_put_looks_at_some_uploads_alone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
