@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, suppress
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from shoal.errors import Overloaded, ShoalError, StoreCorrupt
@@ -14,11 +15,13 @@ from shoal.kinds.thread.state.dag import CHUNK
 from shoal.node.conditions.table import CONDITIONS
 from shoal.node.conditions.watcher import LOOK_S
 from shoal.node.service import Credentials
-from shoal.protocol.requests import Watch
+from shoal.protocol.requests import BackupView, DeclareBackup, Watch
 from shoal.storage.memory import MemoryStorage
+from simulation.world.bucket import SimulatedBucket
 from simulation.world.fleet import Fleet
 from tests.node.conditions.conftest import NOTICED_S, faces, has_alert, logged, names, noticed
 from tests.node.membership.test_changes import asked, changes, cluster
+from tests.node.peers.test_bad_peers import break_push
 from tests.node.peers.test_members import replaced
 from tests.node.peers.test_read_repair import DAMAGES, load, saved, spoil
 
@@ -174,6 +177,67 @@ async def versions_mixed(stack: Fleets) -> AsyncIterator[Made]:
     fleet.link_all("b")
 
 
+async def change_under_way(stack: Fleets) -> AsyncIterator[Made]:
+    """A node is to be added that is not there yet."""
+    fleet = await three(stack)
+    await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+    yield Made(fleet, "a")
+    async with fleet["a"].store() as store:
+        taken_back = asyncio.create_task(store.cancel_change())
+        await fleet.until(taken_back.done)
+
+
+async def quarantine(stack: Fleets) -> AsyncIterator[Made]:
+    fleet = await three(stack, quarantine_s=0.02)
+    fleet.spoil = lambda source, target, message: break_push(message) if (source, target) == ("a", "b") else message
+    fleet.apart.add(("c", "b"))
+    await fleet.cut("c", "b")
+    await fleet["a"].store().space("crew").counter("n").add(1)
+    await fleet.until(lambda: fleet["b"].replicator.quorum.view().quarantined)
+    yield Made(fleet, "b")
+    fleet.spoil = lambda source, target, message: message
+    fleet.apart.clear()
+
+
+async def sweep_waits(stack: Fleets) -> AsyncIterator[Made]:
+    fleet = await three(stack)
+    counter = fleet["a"].store().space("crew").counter("n")
+    await counter.add(1, durability="all")
+    left = await fleet.crash("c", None)
+    await counter.delete()
+    yield Made(fleet, "a")
+    fleet.start("c", left)
+
+
+def backed_up(fault: str) -> Case:
+    """A case of a store that ships to a bucket, with which something is wrong."""
+
+    async def shipped(stack: Fleets) -> AsyncIterator[Made]:
+        fleet = await one(stack)
+        node, simulated = fleet["a"].node, fleet["a"].simulated
+        bucket = simulated.bucket = SimulatedBucket()
+        await node.session().call(DeclareBackup("s3://simulated/prod"))
+        sound = node.backups.view
+
+        def view() -> BackupView:
+            return msgspec.structs.replace(sound(), **FAULTS[fault](simulated.now_ms))
+
+        node.service.back_up({}, view)
+        yield Made(fleet, "a")
+        verified_ms = simulated.now_ms
+        node.service.back_up({}, lambda: msgspec.structs.replace(sound(), lag_ms=0, trouble="", verified_ms=verified_ms))
+        assert bucket is simulated.bucket
+
+    return shipped
+
+
+FAULTS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "late": lambda now_ms: {"lag_ms": HOUR_MS, "verified_ms": now_ms},
+    "failing": lambda now_ms: {"trouble": "the bucket cannot be reached", "state": "failing", "verified_ms": now_ms},
+    "unverified": lambda now_ms: {"lag_ms": 0, "verified_ms": now_ms - 15 * DAY_MS},
+}
+
+
 # ── one node ──────────────────────────────────────────────────────────────────
 
 
@@ -292,6 +356,12 @@ CASES: dict[str, Case] = {
     "members-differ": members_differ,
     "directory-lost": directory_lost,
     "versions-mixed": versions_mixed,
+    "change-under-way": change_under_way,
+    "quarantine": quarantine,
+    "sweep-waits": sweep_waits,
+    "backup-late": backed_up("late"),
+    "backup-failing": backed_up("failing"),
+    "backup-unverified": backed_up("unverified"),
     "read-only": read_only,
     "disk-nearly-full": disk_nearly_full,
     "disk-slow": disk_slow,
@@ -310,6 +380,21 @@ CASES: dict[str, Case] = {
     "cluster-key": presents(lambda _: Credentials(cluster_key_trouble="the file is empty"), lambda _: Credentials()),
     "keys-change": presents(lambda _: Credentials(cluster_keys=["old", "new"]), lambda _: Credentials(cluster_keys=["new"])),
 }
+
+
+ELSEWHERE = {
+    "change-stands": "tests/node/membership shows that a change tells its trouble; a pure look is in test_table.py",
+    "rows-differ": "nodes repair it within milliseconds of virtual time; tests/node/verification/test_scrubbing.py has it",
+    "log-unshown": "it takes a peer that lies; tests/node/verification/test_scrubbing.py has it",
+    "left-behind": "it lasts until the snapshot is here; tests/node/collection/test_truncating.py has it",
+    "retention-waits": "it takes rules and a clock that jumps; tests/node/collection/test_retention.py has it",
+}
+"""Conditions that this file does not make true on nodes: the text that they read is made true elsewhere."""
+
+
+def test_each_condition_is_made_true_or_said_not_to_be() -> None:
+    assert {*CASES, *ELSEWHERE} == {*CONDITIONS}
+    assert not CASES.keys() & ELSEWHERE.keys()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -79,6 +79,25 @@ def test_the_worst_is_first() -> None:
     assert [each.severity for each in look(wrong).standing] == ["page", "page", "ticket"]
 
 
+WELL = seen(STATUS, PEER)
+CHANGE = MembersView(1, "add n4:7400", "prepared", [], trouble="n4:7400 cannot be reached")
+WAITS = msgspec.structs.replace(STATUS, retention_due=3, retention_waits_for="an owner is away")
+
+
+@pytest.mark.parametrize(
+    ("observation", "name"),
+    [
+        (WELL._replace(members=CHANGE), "change-stands"),
+        (WELL._replace(cluster=msgspec.structs.replace(WELL.cluster, differing=["register goal"])), "rows-differ"),
+        (WELL._replace(cluster=msgspec.structs.replace(WELL.cluster, unshown=2)), "log-unshown"),
+        (WELL._replace(cluster=msgspec.structs.replace(WELL.cluster, truncated=["partition 3"])), "left-behind"),
+        (WELL._replace(status=WAITS), "retention-waits"),
+    ],
+)
+def test_a_condition_is_read_from_what_the_node_says(observation: Observation, name: str) -> None:
+    assert [each.name for each in look(observation).standing] == [name]
+
+
 def test_a_removed_member_is_not_missed() -> None:
     assert not look(seen(STATUS, msgspec.structs.replace(PEER, state="unreachable", part="removed"))).standing
 
