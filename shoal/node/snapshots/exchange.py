@@ -74,7 +74,7 @@ class SnapshotSender:
     def __init__(
         self, context: NodeContext, *, offer: Callable[[bytes, SnapshotPiece], bool], is_behind: Callable[[bytes], bool]
     ) -> None:
-        self._storage = context.storage
+        self._storage = context.storage.raw  # Which shows stubs: `Chunks.filled` replaces them.
         self._commit = context.commit
         self._partitions = context.partitions
         self._offer = offer
