@@ -505,6 +505,12 @@ class BackupUnreachable(Unavailable):
     code = "backup-unreachable"
 
 
+class Cold(Unavailable):
+    """Chunks of a thread are in an object store (tiering), which could not be read in time. Nothing was written."""
+
+    code = "cold"
+
+
 class Disconnected(Retryable):
     """No node could be reached; nothing was sent."""
 

@@ -66,6 +66,7 @@ from shoal.node.handler import (
 )
 from shoal.node.snapshots.switching import listed, spaces_of
 from shoal.node.target import Place, Target, target_of
+from shoal.node.tiering.chunks import Chunks
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Steps as Turns
 from shoal.node.turns import at_once, in_turns
@@ -199,6 +200,8 @@ class Database:
         )
         self.indexer = Indexer(context, indexes)
         self.generations = Generations(indexes, known_max=OBJECTS_KNOWN_MAX)
+        self.chunks = Chunks(context, generations=self.generations)
+        """Those that are in an object store."""
         self.claims = KeySweeper(
             context,
             issue=lambda request: self.issue(request, None).reply,
@@ -256,6 +259,7 @@ class Database:
         return Exchange(
             self._context,
             generations=self.generations,
+            chunks=self.chunks,
             memories=self._kinds.memories,
             eraser=self.eraser,
             garbage=self.garbage,

@@ -27,7 +27,9 @@ NODE_BYTES = 1024
 _MAGIC = b"\xc1SHOLCLD"  # The first byte begins no msgpack.
 _DIGEST, _KEY = 32, 32
 _STUB_BYTES = len(_MAGIC) + _DIGEST + _KEY + 4 + 4
-_CHUNKS = (b"D", b"Vc")  # Of states and of files; see docs/STORAGE.md.
+CHUNKS = (b"D", b"Vc")
+"""The tables of a thread's rows that hold chunks: of states, and of files."""
+
 _GENERATION_BYTES = 5  # A 0 byte and the number, before the rows of a later generation.
 _RECORDS = keys.meta("cold/")
 _WARM = keys.meta("warm/")
@@ -50,7 +52,7 @@ def digest_in(row: bytes) -> bytes | None:
     """The digest in the key of a row within an object, its generation included, if it is that of a chunk."""
     if row[:1] == b"\x00" and len(row) > _GENERATION_BYTES:
         row = row[_GENERATION_BYTES:]
-    return next((row[len(table) :] for table in _CHUNKS if row.startswith(table) and len(row) == len(table) + _DIGEST), None)
+    return next((row[len(table) :] for table in CHUNKS if row.startswith(table) and len(row) == len(table) + _DIGEST), None)
 
 
 def stub_of(key: bytes, value: bytes) -> Stub | None:
@@ -81,28 +83,29 @@ def warm_key(target_rows: bytes) -> bytes:
     return _WARM + target_rows[1:]
 
 
-def records(storage: Storage, prefix: bytes = b"") -> Iterator[tuple[bytes, bytes, bytes]]:
-    """The packs that are recorded: the prefix of the object's rows, the name of the pack, and the record."""
-    start = _RECORDS + prefix
-    for key, value in storage.scan(start, successor(start)):
+def records(storage: Storage, *, of: bytes = b"", after: bytes = b"") -> Iterator[tuple[bytes, bytes, bytes]]:
+    """The packs that are recorded: the prefix of the object's rows, the name of the pack, and the record.
+
+    `of`: those of this object alone. `after`: those after this prefix and name.
+    """
+    prefix = _RECORDS + of[1:]
+    start = _RECORDS + after[1:] + b"\x00" if after else prefix
+    for key, value in storage.scan(start, successor(prefix)):
         row = keys.OBJECT + key[len(_RECORDS) :]
-        of = keys.object_of(row)
-        yield of, row[len(of) :], value
-
-
-def warmed(storage: Storage) -> Iterator[tuple[bytes, bytes]]:
-    """The objects of which something came back: the prefix of the rows, and when (milliseconds, 8 bytes)."""
-    for key, value in storage.scan(_WARM, successor(_WARM)):
-        yield keys.OBJECT + key[len(_WARM) :], value
+        name = keys.object_of(row)
+        yield name, row[len(name) :], value
 
 
 def objects(storage: Storage, number: int, start: bytes = b"", stop: bytes | None = None) -> set[bytes]:
     """The objects of a partition that have chunks in packs, as prefixes of their rows: they are not compared with others.
 
-    `start` and `stop` are keys of rows, as far as there are any in between.
+    With `start` and `stop`, keys of rows: those that may have rows in between, and perhaps one more.
     """
-    first = keys.object_of(start)[1:] if len(start) > len(keys.OBJECT) + 2 else number.to_bytes(2, "big")
-    end = (number + 1).to_bytes(2, "big") if stop is None else stop[1:]
+    whole = len(keys.OBJECT) + 2  # Bytes of a key that names no object.
+    first = keys.object_of(start)[1:] if len(start) > whole else number.to_bytes(2, "big")
+    end = (number + 1).to_bytes(2, "big")
+    if stop is not None and len(stop) > whole:
+        end = successor(keys.object_of(stop)[1:]) or end
     found: set[bytes] = set()
     at = _RECORDS + first
     while (row := next(iter(storage.scan(at, _RECORDS + end, limit=1)), None)) is not None:
@@ -214,6 +217,6 @@ def _checked(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes
 
 
 def _away(key: bytes) -> StoreCorrupt:
-    """The error for a chunk that is not here. `ReadRepair` fetches it, as it does a damaged one, and the request is tried again."""
+    """The error for a chunk that is not here: as for a damaged one, which is fetched before the request is tried again."""
     _, kind, space, name, _ = keys.split_object(key)
     return StoreCorrupt(f"a chunk of {kind.label} {name!r} of space {space!r} is in the object store, and was not fetched.")

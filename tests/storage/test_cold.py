@@ -79,7 +79,8 @@ def test_only_chunks_have_stubs(key: bytes) -> None:
 def test_a_store_without_stubs_is_read_as_it_is() -> None:
     raw = MemoryStorage()
     storage = ColdStorage(raw)
-    assert storage.get == raw.get and storage.scan == raw.scan
+    assert storage.get == raw.get
+    assert storage.scan == raw.scan
     storage.arm()
     raw.write({THREAD + b"D" + DIGEST: STUB.packed()})
     with pytest.raises(StoreCorrupt):
@@ -92,7 +93,8 @@ def test_the_objects_with_packs_are_listed_by_range(storage: ColdStorage) -> Non
     assert cold.objects(storage, 7) == {THREAD, other}
     assert cold.objects(storage, 8) == set()
     assert cold.objects(storage, 7, other + b"D") == {other}
-    assert cold.objects(storage, 7, THREAD, other) == {THREAD}
+    assert cold.objects(storage, 7, THREAD, THREAD + b"D") == {THREAD}
+    assert cold.objects(storage, 7, THREAD[:3], THREAD[:2] + b"\x08") == {THREAD, other}
     assert [(of, pack) for of, pack, _ in cold.records(storage)] == [
         (THREAD, b"p" * 32),
         (other, b"q" * 32),

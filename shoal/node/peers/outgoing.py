@@ -42,6 +42,7 @@ from shoal.node.handler import Memories
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.peers.incoming import Incoming
 from shoal.node.target import Target
+from shoal.node.tiering.chunks import Chunks
 from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import Evidence
 from shoal.node.verification.rebuilding import Forget, Rebuilder
@@ -75,9 +76,10 @@ class _Logged(NamedTuple):
 class _Objects:
     """The objects of one answer's operations: the current generation of each is looked up once."""
 
-    def __init__(self, storage: Storage, generations: Generations) -> None:
+    def __init__(self, storage: Storage, generations: Generations, chunks: Chunks) -> None:
         self._transaction = Transaction(storage)
         self._generations = generations
+        self._chunks = chunks
         self._found: dict[tuple[int, str, str], tuple[Target, Generation]] = {}
 
     def attached(self, logged: _Logged, nth: int, change: ImportedMutation) -> Blobs:
@@ -96,17 +98,22 @@ class _Objects:
         target, current = found
         stamp = change.stamp(logged.dot, logged.body, NOTHING_SEEN, nth)
         if change.generation == current.number:
-            return mutation.attached_of(current.rows, stamp, change.change)
+            try:
+                return mutation.attached_of(current.rows, stamp, change.change)
+            except StoreCorrupt as error:
+                self._chunks.soon(target, error.lost)  # What is away is here when the peer asks again.
+                raise
         return self._generations.attached_of(self._transaction, target, stamp, change)
 
 
 class Outgoing:
     """Reads operations and their blobs from storage."""
 
-    def __init__(self, context: NodeContext, generations: Generations) -> None:
+    def __init__(self, context: NodeContext, generations: Generations, chunks: Chunks) -> None:
         self._storage = context.storage
         self._partitions = context.partitions
         self._generations = generations
+        self._chunks = chunks
         self._config = context.config
 
     def answers(self, want: Want, *, is_behind: bool) -> list[Truncated | Supply | Busy]:
@@ -143,7 +150,7 @@ class Outgoing:
     ) -> list[tuple[int, T]]:
         """As `shipments`, of ranges that are durable: the time of each operation, and what `encode` makes of it."""
         found: list[tuple[int, T]] = []
-        objects = _Objects(self._storage, self._generations)
+        objects = _Objects(self._storage, self._generations, self._chunks)
         size = 0
         damage: StoreCorrupt | None = None
         for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
@@ -294,6 +301,7 @@ class Exchange:
         context: NodeContext,
         *,
         generations: Generations,
+        chunks: Chunks,
         memories: Memories,
         eraser: Eraser,
         garbage: Collector,
@@ -301,6 +309,6 @@ class Exchange:
         keyed: Callable[[int], None],
     ) -> None:
         self.incoming = Incoming(context, memories=memories, eraser=eraser, keyed=keyed)
-        self.outgoing = Outgoing(context, generations)
+        self.outgoing = Outgoing(context, generations, chunks)
         self.evidence = Evidence(context.storage, context.partitions)
         self.rebuilder = Rebuilder(context, generations=generations, garbage=garbage, forget=forget)
