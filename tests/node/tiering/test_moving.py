@@ -22,12 +22,14 @@ def states_of_packs(bench: Bench) -> list[int]:
 async def test_chunks_move_and_come_back_on_read(bench: Bench, bucket: SimulatedBucket) -> None:
     ids = await filled(bench)
     before = large(bench)
-    moved = await mover_of(bench).move(TARGET, URL)
-    assert moved == sum(map(len, before.values())) > 500_000
+    mover, chunks = mover_of(bench), bench.node._database.chunks
+    moved = await mover.move(TARGET, URL)
+    assert mover.moved_bytes == moved == sum(map(len, before.values())) > 500_000
     assert large(bench) == {}
     assert stubs(bench).keys() == before.keys()
     assert await states(bench, ids) == EXPECTED
     assert {key: value for key, value in large(bench).items() if key in before}.items() <= before.items()
+    assert chunks.fetched_bytes == sum(map(len, bucket.objects.values()))
 
 
 async def test_a_file_comes_back_on_read(bench: Bench, bucket: SimulatedBucket) -> None:
