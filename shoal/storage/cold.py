@@ -132,6 +132,7 @@ class ColdStorage:
         self.begin_sync = raw.begin_sync
         self.sync = raw.sync
         self.bytes_on_disk = raw.bytes_on_disk
+        self.bytes_free = raw.bytes_free
         self.rotate_if_due = raw.rotate_if_due
         self.reclaim = raw.reclaim
         self.begin_erasing = raw.begin_erasing
