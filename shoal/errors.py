@@ -18,7 +18,7 @@ status. docs/ERRORS.md is made from this module.
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
-    │       NoQuorum, BackupUnreachable
+    │       NoQuorum, BackupUnreachable, Cold
     │       └── ReadOnly: ClockWrong
     ├── Unauthenticated, Forbidden, Unreachable, PeerRefused, BadOperation, EngineFailed
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull, MasterKeyWrong, BackupDamaged

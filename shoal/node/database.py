@@ -258,7 +258,6 @@ class Database:
 
         return Exchange(
             self._context,
-            generations=self.generations,
             chunks=self.chunks,
             memories=self._kinds.memories,
             eraser=self.eraser,

@@ -58,9 +58,9 @@ class Transaction:
 
     def size(self, key: bytes) -> int | None:
         """The bytes of a value (`Rows.size`)."""
-        value: bytes | None = self.rows.get(key, _UNREAD)
-        if value is not _UNREAD:
-            return None if value is None else len(value)
+        mine: bytes | None = self.rows.get(key, _UNREAD)
+        if mine is not _UNREAD:
+            return None if mine is None else len(mine)
         if isinstance(self._storage, Transaction):
             return self._storage.size(key)
         value = cold.raw_of(self._storage).get(key)

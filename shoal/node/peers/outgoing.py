@@ -300,7 +300,6 @@ class Exchange:
         self,
         context: NodeContext,
         *,
-        generations: Generations,
         chunks: Chunks,
         memories: Memories,
         eraser: Eraser,
@@ -309,6 +308,6 @@ class Exchange:
         keyed: Callable[[int], None],
     ) -> None:
         self.incoming = Incoming(context, memories=memories, eraser=eraser, keyed=keyed)
-        self.outgoing = Outgoing(context, generations, chunks)
+        self.outgoing = Outgoing(context, chunks.generations, chunks)
         self.evidence = Evidence(context.storage, context.partitions)
-        self.rebuilder = Rebuilder(context, generations=generations, garbage=garbage, forget=forget)
+        self.rebuilder = Rebuilder(context, generations=chunks.generations, garbage=garbage, forget=forget)

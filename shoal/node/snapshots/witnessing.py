@@ -5,7 +5,6 @@ Laws:
   is served.
 - A witness answers from what is durable there, read in steps. It answers at most `snapshots_open_max` at once.
 - An owner at another vector is asked again, for `quorum_timeout_s` at most. It is moving, as operations are on their way.
-- Objects with chunks in an object store are left out: what is here of them are stubs.
 - The entries of garbage that a snapshot brings are entries of each witness, or belong to a generation that has ended there.
   What arrives after a deletion leaves other entries than what arrived before, and all rows of such a generation go anyway.
 """

@@ -43,7 +43,7 @@ _log = logging.getLogger("shoal.node")
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
-    """What a node notes of a pack."""
+    """The note of a node on a pack."""
 
     url: str  # Of the bucket.
     node: bytes  # The directory that put it, and alone may delete it.
@@ -79,7 +79,7 @@ class Chunks:
         self._commit = context.commit
         self._partitions = context.partitions
         self._environment = context.environment
-        self._generations = generations
+        self.generations = generations
         self._stores: dict[str, ObjectStore] = {}  # As many as there are addresses in records.
         self._slots = asyncio.Semaphore(FETCHES_MAX)
         self._under_way: dict[bytes, asyncio.Task[OpenedPack]] = {}  # By pack.
@@ -125,7 +125,7 @@ class Chunks:
             StorageFull, ReadOnly: storage rejects writes.
         """
         of = keys.object_rows(target.partition, *target)
-        prefix = self._generations.current(Transaction(self._raw), target).rows.key(b"")
+        prefix = self.generations.current(Transaction(self._raw), target).rows.key(b"")
         stubs = {row: stub for row in lost if (stub := self._stub(prefix + row)) is not None}
         packs = {stub.pack: stub.key for stub in stubs.values()}
         outcomes = await asyncio.gather(*(self.thaw(of, pack, key) for pack, key in packs.items()), return_exceptions=True)
@@ -230,7 +230,7 @@ class Chunks:
         return found
 
     def record(self, of: bytes, pack: bytes) -> Record | None:
-        """What is noted of a pack."""
+        """The note on a pack; None if there is none."""
         stored = self._raw.get(cold.record_key(of, pack))
         return None if stored is None else unpacked(stored)
 

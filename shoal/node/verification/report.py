@@ -137,13 +137,13 @@ def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config
 
 def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes, bytes], report: Report) -> None:
     for row, value in rows.items():
-        if row.startswith((dag.CHUNK, files.CHUNK)) and cold.stub_of(object_rows.key(row), value) is not None:
+        if row.startswith(dag.CHUNK) and cold.stub_of(object_rows.key(row), value) is not None:
             report.away += 1
         elif row.startswith(dag.CHUNK):
             report.chunks += 1
             if sha256(value).digest() != row[1:]:
                 report.problem(f"{text_of(place)}: chunk {row[1:].hex()} is damaged")
-    _check_files(place, rows, report)
+    _check_files(place, object_rows.key(b""), rows, report)
     recipes = {
         row[1:]: found.record
         for row in rows
@@ -172,10 +172,18 @@ def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes,
                 report.problem(f"{text_of(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
 
 
-def _check_files(place: ObjectPlace, rows: dict[bytes, bytes], report: Report) -> None:
-    """Chunks have their hashes, and every content has all of its chunks."""
+def _check_files(place: ObjectPlace, prefix: bytes, rows: dict[bytes, bytes], report: Report) -> None:
+    """Chunks have their hashes, and every content has all of its chunks. `prefix`: of the keys of the rows."""
+
+    def size_of(digest: bytes) -> int:
+        row = files.CHUNK + digest
+        return cold.size_of(prefix + row, rows.get(row, b""))
+
     for row, value in rows.items():
         if row.startswith(files.CHUNK):
+            if cold.stub_of(prefix + row, value) is not None:
+                report.away += 1
+                continue
             report.chunks += 1
             if sha256(value).digest() != row[len(files.CHUNK) :]:
                 report.problem(f"{text_of(place)}: chunk {row[len(files.CHUNK) :].hex()} of a file is damaged")
@@ -185,9 +193,7 @@ def _check_files(place: ObjectPlace, rows: dict[bytes, bytes], report: Report) -
                 report.problem(f"{text_of(place)}: the list of chunks of file {content[: files.DIGEST_BYTES].hex()} is damaged")
                 continue
             report.files += 1
-            lacks = [
-                each for each in files.unpack_manifest(value) if len(rows.get(files.CHUNK + each.digest, b"")) != each.size
-            ]
+            lacks = [each for each in files.unpack_manifest(value) if size_of(each.digest) != each.size]
             if lacks:
                 report.problem(
                     f"{text_of(place)}: file {content[: files.DIGEST_BYTES].hex()} misses {len(lacks)} chunks, "

@@ -184,7 +184,7 @@ async def test_a_pack_that_is_not_what_was_put_is_never_shown(bench: Bench, buck
     assert bench.node._database.chunks.failed > 0
 
 
-async def test_what_waits_for_one_pack_fetches_it_once(bench: Bench, bucket: SimulatedBucket) -> None:
+async def test_readers_of_one_pack_fetch_it_once(bench: Bench, bucket: SimulatedBucket) -> None:
     ids = await filled(bench)
     await mover_of(bench).move(TARGET, URL)
     gets = 0
@@ -202,7 +202,7 @@ async def test_what_waits_for_one_pack_fetches_it_once(bench: Bench, bucket: Sim
     assert gets == len(bucket.names("tiers/"))
 
 
-async def test_who_waits_too_long_is_told_and_the_fetch_goes_on(bench: Bench, bucket: SimulatedBucket) -> None:
+async def test_a_reader_that_waits_too_long_is_told(bench: Bench, bucket: SimulatedBucket) -> None:
     ids = await filled(bench)
     await mover_of(bench).move(TARGET, URL)
     get = bucket.get
@@ -287,7 +287,7 @@ async def test_a_directory_with_cold_threads_is_sound(bench: Bench, bucket: Simu
     assert report.sound, report.problems
 
 
-async def test_what_was_erased_while_it_was_fetched_stays_erased(bench: Bench, bucket: SimulatedBucket) -> None:
+async def test_rows_erased_during_a_fetch_stay_erased(bench: Bench, bucket: SimulatedBucket) -> None:
     ids = await filled(bench)
     await mover_of(bench).move(TARGET, URL)
     gone = [key for key in stubs(bench) if key[len(OF) :][:1] == b"V"]  # Of the file; the checkpoints stay.

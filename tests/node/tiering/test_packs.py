@@ -55,7 +55,7 @@ def test_a_pack_shows_nothing_of_its_chunks() -> None:
     assert not any(row[1:] in content for row in CHUNKS)
 
 
-def test_what_comes_out_has_the_hash_of_its_row() -> None:
+def test_chunks_have_the_hash_of_their_row() -> None:
     packing = Packing(KEY)
     row = b"D" + sha256(b"another").digest()
     packing.add(row, b"a chunk")
