@@ -48,6 +48,7 @@ def run(*arguments: str) -> Any:
         (replaced(VIEW, learning=["of n2"]), ["this node is ready: it is catching up"]),
     ],
 )
+@pytest.mark.answers("next-node-is-stopped-too-early")
 def test_the_next_node_waits_for_what_the_others_lack(view: ClusterView, missing: list[str]) -> None:
     assert lacking(STATUS, view, OWN.vector) == missing
 

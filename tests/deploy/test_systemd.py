@@ -130,6 +130,7 @@ def test_the_manager_is_told_of_a_whole_life(manager: Told, tmp_path: Path) -> N
         assert process.returncode == 0
 
 
+@pytest.mark.answers("loop-that-hangs-is-taken-for-alive")
 def test_a_process_that_hangs_beats_no_more(manager: Told, tmp_path: Path) -> None:
     with served(tmp_path / "state", config={"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "200000"}) as (process, _):
         manager.until("WATCHDOG=1")
