@@ -9,7 +9,7 @@ import { useKeys } from '../keys.js'
 
 const ROW = matchMedia('(pointer: coarse)').matches ? 44 : 32
 const SPARE = 8
-const NARROW = matchMedia('(max-width: 719px)')
+const NARROW = matchMedia('(max-width: 899px)')
 const isNarrow = signal(NARROW.matches)
 NARROW.addEventListener('change', () => { isNarrow.value = NARROW.matches })
 
