@@ -26,7 +26,7 @@ from shoal.api.routes import ROUTES
 from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.errors import ReadOnly
-from shoal.protocol.requests import Add, ClusterView, ConditionsView, ReadCounter
+from shoal.protocol.requests import Add, ClusterView, ConditionsView, ReadCounter, StandingCondition
 
 ALONE = ClusterView("shoal", 1, 1, [], "", 0, [], 0)
 NOTHING = ConditionsView("ab12", "n1:7400", [], [])
@@ -93,6 +93,18 @@ async def test_a_node_that_is_not_ready_says_why_and_is_alive(
     assert (status, problem["code"], problem["state"]) == (503, code, state)
     assert "the disk is full" in problem["detail"]
     assert (await get(http, served, "/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(("state", "code"), [("ready", 200), ("read-only", 503)])
+async def test_readiness_names_conditions_and_tells_nothing_of_them(
+    http: aiohttp.ClientSession, served: Served, state: str, code: int
+) -> None:
+    """Whoever asks for it needs no token."""
+    stands = StandingCondition("tokens-end", "ticket", "ann's ends", "", "", "", 1, "ann")
+    served.session.status = msgspec.structs.replace(served.session.status, state=state, conditions=[stands])
+    status, told = await get(http, served, "/readyz")
+    assert (status, told["conditions"]) == (code, ["tokens-end"])
+    assert "ann" not in json.dumps(told)
 
 
 async def test_a_node_that_is_no_member_says_what_to_do(http: aiohttp.ClientSession, served: Served) -> None:

@@ -55,6 +55,7 @@ class Observation(NamedTuple):
     members: MembersView
     failed: str = ""  # Why its storage rejects writes.
     outside: bool = False  # It is no member of its cluster.
+    apart: bool = False  # Its directory is a member's, and was opened without the others: it knows nothing of them.
     clock_wrong: str = ""  # A majority contradict its clock: by how much, and what to do.
     signals: Signals = Signals()
 

@@ -16,6 +16,7 @@ from shoal.protocol.requests.conditions import Severity, StandingCondition
 from shoal.records import NamedTuple
 
 SHOWN_MAX = 8
+APART = "this directory is of a member of a cluster, and was opened alone: ask the members with --url"
 
 CONDITIONS: Mapping[str, Condition] = {each.name: each for each in (*of_cluster.CONDITIONS, *of_node.CONDITIONS)}
 """By their names, in the order in which they are told of."""
@@ -40,6 +41,9 @@ def look(seen: Observation) -> Look:
     standing: list[StandingCondition] = []
     unknown: dict[str, str] = {}
     for condition in CONDITIONS.values():
+        if seen.apart and condition in of_cluster.CONDITIONS:
+            unknown[condition.name] = APART
+            continue
         found = list(condition.look(seen))
         findings = [each for each in found if isinstance(each, Finding)]
         whys = [each.why for each in found if isinstance(each, Unknown)]

@@ -20,6 +20,7 @@ from shoal.node.conditions.observation import Observation, Signals, Use, Volume
 from shoal.node.conditions.table import CONDITIONS, look
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
+from shoal.node.incarnation import had_fellows
 from shoal.node.replicas import Cluster
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ConditionsView, NodeStatus, ReadConditions, StandingCondition, Status
@@ -73,6 +74,7 @@ class Watcher:
         self._logged: dict[tuple[str, str], StandingCondition] = {}
         self._unknown: dict[str, str] = dict.fromkeys(CONDITIONS, "the node has just started")
         self._is_sampled = False
+        self._is_apart = not context.config.join and had_fellows(context.storage)
         self._measuring: asyncio.Future[tuple[int, int] | None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.answers: Answers = {ReadConditions: self._read, Status: self._show}
@@ -153,6 +155,7 @@ class Watcher:
             members=self._cluster.memberships.members(),
             failed=self._context.commit.failed or "",
             outside=bool(incarnation.outside),
+            apart=self._is_apart,
             clock_wrong=replicas.clock_wrong,
             signals=self._signals,
         )

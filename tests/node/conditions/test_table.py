@@ -98,6 +98,12 @@ def test_a_condition_is_read_from_what_the_node_says(observation: Observation, n
     assert [each.name for each in look(observation).standing] == [name]
 
 
+def test_a_members_directory_that_was_opened_alone_knows_nothing_of_its_cluster() -> None:
+    alone = look(seen(msgspec.structs.replace(STATUS, register="it has none", tls_trouble="it ends"), apart=True))
+    assert [each.name for each in alone.standing] == ["certificate"]
+    assert alone.unknown.keys() == {each.name for each in of_cluster.CONDITIONS}
+
+
 def test_a_removed_member_is_not_missed() -> None:
     assert not look(seen(STATUS, msgspec.structs.replace(PEER, state="unreachable", part="removed"))).standing
 
