@@ -7,7 +7,9 @@ Laws:
   that could have been. A base counts only if all that made its rows is as old.
 - All is checked as what a peer sends: hashes, chains, partitions, and that no operation is missing before another. What is
   missing is said, and nothing is guessed.
-- The directory appears whole: until then it has no `FORMAT`, so that no node opens it, and the next restore begins anew.
+- The directory appears whole: until then it has no `FORMAT`, so that no node opens it.
+- A restore that was killed, or could not reach the bucket, is gone on with by the next one of the same moment: it has kept its
+  plan, and each base and each pack is marked once all of it is written. Of another moment nothing is used.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+from msgspec import Struct
+
 from shoal.backup.bucket import Bucket, ObjectStore, read
 from shoal.backup.format import (
     ERASED,
@@ -31,6 +36,7 @@ from shoal.backup.format import (
     Pack,
     Part,
     damaged,
+    encode,
     incomplete,
     moment_of,
     read_content,
@@ -46,8 +52,18 @@ from shoal.cluster.operation import Reach, Readiness, readiness
 from shoal.config import Config
 from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
 from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Dot, Origin
+from shoal.crdt.rows import successor
 from shoal.encryption import KeyService
-from shoal.errors import BadOperation, InvalidInput, InvalidValue, MomentMissing
+from shoal.errors import (
+    BackupDamaged,
+    BackupUnreachable,
+    BadOperation,
+    InvalidInput,
+    InvalidValue,
+    MomentMissing,
+    StoreCorrupt,
+    StoreLocked,
+)
 from shoal.names import is_colocated
 from shoal.node.context import NodeContext, context_of
 from shoal.node.database import Database
@@ -55,9 +71,10 @@ from shoal.node.environment import Environment, system_environment
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import Checker
 from shoal.records import NamedTuple
-from shoal.storage import layout
+from shoal.storage import keys, layout
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.opening import open_storage
+from shoal.version import __version__
 
 if TYPE_CHECKING:
     from shoal.node.backup.sealing import Opened, Opener
@@ -68,6 +85,10 @@ AT_ONCE = 16  # Indexes of packs that are asked for at the same time, if only so
 _UNFINISHED = (
     "restoring"  # Within the directory, on the same file system. No node opens a directory that holds this and no `FORMAT`.
 )
+_PLAN = "PLAN"  # Within that: what is restored,
+_STORE = "store"  # the store in the making,
+_WHOLE = "WHOLE"  # and that all of it is there, and is to be moved up.
+_MARK = "restored/"  # Rows about what is written: a partition whose base is, or how many packs of operations are.
 _MOVED = ("LOCK", "WITNESS", "KEYS", "db")  # `FORMAT` follows them.
 
 
@@ -79,6 +100,20 @@ class Restored(NamedTuple):
     bytes: int  # That were read.
     moment_ms: int  # Nothing later is in it.
     through_ms: int  # The last moment of which a node said that the backup holds everything it had.
+
+
+class _Plan(Struct, array_like=True, frozen=True):
+    """The plan of a restore, as it is kept beside what it has written."""
+
+    version: str  # Of Shoal: another one might write other rows.
+    cluster: bytes
+    moment_ms: int | None
+    partitions: list[int] | None
+    hlc: int
+    bases: list[Base]
+    segments: list[Pack]
+    packs: list[Pack]
+    through_ms: int
 
 
 class Progress(NamedTuple):
@@ -139,9 +174,37 @@ async def _begun(
     partitions: Collection[int] | None,
     progress: Watcher,
 ) -> Restored:
+    found = _left(directory)
+    catalogue = await read(bucket)
+    assert catalogue.head is not None
+    only = None if partitions is None else sorted(partitions)
+    request = (__version__, catalogue.head.cluster, moment, only)
+    if found is not None and (found.version, found.cluster, found.moment_ms, found.partitions) == request:
+        wanted = Moment(found.hlc, {base.partition: base for base in found.bases}, found.segments)
+        catalogue.packs = {pack.name: pack for pack in found.packs} | catalogue.packs
+        try:
+            return await _restored(bucket, directory, wanted, config, environment, partitions, progress)
+        except (StoreCorrupt, BackupDamaged):  # Its packs have gone meanwhile, or its rows are not sound.
+            pass
     _check_empty(directory)
-    wanted = plan(await read(bucket), moment, partitions)
+    wanted = plan(catalogue, moment, partitions)
+    names = {name for base in wanted.bases.values() for name, _ in base.pieces}
+    packs = [pack for name, pack in catalogue.packs.items() if name in names]
+    kept = _Plan(*request, wanted.hlc, list(wanted.bases.values()), wanted.segments, packs, catalogue.head.through_ms)
+    made = directory / _UNFINISHED
+    made.mkdir(parents=True)
+    await environment.run_blocking(partial(layout.replace_file, made / _PLAN, encode(kept)))
     return await _restored(bucket, directory, wanted, config, environment, partitions, progress)
+
+
+def _left(directory: Path) -> _Plan | None:
+    """The plan of a restore into this directory that did not come to its end; None: there is none."""
+    if (directory / layout.FORMAT).exists():
+        return None
+    try:
+        return msgspec.msgpack.decode((directory / _UNFINISHED / _PLAN).read_bytes(), type=_Plan)
+    except (OSError, ValueError):
+        return None
 
 
 def partitions_of(space: str, name: str | None) -> list[int] | None:
@@ -236,13 +299,23 @@ async def _restored(
     progress: Watcher,
 ) -> Restored:
     made = directory / _UNFINISHED
-    made.mkdir(parents=True)
     now_ms, entropy = environment.now_ms, environment.entropy
-    opening = partial(open_storage, made, config=config, now_ms=now_ms, entropy=entropy)
+    opening = partial(open_storage, made / _STORE, config=config, now_ms=now_ms, entropy=entropy)
     try:
-        storage = await environment.run_blocking(opening)
-        restored = await folded(storage, bucket, wanted, config=config, environment=environment, only=partitions, told=progress)
-        await environment.run_blocking(partial(_appear, made, directory))
+        if not (made / _WHOLE).exists():
+            storage = await environment.run_blocking(opening)
+            restored = await folded(
+                storage, bucket, wanted, config=config, environment=environment, only=partitions, told=progress
+            )
+            await environment.run_blocking(partial(layout.replace_file, made / _WHOLE, encode(restored)))
+        restored = msgspec.msgpack.decode((made / _WHOLE).read_bytes(), type=Restored)
+        await environment.run_blocking(partial(_appear, made / _STORE, directory))
+    except BackupUnreachable as error:
+        error.message = f"{error.message} What was restored so far is kept: the same command goes on."
+        error.args = (error.message,)
+        raise
+    except (KeyboardInterrupt, asyncio.CancelledError, StoreLocked):
+        raise  # As if it were killed; or another one restores here.
     except BaseException:
         await environment.run_blocking(partial(shutil.rmtree, made, ignore_errors=True))
         raise
@@ -254,7 +327,7 @@ def _appear(made: Path, directory: Path) -> None:
         if (made / name).exists():
             os.rename(made / name, directory / name)
             layout.sync_directory(directory)
-    shutil.rmtree(made)
+    shutil.rmtree(directory / _UNFINISHED)
     layout.sync_directory(directory)
 
 
@@ -344,13 +417,31 @@ class Folding:
         Raises:
             ShoalError: as `folded`.
         """
+        marks = dict(self._storage.scan(keys.meta(_MARK), successor(keys.meta(_MARK))))
         for base in sorted(self._wanted.bases.values(), key=lambda base: base.pieces[:1]):
-            await self._base(base)
+            mark = self._mark(base.partition)
+            if mark not in marks:
+                await self._begin(base.partition)
+                await self._base(base)
+                self._commit.write({mark: b""})
+            self._seen.add(base.partition)
         await self._commit.wait_durable(self._commit.written)
-        segments = self._wanted.segments
-        for at in range(0, len(segments), AT_ONCE):
+        segments, done = self._wanted.segments, keys.meta(f"{_MARK}segments")
+        for at in range(int(marks.get(done, b"0")), len(segments), AT_ONCE):
             for pack, parts in await self._indexed(segments[at : at + AT_ONCE]):
                 await self._segment(pack, parts)
+            self._commit.write({done: b"%d" % min(at + AT_ONCE, len(segments))})
+            await self._room()
+        self._commit.write(dict.fromkeys((*marks, done, *map(self._mark, self._wanted.bases))))
+
+    @staticmethod
+    def _mark(number: int) -> bytes:
+        return keys.meta(f"{_MARK}{number}")
+
+    async def _begin(self, number: int) -> None:
+        """Remove what an attempt that was killed has written of a base."""
+        self._commit.write({}, [keys.rows_of(table, number) for table in keys.PARTITION_TABLES])
+        await self._room()
 
     async def _indexed(self, packs: list[Pack]) -> list[tuple[Pack, list[Part] | None]]:
         """Packs with the parts that are needed; None: they are read as wholes. Those that have none are left out."""
@@ -382,7 +473,6 @@ class Folding:
         held = {origin: tip.sequence for origin, tip in content.tips.items()}
         if any(held.get(origin, 0) != sequence for origin, sequence in vector.items() if origin != HORIZON):
             raise damaged(f"the base of partition {number} has other operations than its manifest says")
-        self._seen.add(number)
 
     async def _piece(self, name: str, nth: int, number: int) -> bytes:
         pack = self._bucket.catalogue.packs.get(name)

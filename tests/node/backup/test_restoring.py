@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 import shoal
+from shoal.backup import clouds
 from shoal.backup.bucket import Bucket
 from shoal.backup.format import BASES, SEGMENTS, VERIFIED, Entry, Manifest, Pack, Packing, encode, manifest_name, read_entries
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
-from shoal.errors import BackupDamaged, InvalidInput, StorageError
+from shoal.errors import BackupDamaged, BackupUnreachable, InvalidInput, StorageError
 from shoal.node.backup import restoring
 from shoal.node.backup.verifying import verified
 from shoal.node.incarnation import Incarnation
 from shoal.storage.opening import open_storage
+from simulation.bounds import altered
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.environment import START_MS, SimulatedEnvironment
 from tests.node.backup.conftest import declare, restore, rows_of, ship
@@ -87,7 +93,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.real_time("it uses files and threads")
-async def test_a_restore_that_was_killed_at_any_step_begins_anew(
+async def test_a_restore_that_was_killed_at_any_step_is_mended(
     shipped: SimulatedBucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The steps that change the directory: each rename, and what came before them."""
@@ -124,6 +130,97 @@ async def test_a_restore_that_was_killed_at_any_step_begins_anew(
 
 def _none(*_: object, **__: object) -> None:
     """Nothing is removed: the process was killed."""
+
+
+KILLED = """
+import asyncio, os, signal, sys
+from pathlib import Path
+from shoal.backup import clouds
+from shoal.node.backup import restoring
+
+nth, url, directory = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
+get, rename = clouds.CloudStore.get, os.rename
+
+def step():
+    global nth
+    nth -= 1
+    if nth == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+async def counted(self, name, *span):
+    if not name.startswith("manifests/"):
+        step()
+    return await get(self, name, *span)
+
+def moved(*paths):
+    step()
+    rename(*paths)
+
+clouds.CloudStore.get, os.rename = counted, moved
+restoring.AT_ONCE = 1
+asyncio.run(restoring.restore(url, directory))
+"""
+
+
+@pytest.mark.real_time("it uses files and processes")
+async def test_a_killed_restore_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGKILL at each read of the bucket and each rename: the next one goes on there, and reads less."""
+    url = f"file://{tmp_path}/bucket"
+    with altered(pack_bytes=3000, base_after_bytes=3000):
+        async with shoal.open(tmp_path / "source") as store:
+            await store.backup.init(url)
+            for nth in range(4):
+                for name in "abcn":
+                    await store.space("crew").counter(name).add(1)
+                    await store.space("crew").thread(name).save({"text": "x" * 900, "nth": nth}, overwrite=True)
+                while (await store.backup.status()).state != "current":
+                    await asyncio.sleep(0.02)
+    reads = 0
+    get = clouds.CloudStore.get
+
+    async def counted(self: clouds.CloudStore, name: str, *span: int) -> bytes | None:
+        nonlocal reads
+        reads += not name.startswith("manifests/")
+        return await get(self, name, *span)
+
+    monkeypatch.setattr(clouds.CloudStore, "get", counted)
+    await restoring.restore(url, tmp_path / "all")
+    whole, less = reads, 0
+    assert whole > 3
+    for nth in range(1, whole + 5, 2):
+        directory = tmp_path / f"killed{nth}"
+        made = subprocess.run([sys.executable, "-c", KILLED, str(nth), url, str(directory)], check=False)
+        assert made.returncode == -9, nth
+        reads = 0
+        await restoring.restore(url, directory)
+        less += reads < whole
+        async with shoal.open(directory) as store:
+            for name in "abcn":
+                assert await store.space("crew").counter(name).value() == 4
+                assert (await store.space("crew").thread(name).load()).state["nth"] == 3
+        assert "restoring" not in os.listdir(directory)
+    assert less > 1, "it began anew each time"
+
+
+@pytest.mark.real_time("it uses files and threads")
+async def test_a_restore_that_cannot_read_goes_on_later(shipped: SimulatedBucket, tmp_path: Path) -> None:
+    """Credentials expire in the middle; of another moment nothing is used."""
+    get, left = shipped.get, 4
+
+    async def expiring(*arguments: Any) -> bytes | None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise BackupUnreachable("the backup cannot be read: ExpiredToken.")
+        return await get(*arguments)
+
+    shipped.get = expiring  # type: ignore[method-assign]
+    with pytest.raises(BackupUnreachable, match="the same command goes on"):
+        await made(shipped, tmp_path / "state")
+    assert os.listdir(tmp_path / "state") == ["restoring"]
+    shipped.get = get  # type: ignore[method-assign]
+    await made(shipped, tmp_path / "state")
+    assert await counted(tmp_path / "state") == 11
 
 
 @pytest.mark.real_time("it uses files and threads")
