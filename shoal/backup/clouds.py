@@ -208,7 +208,24 @@ _ADVICE = {
 }
 
 
+# By a word of the answer: clouds say in many ways what is wrong.
+_TOLD = {
+    "expired": "The credentials in the node's environment have expired: renew them. It is tried again.",
+    "redirect": "Check the region in the node's environment (AWS_REGION): the bucket is in another one.",
+    "region": "Check the region in the node's environment (AWS_REGION): the bucket is in another one.",
+    "quota": "The bucket has no room left: raise its quota, or keep moments for less time (shoal backup init URL --keep).",
+    "insufficientstorage": "The bucket has no room left: raise its quota, or keep moments for less time "
+    "(shoal backup init URL --keep).",
+    "no space left": "The disk of the backup is full: free some space there. It is tried again.",
+    "nosuchbucket": "Check the name of the bucket.",
+}
+
+
 def _advice(error: BaseException) -> str:
-    return _ADVICE.get(
-        type(error).__name__, "Check the address, the region, the credentials and the space there: docs/BACKUP.md."
+    text = str(error).lower().replace(" ", "") + str(error).lower()
+    told = next((advice for word, advice in _TOLD.items() if word in text), "")
+    return (
+        told
+        or _ADVICE.get(type(error).__name__)
+        or "Check the address, the region, the credentials and the space there: docs/BACKUP.md."
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -137,3 +139,53 @@ async def test_an_answer_that_does_not_come_is_told(monkeypatch: pytest.MonkeyPa
     store = clouds.in_memory()
     with pytest.raises(BackupUnreachable, match="no answer within"):
         await store._call("write x", asyncio.sleep(0.05))
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, str]]]:
+    """A server that answers every request in the same way: its status and its S3 error code."""
+    wanted: list[tuple[int, str]] = []
+
+    class Answering(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            status, code = wanted[0]
+            body = f"<Error><Code>{code}</Code><Message>The request was refused.</Message></Error>".encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Answering)
+    Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "one")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hidden")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setattr(clouds, "RETRIES_MAX", 0)
+    yield wanted
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "advice"),
+    [
+        (400, "ExpiredToken", "have expired: renew them"),
+        (301, "PermanentRedirect", "AWS_REGION"),
+        (400, "AuthorizationHeaderMalformed: the region 'us-east-1' is wrong", "AWS_REGION"),
+        (403, "AccessDenied", "the right to read, list and write"),
+        (403, "QuotaExceeded", "no room left"),
+        (507, "InsufficientStorage", "no room left"),
+        (404, "NoSuchBucket", "name of the bucket"),
+    ],
+    ids=str,
+)
+async def test_a_refusal_is_told_with_its_remedy(answers: list[tuple[int, str]], status: int, code: str, advice: str) -> None:
+    answers.append((status, code))
+    with pytest.raises(BackupUnreachable, match=advice) as refused:
+        await clouds.opened("s3://bucket/prod").put_new("segments/a", b"x")
+    assert "hidden" not in refused.value.message
+    assert "Nothing that is stored here is lost" in refused.value.message
