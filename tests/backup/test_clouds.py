@@ -146,18 +146,17 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, str]]]:
     """A server that answers every request in the same way: its status and its S3 error code."""
     wanted: list[tuple[int, str]] = []
 
-    class Answering(BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            status, code = wanted[0]
-            body = f"<Error><Code>{code}</Code><Message>The request was refused.</Message></Error>".encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answered(handler: BaseHTTPRequestHandler) -> None:
+        handler.rfile.read(int(handler.headers.get("Content-Length", 0)))
+        status, code = wanted[0]
+        body = f"<Error><Code>{code}</Code><Message>The request was refused.</Message></Error>".encode()
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
 
-        def log_message(self, *_: object) -> None: ...
-
+    methods = {"do_PUT": answered, "log_message": lambda *_: None}
+    Answering = type("Answering", (BaseHTTPRequestHandler,), methods)
     server = HTTPServer(("127.0.0.1", 0), Answering)
     Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
