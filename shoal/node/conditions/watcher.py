@@ -31,7 +31,7 @@ RECENT_S = 10.0  # What happened stands so long.
 TOLD_AFTER_S = 4.0  # The log tells of what has stood so long: at the second look.
 MEASURE_S = 1.0  # So long a look waits to be told how much room the disk has. A disk that hangs answers nothing.
 
-_log = logging.getLogger("shoal.conditions")
+_log = logging.getLogger("shoal.node.conditions")
 
 
 class _Grown:

@@ -169,7 +169,7 @@ async def test_a_finding_keeps_the_moment_in_which_it_was_noticed(bench: Bench) 
 
 
 async def test_trouble_that_passes_at_a_start_is_no_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "shoal.conditions")
+    caplog.set_level(logging.INFO, "shoal.node.conditions")
     bench.simulated.volume = 1, 1 << 40
     await bench.node.conditions.sample()
     bench.simulated.volume = 1 << 40, 1 << 40
