@@ -17,10 +17,10 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from shoal.backup.bucket import ObjectStore
 from shoal.crdt import deletion
 from shoal.crdt.rows import successor
 from shoal.errors import BackupUnreachable, Cold, ShoalError, StoreCorrupt
@@ -32,6 +32,9 @@ from shoal.node.tiering.packs import OpenedPack
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Background, Steps, Stride, in_turns
 from shoal.storage import cold, keys
+
+if TYPE_CHECKING:
+    from shoal.backup.bucket import ObjectStore
 
 FETCHES_MAX = 4
 WAIT_S = 30.0
