@@ -59,6 +59,9 @@ class Config(Struct, frozen=True, kw_only=True):
     # [audit] Statements of what the node holds, and who reads what (docs/AUDIT.md).
     audit_interval_s: float = 0.0  # How often the node signs what it holds, and keeps that (docs/AUDIT.md); 0: never.
     audit_reads: str = ""  # Patterns of spaces, separated by commas, of which it is logged who reads what; needs tokens.
+    redaction_hooks: str = (
+        ""  # A file of TOML with the hooks of redaction of this node (docs/REDACTION.md). Empty: it has none.
+    )
     audit_keep_s: float = 366 * 86400.0  # How long statements and the log of reads are kept.
 
     # [cluster] The members of the cluster. Every node owns everything.

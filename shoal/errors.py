@@ -8,7 +8,7 @@ status. docs/ERRORS.md is made from this module.
 
     ShoalError
     ├── InvalidInput: InvalidName, InvalidValue, InvalidConfig, TooLarge, SpansPartitions, InvalidSchema, SchemaViolation,
-    │       Unsupported, WrongProcess, WrongLoop, StoreClosed
+    │       Unsupported, WrongProcess, WrongLoop, StoreClosed, RedactionRefused
     ├── NotFound: Pruned, JournalTrimmed, HistoryCompacted, MomentMissing
     ├── Conflict: HeadMoved, BranchTaken, MergeConflict, ItemChanged, RegisterChanged, DocumentChanged, KeyReused, KeyExpired,
     │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, LeaseHeld, LeaseLost, Taken, UndoConflict,
@@ -18,7 +18,7 @@ status. docs/ERRORS.md is made from this module.
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
-    │       NoQuorum, BackupUnreachable, Cold
+    │       NoQuorum, BackupUnreachable, Cold, RedactionFailed
     │       └── ReadOnly: ClockWrong
     ├── Unauthenticated, Forbidden, Unreachable, PeerRefused, BadOperation, EngineFailed
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull, MasterKeyWrong, BackupDamaged
@@ -94,6 +94,15 @@ class SchemaViolation(InvalidInput):
     """A state breaks a schema or an invariant. `detail` has `path` (a JSON pointer into it), `schema` and `version`."""
 
     code = "schema-violation"
+    status = 422
+
+
+class RedactionRefused(InvalidInput):
+    """A write holds what a rule of its space replaces, at a place where nothing can be replaced: in a name, in bytes that are
+    no text, in a file, in what a document would become. `detail` has `path`, a JSON pointer into the write.
+    """
+
+    code = "redaction-refused"
     status = 422
 
 
@@ -431,6 +440,14 @@ class Unavailable(Retryable):
     """The node cannot serve the request now; try again later, or at another node."""
 
     code = "unavailable"
+
+
+class RedactionFailed(Unavailable):
+    """The node cannot tell what is to be replaced in a write: a hook of its space is not configured there, failed or took too
+    long, or the space's rules cannot be read.
+    """
+
+    code = "redaction-failed"
 
 
 class Overloaded(Unavailable):

@@ -16,6 +16,7 @@ EXTRAS: Mapping[str, tuple[str, str]] = {
     "jwt": ("security", "tokens"),
     "jsonschema_rs": ("schemas", "schemas"),
     "obstore": ("backup", "backups to a bucket or a directory"),
+    "re2": ("redaction", "rules of redaction"),
     "yaml": ("yaml", "documents of YAML (`-o yaml`)"),
 }
 """By the name that is imported: the extra, and which features need it."""

@@ -14,7 +14,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import TracebackType
@@ -91,6 +91,7 @@ def open(
     config: Config | None = None,
     durability: Durability = "local",
     encryption: str | KeyService = "",
+    redact: Mapping[str, Callable[[Any], Any]] | None = None,
 ) -> Opening:
     """Open an embedded store in `directory`: a whole node, without a listener. The directory is created if it is missing.
 
@@ -101,17 +102,25 @@ def open(
     where the master key is, or an object of your own wraps keys (`shoal.KeyService`). A directory is encrypted from the
     beginning or not at all.
 
+    `redact` has functions that see the texts of a write before anything is stored, and replace parts of them, by the names by
+    which a space's rules ask for them: docs/REDACTION.md.
+
     Raises:
         MasterKeyWrong: the key is wrong, missing or cannot be fetched, or the directory is not encrypted; nothing was changed.
         StoreLocked: another process, or this one, has it open; the message says where, and how to share it.
         StoreTooNew, StoreCorrupt, StorageFull, StorageError: it cannot be opened; nothing was changed.
         InvalidConfig: a setting is out of range, `durability` is unknown, or `directory` is the address of a node.
     """
-    return Opening(lambda line: _open(line, directory, config, durability, encryption), "open")
+    return Opening(lambda line: _open(line, directory, config, durability, encryption, redact), "open")
 
 
 async def _open(
-    line: Line, directory: str | os.PathLike[str], config: Config | None, durability: Durability, encryption: str | KeyService
+    line: Line,
+    directory: str | os.PathLike[str],
+    config: Config | None,
+    durability: Durability,
+    encryption: str | KeyService,
+    redact: Mapping[str, Callable[[Any], Any]] | None,
 ) -> Store:
     from shoal.node.environment import system_environment
     from shoal.node.node import open_node
@@ -138,7 +147,7 @@ async def _open(
     if before is not None and before.home.has_ended:
         before.forget()  # Nobody can close it any more.
     try:
-        node = await open_node(where, config=settings, environment=environment, is_embedded=True, master=master)
+        node = await open_node(where, config=settings, environment=environment, is_embedded=True, master=master, redact=redact)
     except StoreLocked as error:
         raise _locked_here(error, where) from None
     home = Home(line)

@@ -51,6 +51,8 @@ from shoal.kinds.lease.handle.leases import Lease, Leasing
 from shoal.kinds.list.handle import ListItem, ListItems, SharedList
 from shoal.kinds.map.handle import Entries, Entry, SharedMap
 from shoal.kinds.presence.handle import Presence, PresenceChange, PresentMember
+from shoal.kinds.redaction.flows import PatternToSet
+from shoal.kinds.redaction.handle import SpaceRedaction
 from shoal.kinds.register.handle import PastValue, Register, RegisterState
 from shoal.kinds.retention.flows import Retained, RetainedThread
 from shoal.kinds.retention.handle import SpaceRetention
@@ -70,6 +72,7 @@ from shoal.kinds.thread.handle.thread import Thread
 from shoal.kinds.worklist.handle.queues import Finish, Job
 from shoal.kinds.worklist.handle.worklist import Done, Inbox, Message, Sent, Worklist, WorklistItem, WorklistProgress
 from shoal.opening import connect, open
+from shoal.protocol.replacing import noting as redactions
 from shoal.protocol.requests import (
     NO_HEAD,
     BackupView,
@@ -97,7 +100,11 @@ from shoal.protocol.requests import (
     Quota,
     QuotaView,
     RebuildView,
+    RedactionPattern,
+    RedactionRules,
+    RedactionTried,
     RemovedNode,
+    Replaced,
     RetentionRule,
     RetentionRules,
     Seat,
@@ -211,6 +218,7 @@ __all__ = [
     "ObjectUse",
     "OpenStep",
     "PastValue",
+    "PatternToSet",
     "Pending",
     "PrefixUse",
     "Presence",
@@ -223,10 +231,14 @@ __all__ = [
     "Reading",
     "Reason",
     "RebuildView",
+    "RedactionPattern",
+    "RedactionRules",
+    "RedactionTried",
     "Register",
     "RegisterReading",
     "RegisterState",
     "RemovedNode",
+    "Replaced",
     "Reset",
     "Resumption",
     "Retained",
@@ -247,6 +259,7 @@ __all__ = [
     "Sides",
     "Space",
     "SpaceDeleted",
+    "SpaceRedaction",
     "SpaceRetention",
     "SpaceUsageView",
     "SpaceUse",
@@ -279,6 +292,7 @@ __all__ = [
     "connect",
     "errors",
     "open",
+    "redactions",
     "register",
     "replies",
     "sync",

@@ -96,7 +96,7 @@ def test_a_command_without_its_package_names_the_extra(tmp_path: Path, arguments
 
 
 def test_each_extra_is_declared_with_its_package() -> None:
-    names = {"jwt": "pyjwt", "yaml": "pyyaml"}
+    names = {"jwt": "pyjwt", "re2": "google-re2", "yaml": "pyyaml"}
     for module, (extra, _) in EXTRAS.items():
         declared = {canonicalize_name(Requirement(line).name) for line in PROJECT["optional-dependencies"][extra]}
         assert canonicalize_name(names.get(module, module)) in declared

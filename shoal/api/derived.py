@@ -31,6 +31,7 @@ from shoal.api.http.headers import opaque, shown_opaque
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.watching import waited
 from shoal.errors import InvalidInput, NotFound
+from shoal.kinds.redaction import flows as redaction
 from shoal.kinds.retention import flows as retention
 from shoal.kinds.thread.flows import mutations as undo
 from shoal.protocol.declared import AtLeast, Http, Named, Shape, declaration_of
@@ -54,6 +55,9 @@ FLOWS: tuple[type[Flow[Any]], ...] = (
     retention.UnsetRetentionRule,
     retention.CarryOutRetention,
     retention.PreviewRetention,
+    redaction.SetRedaction,
+    redaction.UnsetRedaction,
+    redaction.PreviewRedaction,
 )
 
 SOURCES: dict[type[Struct], tuple[type[Struct], dict[str, str]]] = {}

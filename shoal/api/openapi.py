@@ -309,6 +309,7 @@ def _told(route: Route) -> dict[str, Any]:
     told = named | {
         headers.BOOKMARK: {"description": headers.TOLD, "schema": {"type": "string"}},
         headers.LEFT_OUT: {"description": headers.SAID, "schema": {"type": "integer", "minimum": 1}},
+        headers.REDACTED: {"description": headers.REDACTED_TOLD, "schema": {"type": "string"}},
     }
     if route.has_etag or route.compares:
         told["ETag"] = {"description": _ETAG, "schema": {"type": "string"}}

@@ -294,6 +294,7 @@ def _handler(
         if route.has_bookmark and not response.prepared:
             response = headers.tagged(request, response, exchange.version)
             response.headers.update(exchange.bookmark_headers())
+            response.headers.update(headers.redacted(exchange.session.replaced))
         return response
 
     return handle

@@ -23,7 +23,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -56,7 +56,8 @@ from shoal.protocol.frames import (
     messages,
     payload_bytes,
 )
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push
+from shoal.protocol.replacing import noting
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Replaced
 from shoal.protocol.session import Prompt, Session
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
@@ -286,18 +287,20 @@ class SessionSocket:
         if not has_turn:
             return
         answer: AnyReply | ShoalError
+        noted: list[Replaced] = []
         try:
             if self._stopping:
                 raise _stopping()
             self._refuse_late(call)
             request, durability = _checked(call)
             async with asyncio.timeout_at(self._ends_at(call)):
-                answer = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
+                with noting() as noted:
+                    answer = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
         except TimeoutError:
             answer = OutcomeUnknown("the caller gave up. The write may or may not be applied. Send it again with the same key.")
         except Exception as error:
             answer = _answer_of(error)
-        self._send_answer(call.id, answer)
+        self._send_answer(call.id, answer, noted)
 
     def _ends_at(self, call: CallFrame) -> float | None:
         return self._welcomed_at + call.until_ms / 1000 if call.until_ms else None
@@ -393,10 +396,12 @@ class SessionSocket:
 
     # ── sending ───────────────────────────────────────────────────────────────
 
-    def _send_answer(self, id: int, answer: AnyReply | ShoalError) -> None:
+    def _send_answer(self, id: int, answer: AnyReply | ShoalError, replaced: Sequence[Replaced] = ()) -> None:
         try:
             frame = (
-                encode_error(id, answer) if isinstance(answer, ShoalError) else encode_reply(id, answer, self._bookmark.news())
+                encode_error(id, answer)
+                if isinstance(answer, ShoalError)
+                else encode_reply(id, answer, self._bookmark.news(), replaced)
             )
         except Exception as bug:  # By now a write may be done.
             frame = encode_error(id, internal(bug, where="session answer"))

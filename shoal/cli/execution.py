@@ -103,11 +103,17 @@ async def _collecting(work: Coroutine[None, None, T]) -> T:
     """Do the work; once it has lasted for a while, garbage is collected, which `shoal.cli.main` leaves until then."""
     from asyncio import get_running_loop
 
+    from shoal.cli.output import note
+    from shoal.protocol.replacing import noting
+
     collects = get_running_loop().call_later(_STARTED_S, gc.enable)
     try:
-        return await work
+        with noting() as replaced:
+            return await work
     finally:
         collects.cancel()
+        for each in replaced:
+            note(f"redacted before it was stored: {each.count} × {each.rule} at {each.path or '/'}")
 
 
 def agreed(question: str, *, yes: bool) -> None:

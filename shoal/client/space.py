@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from shoal.kinds.list.handle import SharedList
     from shoal.kinds.map.handle import SharedMap
     from shoal.kinds.presence.handle import Presence
+    from shoal.kinds.redaction.handle import SpaceRedaction
     from shoal.kinds.register.handle import Register
     from shoal.kinds.retention.handle import SpaceRetention
     from shoal.kinds.schema.handle import Schemas
@@ -175,6 +176,13 @@ class Space:
         from shoal.kinds.schema.handle import Schemas
 
         return Schemas(self._connection, self.name)
+
+    @property
+    def redaction(self) -> SpaceRedaction:
+        """The rules by which parts of what is written to this space are replaced before they are stored."""
+        from shoal.kinds.redaction.handle import SpaceRedaction
+
+        return SpaceRedaction(self._connection, self.name)
 
     @property
     def retention(self) -> SpaceRetention:

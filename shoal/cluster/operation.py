@@ -67,10 +67,16 @@ class TokenBody(Body, array_like=True, frozen=True, gc=False):
     token: str = ""  # The token's id, by which it is revoked; never its secret.
 
 
+class RedactedBody(TokenBody, array_like=True, frozen=True, gc=False):
+    """The content of an operation of which something was replaced before it was issued. Others lack the last field."""
+
+    redacted: list[tuple[str, str, int]] = []  # Where, by which rule, how often; never what it was.
+
+
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Body)
-_token_decoder = msgspec.msgpack.Decoder(TokenBody)
-_WITH_TOKEN = bytes([0x90 + len(TokenBody.__struct_fields__)])  # How its array begins.
+_told_decoder = msgspec.msgpack.Decoder(RedactedBody)
+_TOLD = frozenset(0x90 + len(kind.__struct_fields__) for kind in (TokenBody, RedactedBody))  # How their arrays begin.
 
 
 def encode(body: Body) -> bytes:
@@ -90,16 +96,16 @@ def decode(packed: bytes) -> Body:
         raise InvalidValue(f"this is not an operation ({error}). Nothing was written.") from None
 
 
-def token_in(packed: bytes) -> str:
-    """The id of the token under which an encoded operation was written; empty: there was none.
+def told_in(packed: bytes) -> RedactedBody | None:
+    """An encoded operation with the id of its token and what was replaced in it; None: it has neither.
 
     Raises:
         InvalidValue: these bytes are no operation.
     """
-    if not packed.startswith(_WITH_TOKEN):
-        return ""
+    if not packed or packed[0] not in _TOLD:
+        return None
     try:
-        return _token_decoder.decode(packed).token
+        return _told_decoder.decode(packed)
     except ValueError as error:
         raise InvalidValue(f"this is not an operation ({error}). Nothing was written.") from None
 

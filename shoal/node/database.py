@@ -9,9 +9,10 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from shoal.cluster import operation
@@ -31,6 +32,8 @@ from shoal.kinds.journal.serving.readers import Consumers, ProgressHandler, Redu
 from shoal.kinds.journal.serving.retention import Retentions
 from shoal.kinds.label.handler import Labels
 from shoal.kinds.map.handler import Maps
+from shoal.kinds.redaction.serving.hooks import Hook
+from shoal.kinds.redaction.serving.redactor import Redactor
 from shoal.kinds.retention.serving.threads import ThreadRetention
 from shoal.kinds.schema.handler import Rules, Schemas
 from shoal.kinds.step.serving.status import StatusHandler, StatusLister
@@ -116,6 +119,7 @@ class _Kinds:
             generations=generations,
             prepare=lambda request: database.prepare([(request, target_of(request))]),
             issue=lambda request: database.issue(request, None),
+            guard=database.redactor.guard,
         )
         rules = self.rules = Rules(context.storage, catalog, generations)
         self.memories = Memories(
@@ -181,10 +185,12 @@ class _Kinds:
 class Database:
     """The data types of one node, composed over one storage. All methods are called on the event loop.
 
-    `replaced` is called after a snapshot of a peer has replaced a partition.
+    `replaced` is called after a snapshot of a peer has replaced a partition. `hooks`: those of redaction that this node has.
     """
 
-    def __init__(self, context: NodeContext, *, replaced: Callable[[], None]) -> None:
+    def __init__(
+        self, context: NodeContext, *, replaced: Callable[[], None], hooks: Mapping[str, Hook] = MappingProxyType({})
+    ) -> None:
         self._context = context
         self._storage, self._commit = context.storage, context.commit
         self._told_replaced = replaced
@@ -208,6 +214,8 @@ class Database:
             is_own=lambda add: self._kinds.maps.is_own(add),
             generations=self.generations,
         )
+        self.redactor = Redactor(context, read=self.show, hooks=hooks)
+        """Replaces in what clients write, before anything else is done for it."""
         self.statuses = StatusLister(context, self.catalog, self.generations)
         kinds = self._kinds = _Kinds(context, self, indexes)
         self.budgets, self.late_documents = kinds.budgets, kinds.late_documents

@@ -31,6 +31,8 @@ Room = tuple[int, int]  # Bytes that may still be written, and all.
 # only every few milliseconds (`sys.getswitchinterval`), so that a sync takes several times as long.
 STEP_PAUSE_S = 0.001
 
+APART_MAX = 4  # Threads of `run_apart`, begun as they are needed.
+
 
 async def turn() -> None:
     """Let other tasks run; it takes no time."""
@@ -54,6 +56,12 @@ async def not_known() -> None:
     """How much room there is, where nobody can tell."""
 
 
+async def _here(function: Callable[[], T], /) -> T:
+    """Run it now, as others get a turn."""
+    await asyncio.sleep(0)
+    return function()
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
     """The clocks, the randomness and the threads that a node may use. `close` ends the threads."""
@@ -68,6 +76,7 @@ class Environment:
     open_bucket: Callable[[str], ObjectStore] = opened  # The place of a backup at an address.
     give_back: Callable[[], None] = lambda: None  # Called after much memory was freed.
     volume: Callable[[], Awaitable[Room | None]] = not_known  # Free bytes and all bytes where the store is; None: not known.
+    run_apart: RunBlocking = _here  # As `run_blocking`, on other threads: for what may take long and waits for no disk.
 
 
 def _monotonic() -> float:
@@ -99,9 +108,17 @@ def volume_of(directory: Path) -> Callable[[], Awaitable[Room | None]]:
 def system_environment() -> Environment:
     """The clocks and randomness of this machine. Its single thread serves fsyncs, which the kernel serialises anyway."""
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-sync")
+    apart = ThreadPoolExecutor(max_workers=APART_MAX, thread_name_prefix="shoal-apart")
 
     def run_blocking(function: Callable[[], T], /) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(pool, function)
+
+    def run_apart(function: Callable[[], T], /) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(apart, function)
+
+    def close() -> None:
+        apart.shutdown(wait=False, cancel_futures=True)  # A hook may hang.
+        pool.shutdown(wait=True)
 
     return Environment(
         now_ms=lambda: time.time_ns() // 1_000_000,
@@ -109,7 +126,8 @@ def system_environment() -> Environment:
         uptime=_monotonic,
         entropy=os.urandom,
         run_blocking=run_blocking,
-        close=lambda: pool.shutdown(wait=True),
+        close=close,
         pause=lambda: asyncio.sleep(STEP_PAUSE_S),
         give_back=_give_back,
+        run_apart=run_apart,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +25,7 @@ from shoal.encryption import KeyService
 from shoal.errors import ShoalError, StorageFull
 from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.presence.handler import Presences
+from shoal.kinds.redaction.serving.hooks import Function, Threads, of_file, of_functions
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.node.backup.backups import Backups
 from shoal.node.collection.sealing import KeyKeeper
@@ -64,13 +66,15 @@ class Node:
         environment: Environment,
         is_embedded: bool = False,
         master: KeyService | None = None,
+        redact: Mapping[str, Function] | None = None,
     ) -> None:
         """Compose a node over an open storage, which it closes when it stops.
 
-        `is_embedded`: all its clients are in this process, and end with it. `master`: as in `open_node`.
+        `is_embedded`: all its clients are in this process, and end with it. `master`, `redact`: as in `open_node`.
 
         Raises:
             StoreCorrupt: the last incarnation did not stop cleanly, and its log has a hole.
+            InvalidConfig: the file of hooks cannot be used, or `redact` has none.
         """
         config = msgspec.structs.replace(config, advertise=config.advertise or f"{config.listen_host}:{config.listen_port}")
         self._storage = storage
@@ -91,7 +95,8 @@ class Node:
         context = self._context = context_of(storage, self._commit, config, environment)
         self._incarnation, self._feed = context.incarnation, context.feed
         self._usage = self._commit.counting = Usage(storage, environment.pause, wait_s=QUOTA_COUNT_S)
-        self._database = Database(context, replaced=self._usage.recount)
+        hooks = of_functions(redact, Threads(environment.run_apart)) | of_file(config.redaction_hooks)
+        self._database = Database(context, replaced=self._usage.recount, hooks=hooks)
         if not is_embedded:
             _ = self._database.late_documents.room  # Imported now, so that no client waits for it.
         presences = Presences(config, environment.monotonic)
@@ -284,11 +289,12 @@ async def open_node(
     environment: Environment,
     is_embedded: bool = False,
     master: KeyService | None = None,
+    redact: Mapping[str, Function] | None = None,
 ) -> Node:
     """Open, or make, the store in `directory`, and start a node on it. It closes `environment` when it stops.
 
     `is_embedded`: all its clients are in this process, and end with it. `master`: the master key, instead of
-    `config.encryption_key`.
+    `config.encryption_key`. `redact`: functions that see the texts of writes, by the names that rules of redaction ask for.
 
     Raises:
         MasterKeyWrong, StoreLocked, StoreTooNew, StoreCorrupt, StorageFull, StorageError, Unsupported: as `open_storage`.
@@ -305,7 +311,7 @@ async def open_node(
     )
     try:
         storage = await asyncio.shield(opening)
-        return Node(storage, config=config, environment=environment, is_embedded=is_embedded, master=master)
+        return Node(storage, config=config, environment=environment, is_embedded=is_embedded, master=master, redact=redact)
     except BaseException:
         # A thread cannot be cancelled. If it still opens the store, the store must be closed, or the directory stays locked.
         with suppress(Exception):

@@ -41,6 +41,7 @@ from shoal.kinds.file.serving.files import Unsure
 from shoal.kinds.lease.serving.alone import Alone
 from shoal.kinds.lease.serving.requests import LeaseRequests
 from shoal.kinds.presence.handler import OfSessions, Presences
+from shoal.kinds.redaction.serving.redactor import under_way
 from shoal.kinds.retention.serving.keeper import Keeper
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import is_under_claim
@@ -173,7 +174,10 @@ class Service:
             **quotas.answers,
             **self.keeper.answers,
             **self._growth.answers,
+            **database.redactor.answers,
         }
+        self.redactor = database.redactor
+        """Replaces in what clients write: their sessions ask it before anything else."""
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
         self._acknowledging = Acknowledging(database, context.commit, replicas=replicas)
         self._rights = Rights(context, database, replicas=replicas)
@@ -393,7 +397,9 @@ class Service:
         if key is not None:
             check_key("idempotency key", key)
         self._database.issuer.check(request)
-        return self._database.issuer.locate(request, token)
+        located = self._database.issuer.locate(request, token)
+        seen = under_way()
+        return located if seen is None else replace(located, redacted=seen.replaced, asked=seen.asked)
 
     async def _issued(self, located: Located, key: str | None, terms: Sequence[requests.Term]) -> Issued:
         repair: ReadRepair | None = None
@@ -540,6 +546,8 @@ class Service:
             speaks=speaks(),
             together=self._database.issuer.spoken,
             conditions=self._standing(),
+            redaction_replaced=self.redactor.replaced,
+            redaction_refused=self.redactor.refused,
             **self.keeper.figures,
         )
 

@@ -9,9 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from shoal.errors import BookmarkLost, ShoalError, ShuttingDown, StoreClosed
+from shoal.kinds.redaction.serving.redactor import noted
 from shoal.node.spaces.sharing import Lane
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
+from shoal.protocol.replacing import note
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription, space_of
 from shoal.protocol.session import Told
 
@@ -44,6 +46,9 @@ class ServiceSession:
         request = conforming(request)
         sharing = self._service.sharing
         lane = sharing.lane(space_of(request) or "")
+        if self._service.redactor.concerns(request):
+            redacted = self._redacted(request, key=key, durability=durability, stale=stale)
+            return await self._unless_ended(sharing.taken(lane, redacted))
         is_prompt = durability != "memory" and type(request) in self._service.prompt
         if is_prompt and sharing.is_free(lane):
             # Fewer coroutines, each of which would be resumed for the answer.
@@ -54,6 +59,16 @@ class ServiceSession:
             is_prompt = False
         work = self._answered(request, is_prompt, key=key, durability=durability, stale=stale)
         return await self._unless_ended(sharing.taken(lane, work))
+
+    async def _redacted(self, request: Request[R], /, *, key: str | None, durability: Durability, stale: bool) -> R:
+        """Answer a write in a space with rules of redaction: what they replace goes no further than here."""
+        made, seen = await self._service.redactor.redacted(request, key)
+        if seen is None:
+            return await self._answered(cast("Request[R]", made), False, key=key, durability=durability, stale=stale)
+        with noted(seen):
+            reply = await self._answered(cast("Request[R]", made), False, key=key, durability=durability, stale=stale)
+        note(seen.replaced)
+        return reply
 
     async def _answered(
         self, request: Request[R], is_prompt: bool, /, *, key: str | None, durability: Durability, stale: bool
@@ -100,6 +115,8 @@ class ServiceSession:
         self._refuse_if_ended()
         check_manner(key, durability, stale)
         wanted: Any = conforming(request)
+        if self._service.redactor.concerns(wanted):
+            return False  # It is looked through first.
         lane = self._service.sharing.lane(space_of(wanted) or "")
         if not self._service.sharing.is_free(lane):
             return False  # It waits for its turn, and its caller may give up meanwhile: it takes a task.

@@ -25,7 +25,7 @@ from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unsupported, fr
 from shoal.protocol.bookmark import Sight
 from shoal.protocol.conformance import together_of, too_many, too_many_together
 from shoal.protocol.declared import TOGETHER_MAX
-from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Subscription
+from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Replaced, Subscription
 
 PROTOCOL = 3
 PROTOCOL_OLDEST = 3  # That is spoken here: the last release's. Of two versions the older one is spoken.
@@ -120,6 +120,7 @@ class ReplyFrame(Struct, array_like=True, frozen=True, tag=3):
     id: int
     reply: Raw
     seen: list[Sight] = field(default_factory=list)  # The change of the session's bookmark.
+    replaced: list[Replaced] = field(default_factory=list)  # What rules of redaction replaced in a write.
 
 
 class ErrorFrame(Struct, array_like=True, frozen=True, tag=4):
@@ -211,8 +212,10 @@ def encode_observe(bookmark: bytes) -> bytes:
     return _encoder.encode((7, bookmark))
 
 
-def encode_reply(id: int, reply: AnyReply | None, seen: Sequence[Sight] = ()) -> bytes:
+def encode_reply(id: int, reply: AnyReply | None, seen: Sequence[Sight] = (), replaced: Sequence[Replaced] = ()) -> bytes:
     """The frame of a `ReplyFrame`; with None, the subscription `id` has begun."""
+    if replaced:
+        return _encoder.encode((3, id, reply, seen, replaced))
     return _encoder.encode((3, id, reply, seen) if seen else (3, id, reply))
 
 

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 
@@ -68,7 +68,8 @@ from shoal.protocol.frames import (
     message_bytes,
     messages,
 )
-from shoal.protocol.requests import Durability, Push, R, Read, Request, Subscription, reply_of
+from shoal.protocol.replacing import note
+from shoal.protocol.requests import Durability, Push, R, Read, Replaced, Request, Subscription, reply_of
 from shoal.transport.dialling import Connect, DialledSocket, open_socket, sent_before, unreached, untrusted, why
 
 CLIENT_REQUESTS_MAX = 4096  # Requests in progress on one link; further callers wait.
@@ -132,10 +133,11 @@ class Inbox(AsyncIterator[Push]):
 class _Exchange:
     """A frame that waits for its answer."""
 
-    __slots__ = ("answer", "write")
+    __slots__ = ("answer", "replaced", "write")
 
     def __init__(self, *, write: bool) -> None:
         self.answer: asyncio.Future[Raw] = asyncio.get_running_loop().create_future()
+        self.replaced: Sequence[Replaced] = ()
         self.write = write
 
     def fail(self, error: ShoalError) -> None:
@@ -291,7 +293,10 @@ class Link:
         timer = asyncio.get_running_loop().call_at(ends_at, self._expire, id)
         self._post(id, frame)
         try:
-            return await exchange.answer
+            raw = await exchange.answer
+            if exchange.replaced:
+                note(exchange.replaced)
+            return raw
         finally:
             timer.cancel()
             self._exchanges.pop(id, None)
@@ -383,11 +388,12 @@ class Link:
 
     def _take(self, frame: NodeFrame) -> None:
         match frame:
-            case ReplyFrame(id, reply, seen):
+            case ReplyFrame(id, reply, seen, replaced):
                 if seen:
                     self._learn(seen)
                 exchange = self._exchanges.get(id)
                 if exchange is not None and not exchange.answer.done():
+                    exchange.replaced = replaced
                     exchange.answer.set_result(reply)
             case PushFrame(id, push, seen):
                 if seen:

@@ -42,7 +42,8 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, TooLarge, Unavailable
 from shoal.outcomes import why
 from shoal.protocol.bookmark import SharedBookmark
-from shoal.protocol.requests import Checkpoint, Checkpoints, Delta, Durability, R, Read, Request
+from shoal.protocol.replacing import noting
+from shoal.protocol.requests import Checkpoint, Checkpoints, Delta, Durability, R, Read, Replaced, Request
 from shoal.protocol.session import Session, Wrapper
 from shoal.values.work import NODES_MAX, Allowance
 
@@ -257,18 +258,21 @@ class Limited(Wrapper):
 class Noting(Wrapper):
     """The `Session` of one request. It notes whether a write was answered."""
 
-    __slots__ = ("shared", "wrote")
+    __slots__ = ("replaced", "shared", "wrote")
 
     def __init__(self, session: Session, bookmark: SharedBookmark) -> None:
         super().__init__(session)
         self.shared = bookmark
         self.wrote = False
+        self.replaced: list[Replaced] = []  # What rules of redaction replaced in what was written.
 
     async def call(
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
         """Answer `request` (`Session.call`)."""
-        reply = await self._session.call(request, key=key, durability=durability, stale=stale)
+        with noting() as replaced:
+            reply = await self._session.call(request, key=key, durability=durability, stale=stale)
+        self.replaced += replaced
         self.wrote = self.wrote or not isinstance(request, Read)
         return reply
 

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 import re
 from collections.abc import Sequence
 from hashlib import blake2b
@@ -37,7 +38,7 @@ from aiohttp import hdrs, web
 
 from shoal.errors import InvalidInput, Unsupported
 from shoal.protocol.bookmark import Bookmark, SharedBookmark
-from shoal.protocol.requests import Request, Term
+from shoal.protocol.requests import Replaced, Request, Term
 from shoal.workflows.connection import HeldLease, HeldLeases, threads_of
 
 ABSENT = ""
@@ -136,6 +137,26 @@ def headers(bookmark: SharedBookmark, *, bytes_max: int) -> dict[str, str]:
     chosen, left_out = bookmark.within(bytes_max)
     told = {BOOKMARK: chosen.text()}
     return {**told, LEFT_OUT: str(left_out)} if left_out else told
+
+
+REDACTED = "Shoal-Redacted"
+REDACTED_TOLD = "What rules of redaction replaced in the write: a JSON list of path, rule and count, the last of which may be …"
+REDACTED_BYTES_MAX = 4 * 1024
+
+
+def redacted(replaced: Sequence[Replaced]) -> dict[str, str]:
+    """The header that says what was replaced in a write; none if nothing was. What does not fit is told as one."""
+    if not replaced:
+        return {}
+    told, size = list[dict[str, object]](), 0
+    for place, each in enumerate(replaced):
+        part: dict[str, object] = {"path": each.path, "rule": each.rule, "count": each.count}
+        size += len(json.dumps(part)) + 2
+        if size > REDACTED_BYTES_MAX:
+            told.append({"path": "…", "rule": "…", "count": sum(rest.count for rest in replaced[place:])})
+            break
+        told.append(part)
+    return {REDACTED: json.dumps(told)}
 
 
 LEASE = "Shoal-Lease"

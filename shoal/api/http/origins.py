@@ -97,6 +97,7 @@ ANSWER_HEADERS = ", ".join(
         "Retry-After",
         bookmarks.BOOKMARK,
         bookmarks.LEFT_OUT,
+        bookmarks.REDACTED,
         REQUEST_ID,
         *headers.ANSWER_HEADERS,
     )

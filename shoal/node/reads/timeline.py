@@ -33,7 +33,7 @@ from shoal.node.reads.cluster import Listings
 from shoal.node.target import Target
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import ReadSpaceAudit, ReadTimeline, Timeline, TimelineEntry, TimelineKind
+from shoal.protocol.requests import ReadSpaceAudit, ReadTimeline, Replaced, Timeline, TimelineEntry, TimelineKind
 from shoal.records import NamedTuple
 from shoal.schemas import secret_fields
 from shoal.storage import keys
@@ -160,8 +160,10 @@ class Timelines:
         logged = self._storage.get(keys.log(target.partition, dot))
         if logged is None:
             return entry
-        token = operation.token_in(operation.LogEntry.unpack(logged).packed)
-        return msgspec.structs.replace(entry, token=token) if token else entry
+        told = operation.told_in(operation.LogEntry.unpack(logged).packed)
+        if told is None:
+            return entry
+        return msgspec.structs.replace(entry, token=told.token, redacted=[Replaced(*each) for each in told.redacted])
 
 
 class _Wanted:

@@ -5,15 +5,18 @@ Laws:
   repeated request gets the stored reply; a different request under the key is rejected.
 - The stored reply travels in the operation, so that every node that holds the operation
   can answer. Once the operation has left the log, the key's row has it (`shoal.node.collection.answers`).
+- Of a write of which rules of redaction replaced something, the digest is of what rules never replace: nothing of it is kept,
+  and a repeat is the same write whatever they replace by then.
 - A key is known for `key_window_s`. An older one that a client made is rejected, because it may have been forgotten; an older
   one that a user chose may be used for another request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 from msgspec import NODEFAULT
@@ -23,6 +26,7 @@ from shoal.cluster import operation
 from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.errors import InvalidValue, KeyExpired, KeyReused, StoreCorrupt
+from shoal.kinds.redaction.serving.fields import without_contents
 from shoal.node.appliers import mutation
 from shoal.node.collection import answers
 from shoal.node.collection.answers import Changed, Kept
@@ -67,8 +71,8 @@ class IdempotencyTable:
         self._window_ms = config.key_window_s * 1000
         self._window_s = config.key_window_s
 
-    def find(self, partition: int, key: str, request: requests.AnyWrite) -> Answered | None:
-        """The reply to this key, if it was used before; else None.
+    def find(self, partition: int, key: str, request: requests.AnyWrite, asked: Any = None) -> Answered | None:
+        """The reply to this key, if it was used before; else None. `asked` is the request before something was replaced in it.
 
         Raises:
             KeyReused: it was used for a different request.
@@ -86,7 +90,7 @@ class IdempotencyTable:
                         "was written now. Use a new key for a new request."
                     )
                 receipt = _stored_reply(kept.receipt)
-                if receipt.digest != _digest(request):
+                if not any(receipt.digest == digest for digest in _digests(request, asked)):
                     raise KeyReused(
                         f"idempotency key {key!r} was already used for another request. Nothing was written. "
                         "Use a new key for a new request."
@@ -140,21 +144,34 @@ def _unreadable(key: str, damage: StoreCorrupt) -> StoreCorrupt:
     return error
 
 
-def pack(request: requests.AnyWrite, reply: requests.AnyReply) -> bytes:
-    """The stored reply of a request, as its operation carries it."""
-    return _encoder.encode(StoredReply(_digest(request), reply))
+def pack(request: requests.AnyWrite, reply: requests.AnyReply, *, is_redacted: bool = False) -> bytes:
+    """The stored reply of a request, as its operation carries it. `is_redacted`: something was replaced in it before."""
+    return _encoder.encode(StoredReply(_digest(request, has_contents=not is_redacted), reply))
 
 
-def _digest(request: requests.AnyWrite) -> bytes:
-    """The digest by which a repeated request is recognised."""
+def _digests(request: requests.AnyWrite, asked: Any) -> Iterator[bytes]:
+    """The digests under which a request may have been recorded, by what rules replaced in it at that time."""
+    yield _digest(request)
+    yield _digest(request, has_contents=False)
+    if asked is not None:
+        yield _digest(asked)
+
+
+def _digest(request: requests.AnyWrite, *, has_contents: bool = True) -> bytes:
+    """The digest by which a repeated request is recognised. Without contents it says nothing of them."""
+    look = _form if has_contents else _form_without_contents
     match request:
         case requests.Batch(writes):
-            form: list[object] = [_form(write) for write in writes]
+            form: list[object] = [look(write) for write in writes]
         case requests.Import(imported):
-            form = [[_form(each.write), each.time_ms, each.key, each.nonce] for each in imported]
+            form = [[look(each.write), each.time_ms, each.key, each.nonce] for each in imported]
         case _:
-            form = _form(request)
-    return sha256(_encoder.encode(form)).digest()
+            form = look(request)
+    return sha256(_encoder.encode(form if has_contents else ["without contents", form])).digest()
+
+
+def _form_without_contents(request: requests.AnyWrite) -> list[object]:
+    return _form(without_contents(request))
 
 
 def _form(request: requests.AnyWrite) -> list[object]:

@@ -75,6 +75,8 @@ class Located(Struct, frozen=True):
     unclaimed: frozenset[bytes] = frozenset()  # The ids of entries of which it is known that nobody has claimed them.
     referring: Referring = {}  # Rows that refer to files which were dropped.
     token: str = ""  # The id of the token under which it is made; empty: nobody asked for one.
+    redacted: Sequence[requests.Replaced] = ()  # What was replaced in it before, by rules of its space.
+    asked: Any = None  # The request before that; None: nothing was.
 
 
 class Logged(Struct, frozen=True):
@@ -352,13 +354,15 @@ class Issuer:
 
     def _before(self, partition: Partition, located: Located, key: str) -> Issued | None:
         """The answer to a request of the same key, if there was one."""
-        if (known := self._receipts.find(partition.number, key, located.request)) is None:
+        if (known := self._receipts.find(partition.number, key, located.request, located.asked)) is None:
             return None
         return Issued(known.reply, partition.written, partition.vector, partition.endings, known.dot, True, known.changed)
 
     def knows(self, located: Located, key: str | None) -> bool:
         """Whether a request of this key was written here."""
-        return key is not None and self._receipts.find(located.partition, key, located.request) is not None
+        if key is None:
+            return False
+        return self._receipts.find(located.partition, key, located.request, located.asked) is not None
 
     def introduce(self) -> int:
         """Take an origin, with a write of its own if this incarnation has none. Returns the number of the write to wait for."""
@@ -449,10 +453,13 @@ class Issuer:
         stamp = decision.stamp
         dot = stamp.dot
         context = partition.vector.context_of(dot.origin)
-        receipt = b"" if key is None else idempotency.pack(located.request, reply)
+        receipt = b"" if key is None else idempotency.pack(located.request, reply, is_redacted=bool(located.redacted))
         payload = mutation.encode(decision.mutations)
         told = operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt)
-        if token := writing.located.token:
+        if redacted := [(each.path, each.rule, each.count) for each in located.redacted]:
+            parts = stamp.hlc, stamp.wall_ms, context, key, payload, receipt
+            told = operation.RedactedBody(*parts, token=located.token, redacted=redacted)
+        elif token := located.token:
             told = operation.TokenBody(stamp.hlc, stamp.wall_ms, context, key, payload, receipt, token=token)
         body = operation.encode(told)
         before = partition.tip(dot.origin)

@@ -23,6 +23,7 @@ from shoal.kinds.label.requests import *
 from shoal.kinds.lease.requests import *
 from shoal.kinds.map.requests import *
 from shoal.kinds.presence.requests import *
+from shoal.kinds.redaction.requests import *
 from shoal.kinds.register.requests import *
 from shoal.kinds.retention.requests import *
 from shoal.kinds.schema.requests import *

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from msgspec import Struct, field
 
 from shoal.kinds.lease.requests import LeaseState
+from shoal.kinds.redaction.requests import Replaced
 from shoal.protocol.base import Read, Reply
 from shoal.protocol.declared import Cli, Cursor, Http, Named, Natural, Positive, Value, operation
 
@@ -153,6 +154,7 @@ class TimelineEntry(Struct, array_like=True, frozen=True):
     data: Value = b"\xc0"  # A checkpoint's metadata, an event's value, a step's result or error; nil if it is large, or erased.
     whole: bool = True  # False: the data is too large to be shown here.
     erased: bool = False  # Whether the value of the event was erased.
+    redacted: list[Replaced] = field(default_factory=list)  # What was replaced before it was stored, by rules of its space.
 
 
 class Timeline(Reply, array_like=True, frozen=True, tag="timeline"):

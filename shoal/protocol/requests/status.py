@@ -94,6 +94,8 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     speaks: dict[str, int] = field(default_factory=dict)  # Its versions of protocols and formats; an older version says none.
     together: int = 0  # The newest protocol among nodes that it and its peers all speak; what needs a newer one waits.
     conditions: list[StandingCondition] = field(default_factory=list)  # What is wrong, as this node noticed last.
+    redaction_replaced: int = 0  # Places in writes that rules of redaction replaced in this opening, at this node.
+    redaction_refused: int = 0  # Writes that were refused for such rules.
 
 
 @operation(family="cluster")

@@ -11,8 +11,8 @@ Laws:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from hashlib import sha256
 
 import msgspec
@@ -25,6 +25,7 @@ from shoal.kinds.document.serving.opening import DocumentGenerations, OpenDocume
 from shoal.kinds.document.state import compaction, document, editing, genesis, patch, repeats, yjs
 from shoal.kinds.document.state.editing import Edited, Editor
 from shoal.kinds.document.state.live import LiveDocument, merged
+from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
@@ -58,11 +59,19 @@ class _Authored(NamedTuple):
 class Documents(Memory):
     """The handler of documents, with their live replicas.
 
-    `chores` are compactions that writes and reads found due; the database issues them.
+    `chores` are compactions that writes and reads found due; the database issues them. `guard` gives what looks at the
+    documents of a space whose writes are redacted; an edit cannot be, so it is refused.
     """
 
-    def __init__(self, config: Config, catalog: Catalog, generations: DocumentGenerations) -> None:
+    def __init__(
+        self,
+        config: Config,
+        catalog: Catalog,
+        generations: DocumentGenerations,
+        guard: Callable[[str], DocumentGuard | None],
+    ) -> None:
         self._config = config
+        self.guard = guard
         self._catalog = catalog
         self._generations = generations
         self.checks: Checks = {
@@ -170,7 +179,8 @@ class Documents(Memory):
         """
         self._generations.check(context.transaction, context.target, requests.ANY, request.updates)
         opened = self._opened(place_of(context))
-        together, early = opened.live.integrate_all(request.updates)
+        with self._guarded(context, opened):
+            together, early = opened.live.integrate_all(request.updates)
         reply = requests.UpdatesTaken([requests.Early(*each) for each in early])
         if together is None:
             return reply
@@ -315,10 +325,28 @@ class Documents(Memory):
         attempt: repeats.Attempt | None = None,
     ) -> None:
         opened = self._opened(place_of(context))
-        opened.live.integrate(made.update, made.roots)
+        with self._guarded(context, opened):
+            opened.live.integrate(made.update, made.roots)
         declared = {name: kind for name, kind in made.roots.items() if not document.declarations(context.rows, name)}
         change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning, attempt=attempt)
         self._put(context, opened, change, made.update)
+
+    @contextmanager
+    def _guarded(self, context: WriteContext, opened: OpenDocument) -> Iterator[None]:
+        """Look at the document before and after an edit, if its space has rules of redaction.
+
+        Raises:
+            RedactionRefused: it would hold more of what they replace than before, or is too large to be looked through.
+        """
+        guard = self.guard(context.target.space)
+        if guard is None:
+            yield
+            return
+        live, key = opened.live, context.target.snapshot_key
+        before = guard.counted(live.to_json(), live.size)
+        context.transaction.when_abandoned(lambda: self._drop(key))
+        yield
+        guard.check(before, guard.counted(live.to_json(), live.size))
 
     def _put(self, context: WriteContext, opened: OpenDocument, change: document.Update, update: bytes) -> None:
         """Store an update that the live replica has integrated."""

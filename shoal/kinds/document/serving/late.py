@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.config import Config
 from shoal.kinds.document import requests as documents
+from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
 from shoal.node.handler import Applied, Checks, Memory, Preparation, Preparations, Readers, View, Writers
@@ -41,8 +42,9 @@ class LateDocuments(Memory):
         generations: Generations,
         prepare: Callable[[Compact], Awaitable[None]],
         issue: Callable[[Compact], object],
+        guard: Callable[[str], DocumentGuard | None],
     ) -> None:
-        self._parts = (config, now_ms, catalog, generations, prepare, issue)
+        self._parts = (config, now_ms, catalog, generations, prepare, issue, guard)
         writes = [kind for kind in _ABOUT_DOCUMENTS if issubclass(kind, ObjectWrite)]
         reads = [kind for kind in _ABOUT_DOCUMENTS if issubclass(kind, ObjectRead)]
         self.checks: Checks = dict.fromkeys(writes, lambda request: self.room.checks[type(request)](request))

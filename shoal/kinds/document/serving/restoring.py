@@ -7,6 +7,7 @@ Laws:
 
 from __future__ import annotations
 
+from collections import Counter
 from hashlib import sha256
 
 from shoal.config import Config
@@ -86,4 +87,6 @@ class Restoring:
         alone = LiveDocument(bytes_max=self._config.document_bytes_max, roots_max=ROOTS_MAX)
         alone.integrate(request.update, request.roots)
         alone.integrate(request.deletions, {})
+        if (guard := self._documents.guard(request.space)) is not None:
+            guard.check(Counter(), guard.counted(alone.to_json(), alone.size))
         live.check_room(len(request.update) + len(request.deletions), request.roots)

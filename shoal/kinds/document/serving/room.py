@@ -10,6 +10,7 @@ from shoal.kinds.document.serving.documents import Documents
 from shoal.kinds.document.serving.opening import DocumentGenerations
 from shoal.kinds.document.serving.restoring import Restoring
 from shoal.kinds.document.serving.snapshots import OverwrittenValues, Snapshots
+from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
 from shoal.node.handler import Checks, Handler, Preparations, Readers, Writers
@@ -27,9 +28,10 @@ class DocumentRoom:
         generations: Generations,
         prepare: Callable[[Compact], Awaitable[None]],
         issue: Callable[[Compact], object],
+        guard: Callable[[str], DocumentGuard | None],
     ) -> None:
         own = DocumentGenerations(generations)
-        self.documents = Documents(config, catalog, own)
+        self.documents = Documents(config, catalog, own, guard)
         self.compactions = Compactions(config, now_ms, catalog)
         self.compactor = Compactor(self.documents.chores, prepare=prepare, issue=issue)
         handlers: list[Handler] = [

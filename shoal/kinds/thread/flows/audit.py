@@ -127,6 +127,7 @@ class Moment(Struct, frozen=True):
     data: Any  # A checkpoint's metadata, an event's value, or a step's result or error; None if it is large, or erased.
     whole: bool  # False: the data is too large to be told here.
     erased: bool  # Whether the value of the event was erased.
+    redacted: list[requests.Replaced]  # What was replaced before it was stored, by rules of redaction.
 
 
 async def moments(connection: Connection, request: requests.ReadTimeline | requests.ReadSpaceAudit) -> AsyncIterator[Moment]:
@@ -151,6 +152,7 @@ async def moments(connection: Connection, request: requests.ReadTimeline | reque
                 values.decode(entry.data),
                 entry.whole,
                 entry.erased,
+                entry.redacted,
             )
         request, more = structs.replace(request, after=page.cursor), page.more
 
