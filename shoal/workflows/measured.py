@@ -105,6 +105,8 @@ def _of_node(status: NodeStatus, backlog: Backlog | None) -> Iterator[Metric]:
     yield gauge("shoal_quotas_reached", "Quotas of spaces that were reached in the last seconds", len(status.quotas_reached))
     yield counter("shoal_quota_refusals", "Requests that were refused because of a quota", status.quota_refusals)
     yield from _of_retention(status)
+    yield counter("shoal_redaction_replaced", "Places in writes that rules of redaction replaced", status.redaction_replaced)
+    yield counter("shoal_redaction_refused", "Writes that were refused for rules of redaction", status.redaction_refused)
     yield counter("shoal_died_changes", "Changes that arrived after their object was deleted", status.died)
     yield counter("shoal_repaired_rows", "Damaged rows that were fetched from a peer", status.repaired)
     yield counter("shoal_failed_repairs", "Requests that met damage that no peer could repair", status.repairs_failed)
