@@ -2940,6 +2940,10 @@ export interface components {
             quotas_reached: string[];
             /** @description Why it is not ready, or does not count in quorums; else empty. */
             reason: string;
+            /** @description Writes that were refused for such rules. */
+            redaction_refused: number;
+            /** @description Places in writes that rules of redaction replaced in this opening, at this node. */
+            redaction_replaced: number;
             /** @description Why the quorum register has no quorum, since when, and what to do; empty if it has one. */
             register: string;
             /** @description Damaged rows that were fetched from a peer, in this opening. */
@@ -3072,6 +3076,19 @@ export interface components {
             value?: unknown;
         };
         /**
+         * PatternToSet
+         * @description A regular expression of RE2, and the text that stands in the place of its matches.
+         */
+        PatternToSet: {
+            /** @description The name. */
+            name: string;
+            /** @description Whether numbers are looked at too, as their decimal digits. Default: `false`. */
+            numbers?: boolean;
+            regex: string;
+            /** @description None: the name in brackets. */
+            replace?: string | null;
+        };
+        /**
          * PlaceView
          * @description How many rows of a loop are finished.
          */
@@ -3139,6 +3156,18 @@ export interface components {
             id: number;
             /** @description The state that the client announced; `null` if it left. */
             state: unknown;
+        };
+        /**
+         * PreviewRedactionBody
+         * @description Say what the rules of a space, or these, would replace in texts. Nothing is written, and no hook is asked.
+         */
+        PreviewRedactionBody: {
+            /** @description Whether numbers of payment cards are replaced. Default: `false`. */
+            cards?: boolean;
+            /** @description Whether keys and tokens of known services are replaced. Default: `false`. */
+            credentials?: boolean;
+            patterns?: components["schemas"]["PatternToSet"][];
+            texts: string[];
         };
         /**
          * PreviewRetentionBody
@@ -4194,6 +4223,54 @@ export interface components {
             unresolved: string[];
         };
         /**
+         * RedactionPatternView
+         * @description A regular expression in RE2's syntax, and the text that stands in the place of its matches.
+         */
+        RedactionPatternView: {
+            /** @description The name. */
+            name: string;
+            /** @description Whether numbers are looked at too, as their decimal digits. */
+            numbers: boolean;
+            regex: string;
+            replace: string;
+        };
+        /**
+         * RedactionRulesView
+         * @description The rules of a space, and what one node has done by the rules of all spaces since it started.
+         */
+        RedactionRulesView: {
+            /** @description Whether numbers of payment cards are replaced. */
+            cards: boolean;
+            /** @description Whether keys and tokens of known services are replaced. */
+            credentials: boolean;
+            /** @description Whether files are taken, which nothing looks into. */
+            files: boolean;
+            /** @description Hooks of the nodes, which are asked in this order. */
+            hooks: string[];
+            patterns: components["schemas"]["RedactionPatternView"][];
+            /** @description Writes at this node. */
+            refused: number;
+            /** @description Places in writes at this node. */
+            replaced: number;
+            /** @description How many others were set concurrently, and hold as well. */
+            rivals: number;
+            /** @description A space, a namespace for the objects of one application. */
+            space: string;
+            /** @description Why nothing can be written in the space at this node, for people; else empty. */
+            trouble: string;
+            /** @description When they were set. */
+            wall_ms: number | null;
+        };
+        /**
+         * RedactionTriedView
+         * @description Texts as they would be stored.
+         */
+        RedactionTriedView: {
+            /** @description The path of each is the place of the text. */
+            replaced: components["schemas"]["ReplacedView"][];
+            texts: string[];
+        };
+        /**
          * RedoBody
          * @description Save a checkpoint that takes back the last undos.
          */
@@ -4321,6 +4398,18 @@ export interface components {
             thread?: boolean;
             /** @description The secret that came with it. */
             token: string;
+        };
+        /**
+         * ReplacedView
+         * @description The replacements at one place of a write by one rule. What stood there is not kept.
+         */
+        ReplacedView: {
+            /** @description How many. */
+            count: number;
+            /** @description A JSON pointer into the write; "…" for all places beyond those that are told one by one. */
+            path: string;
+            /** @description The name of the pattern or the hook; `credentials` and `cards` are built in. */
+            rule: string;
         };
         /**
          * ReplayQuery
@@ -4898,6 +4987,21 @@ export interface components {
             writes_per_s?: number | null;
         };
         /**
+         * SetRedactionBody
+         * @description Set the rules of redaction of a space, on all nodes, in place of those that are there.
+         */
+        SetRedactionBody: {
+            /** @description Whether numbers of payment cards are replaced. Default: `false`. */
+            cards?: boolean;
+            /** @description Whether keys and tokens of known services are replaced. Default: `false`. */
+            credentials?: boolean;
+            /** @description Whether files are taken, which nothing looks into. Default: `false`. */
+            files?: boolean;
+            /** @description Hooks of the nodes, in the order in which they are asked. */
+            hooks?: string[];
+            patterns?: components["schemas"]["PatternToSet"][];
+        };
+        /**
          * SetRetentionBody
          * @description Set the retention rule: from now on events beyond any of these bounds are trimmed automatically.
          */
@@ -5411,6 +5515,8 @@ export interface components {
             label: string;
             /** @description Of the checkpoint. */
             parents: string[];
+            /** @description What was replaced before it was stored, by rules of its space. */
+            redacted: components["schemas"]["ReplacedView"][];
             /**
              * @description Of a step.
              * @enum {unknown}
@@ -5527,6 +5633,19 @@ export interface components {
         UnlabelledView: {
             /** @description How many of the labels existed. */
             count: number;
+        };
+        /**
+         * UnsetRedactionQuery
+         * @description Take the rules of redaction of a space away, on all nodes.
+         */
+        UnsetRedactionQuery: {
+            /** @description Only show the rules that would go. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
         };
         /**
          * UnsetRetentionRuleQuery
