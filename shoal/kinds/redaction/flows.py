@@ -36,10 +36,10 @@ class PatternToSet(Struct, frozen=True):
     replace: str | None = None  # None: the name in brackets.
     numbers: bool = False  # Whether numbers are looked at too, as their decimal digits.
 
-    @property
-    def pattern(self) -> Pattern:
-        """As it is recorded."""
-        return Pattern(self.name, self.regex, f"[{self.name}]" if self.replace is None else self.replace, self.numbers)
+
+def recorded(given: PatternToSet) -> Pattern:
+    """A pattern as it is recorded."""
+    return Pattern(given.name, given.regex, f"[{given.name}]" if given.replace is None else given.replace, given.numbers)
 
 
 async def set_rules(connection: Connection, told: Rules) -> RedactionRules:
@@ -132,6 +132,6 @@ class PreviewRedaction(Flow[RedactionTried], frozen=True):
 
 
 def _rules(asked: SetRedaction | PreviewRedaction) -> Rules:
-    patterns = tuple(each.pattern for each in asked.patterns)
+    patterns = tuple(map(recorded, asked.patterns))
     told = Rules(asked.space, asked.credentials, asked.cards, patterns)
     return told if isinstance(asked, PreviewRedaction) else told._replace(hooks=tuple(asked.hooks), files=asked.files)

@@ -87,4 +87,4 @@ class SpaceRedaction:
                     f"{type(each).__name__}. Nothing was written.",
                     field="patterns",
                 )
-        return Rules(self._space, credentials, cards, tuple(each.pattern for each in found), hooks, files)
+        return Rules(self._space, credentials, cards, tuple(map(flows.recorded, found)), hooks, files)
