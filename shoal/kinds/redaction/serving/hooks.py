@@ -62,7 +62,7 @@ class Replacement(Struct, frozen=True, forbid_unknown_fields=True):
     count: Annotated[int, Meta(ge=1, le=1_000_000)] = 1  # How many parts of the text it replaced.
 
 
-class _Answer(Struct, frozen=True, forbid_unknown_fields=True):
+class _Form(Struct, frozen=True, forbid_unknown_fields=True):
     replaced: list[Replacement]
 
 
@@ -135,7 +135,7 @@ class Hook:
         question = msgspec.json.encode({"version": VERSION, "space": writing.space, "kind": writing.kind, "texts": texts})
         answer = await ask(question, 2 * len(question) + ANSWER_BYTES_MAX)
         try:
-            return msgspec.json.decode(answer, type=_Answer).replaced
+            return msgspec.json.decode(answer, type=_Form).replaced
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             raise self._failed('answered something else than {"replaced": [{"nth": …, "text": …}]}') from None
 
