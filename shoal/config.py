@@ -59,9 +59,7 @@ class Config(Struct, frozen=True, kw_only=True):
     # [audit] Statements of what the node holds, and who reads what (docs/AUDIT.md).
     audit_interval_s: float = 0.0  # How often the node signs what it holds, and keeps that (docs/AUDIT.md); 0: never.
     audit_reads: str = ""  # Patterns of spaces, separated by commas, of which it is logged who reads what; needs tokens.
-    redaction_hooks: str = (
-        ""  # A file of TOML with the hooks of redaction of this node (docs/REDACTION.md). Empty: it has none.
-    )
+    redaction_hooks: str = ""  # A file of TOML with this node's hooks of redaction (docs/REDACTION.md). Empty: it has none.
     audit_keep_s: float = 366 * 86400.0  # How long statements and the log of reads are kept.
 
     # [cluster] The members of the cluster. Every node owns everything.
@@ -148,9 +146,6 @@ class Config(Struct, frozen=True, kw_only=True):
     stream_append_bytes_max: int = 8 * MiB  # The body of one append; beyond this: 413.
     stream_ttl_s: float = 3.0  # The lease of a stream's writer: if its node dies, others wait so long.
     stream_poll_s: float = 20.0  # How long a long-poll waits for data.
-    stream_sse_s: float = (
-        60.0  # After this, server-sent events end and the client connects again, so that caches can share them.
-    )
 
     # [yjs] Standard Yjs clients.
     yjs_connections_max: int = 1024  # Of a Hocuspocus provider, its WebSocket and each open document count.

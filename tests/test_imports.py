@@ -112,7 +112,17 @@ def test_a_client_loads_a_kind_of_handle_once_it_is_used(used: str, needed: set[
 
 def test_an_embedded_store_loads_nothing_of_the_network(tmp_path: Path) -> None:
     modules = loaded(OPEN, str(tmp_path / "state"))
-    unneeded = ("typer", "rich", "prometheus_client", "uvloop", "jsonpatch", "jsonschema_rs", "cryptography", "structlog")
+    unneeded = (
+        "typer",
+        "rich",
+        "prometheus_client",
+        "uvloop",
+        "jsonpatch",
+        "jsonschema_rs",
+        "cryptography",
+        "structlog",
+        "re2",
+    )
     assert within(modules, (*NETWORK, *unneeded, "numpy", "pydantic", "shoal.public")) == []
     assert "rocksdict" in modules
 

@@ -27,6 +27,7 @@ from shoal.workflows.streams.decisions import absence, shown
 from shoal.workflows.streams.record import TOUCHED, Head, Offset, Part, State, thread_of
 
 STREAM_READ_BYTES_MAX = 1 * 1024 * 1024  # Data in one answer; the append that reaches it is sent whole.
+STREAM_SSE_S = 60.0  # After this, server-sent events end and the client connects again, so that caches can share them.
 STREAM_READERS_MAX = 1024  # Live readers of streams at one node; beyond this: Overloaded.
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ class Reading:
         return response
 
     async def _relay(self, response: web.StreamResponse, tail: Tail, start: Offset, cursor: str, over: asyncio.Event) -> None:
-        ends_s = self._loop_s() + self._config.stream_sse_s
+        ends_s = self._loop_s() + STREAM_SSE_S
         is_first = True
         while not over.is_set():
             version = tail.version
