@@ -6,7 +6,7 @@ import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -19,6 +19,7 @@ from shoal.cli.bringing import Brought, Subject, bring
 from shoal.errors import InvalidInput, NotFound, ShoalError, StorageFull
 from shoal.node.backup import restoring
 from shoal.workflows.transfer.exporting import Wanted, export
+from simulation.bounds import altered
 from tests.cli.test_commands import shoal as command
 from tests.support.stores import filled
 from tests.workflows.test_transfer import kept
@@ -96,6 +97,28 @@ async def test_a_deleted_space_comes_back_under_its_name(source: Store, url: str
     await shipped(source)
     assert (await bring(Subject(url, "other", moment=moment), source, scratch=scratch)).report.whole
     assert await lines_of(source, "other") == before
+
+
+async def test_a_rule_that_is_restored_deletes_nothing_of_what_is_wanted(
+    source: Store, url: str, scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule was there at that moment, and lets the threads go; the export takes longer than several looks of the node."""
+    before = await lines_of(source, "crew")
+    await source.space("crew").retention.set(threads_older_than=timedelta(milliseconds=1), yes=True)
+    await shipped(source)
+    whole = export
+
+    async def slow(*arguments: object) -> AsyncIterator[bytes]:
+        await asyncio.sleep(1)
+        async for line in whole(*arguments):  # type: ignore[arg-type]
+            yield line
+
+    monkeypatch.setattr(bringing, "export", slow)
+    with altered(retention_look_s=0.05):
+        made = await bring(Subject(url, "crew", None, "crew-copy"), source, scratch=scratch)
+    assert made.report.whole, made.report
+    here = await lines_of(source, "crew-copy")
+    assert kept([line.replace(b'"crew-copy"', b'"crew"') for line in here]) == kept(before)
 
 
 async def test_an_existing_object_is_not_written_to(source: Store, url: str, scratch: Path) -> None:

@@ -7,6 +7,7 @@ Laws:
   that could have been. A base counts only if all that made its rows is as old.
 - All is checked as what a peer sends: hashes, chains, partitions, and that no operation is missing before another. What is
   missing is said, and nothing is guessed.
+- Rules of retention in it let nothing go until they are set once more (`shoal.kinds.retention.serving.keeper`).
 - The directory appears whole: until then it has no `FORMAT`, so that no node opens it.
 - A restore that was killed, or could not reach the bucket, is gone on with by the next one of the same moment: it has kept its
   plan, and each base and each pack is marked once all of it is written. Of another moment nothing is used.
@@ -64,6 +65,7 @@ from shoal.errors import (
     StoreCorrupt,
     StoreLocked,
 )
+from shoal.kinds.retention.serving.keeper import RESTORED
 from shoal.names import is_colocated
 from shoal.node.context import NodeContext, context_of
 from shoal.node.database import Database
@@ -361,6 +363,8 @@ async def folded(
         context = context_of(storage, commit, config, environment)
         folding = Folding(context, bucket, wanted, only=only, told=told, master=master or config.encryption_key)
         await folding.run()
+        until_ms = max(environment.now_ms(), folding.restored.moment_ms)
+        commit.write({RESTORED: until_ms.to_bytes(8, "big")})
         commit.write(context.incarnation.closing())
         await commit.wait_durable(commit.written)
         return folding.restored

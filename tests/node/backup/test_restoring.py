@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from simulation.world.bucket import SimulatedBucket
 from simulation.world.environment import START_MS, SimulatedEnvironment
 from tests.node.backup.conftest import declare, restore, rows_of, ship
 from tests.node.backup.test_shipping import fill, truncate
-from tests.node.conftest import Bench
+from tests.node.conftest import Bench, Opener
 
 CREW = partition_of("crew", "n")
 
@@ -67,6 +68,28 @@ async def test_a_directory_is_made_that_opens(shipped: SimulatedBucket, tmp_path
     opened.close()
     assert await counted(tmp_path / "new" / "state") == 11
     assert "restoring" not in os.listdir(tmp_path / "new" / "state")
+
+
+async def test_a_restored_rule_waits_until_it_is_set_once_more(
+    bench: Bench, bucket: SimulatedBucket, open_bench: Opener
+) -> None:
+    for thread in (bench.space.thread("a"), bench.space.thread("b")):
+        for nth in range(3):
+            await thread.save({"n": nth})
+    await bench.space.retention.set(prefix="a", keep_last=2)
+    await bench.space.retention.set(prefix="b", threads_older_than=timedelta(milliseconds=1), yes=True)
+    await declare(bench, bucket)
+    await ship(bench)
+    new = open_bench((await restore(bucket)).storage, seed=5)
+    new.simulated.now_ms = bench.simulated.now_ms + 60_000
+    await new.node.service.keeper.look()
+    assert [len([_ async for _ in new.space.thread(name).history()]) for name in "ab"] == [3, 3]
+    view = await new.space.retention.get()
+    assert [("restored" in rule.trouble) for rule in view.rules] == [True, True]
+    await new.space.retention.set(prefix="a", keep_last=2)
+    await new.node.service.keeper.look()
+    assert [len([_ async for _ in new.space.thread(name).history()]) for name in "ab"] == [2, 3]
+    assert [rule.prefix for rule in (await new.space.retention.get()).rules if rule.trouble] == ["b"]
 
 
 @pytest.mark.real_time("it uses files and threads")

@@ -6,6 +6,7 @@ Laws:
 - One node looks after a space: of all members the one with the greatest hash of both. If two think so, what both let go goes
   once; if it is away, nothing goes until it is back, as no byte would be freed.
 - A clock that is not believed (`shoal.kinds.retention.state`) lets nothing go, and the node says so.
+- In a directory that was made of a backup a rule lets nothing go until it is set once more: what a person brought back stays.
 - A look reads in steps, in the node's own turns, and rests between them (`shoal.node.turns.Resting`). Looks take at most one
   part in `SHARE` of the time, and use a third of theirs. So they stall nobody.
 - It keeps nothing that it needs: a node that ends anywhere goes on from what is left.
@@ -54,6 +55,8 @@ SHARE = 3
 _RECORDS = Target(Kind.MAP, RESERVED, state.RULES)
 _SEEN = keys.meta("retention")  # The last time that was believed: wall_ms₈.
 _SEEN_EACH_MS = 3600 * 1000  # It is written so often, if at all.
+RESTORED = keys.meta("retention-since")
+"""In a directory that was made of a backup: wall_ms₈. Rules that were set by then let nothing go."""
 _PAGE = 256
 _PAGES_MAX = 16  # Of rules. If there are more, nothing goes.
 _QUIET_MAX = 65_536  # Threads of which is known that nothing goes.
@@ -95,6 +98,7 @@ class Keeper:
         self._rules: dict[str, list[Rule]] = {}  # By space.
         self._believed: Moment | None = None
         self._seen_ms = int.from_bytes(self._storage.get(_SEEN) or b"", "big")
+        self._restored_ms = int.from_bytes(self._storage.get(RESTORED) or b"", "big")
         self._quiet: dict[Target, _Quiet] = {}
         self._looked: dict[str, int] = {}  # By space, when the last look at it ended.
         self._task: asyncio.Task[None] | None = None
@@ -179,7 +183,7 @@ class Keeper:
                 if rule is None:
                     trouble = f"another record of a rule cannot be read: {entry.key[:64]!r} of map {state.RULES!r}"
                 elif rule.space != RESERVED:
-                    found.setdefault(rule.space, []).append(rule)
+                    found.setdefault(rule.space, []).append(self._held_back(rule))
             if not page.more:
                 break
         else:
@@ -187,6 +191,14 @@ class Keeper:
         if trouble:
             return {space: [rule._replace(trouble=rule.trouble or trouble) for rule in rules] for space, rules in found.items()}
         return found
+
+    def _held_back(self, rule: Rule) -> Rule:
+        if rule.trouble or rule.wall_ms > self._restored_ms:
+            return rule
+        return rule._replace(
+            trouble="it was restored from a backup, and would let go what was brought back. If it shall hold here, set it once "
+            "more (`shoal retention set`)"
+        )
 
     def _is_mine(self, space: str) -> bool:
         if self._replicas.size == 1:
