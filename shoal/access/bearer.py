@@ -183,6 +183,10 @@ class Bearer:
         """Whether secret parts of what it may read are shown to it."""
         return self._rights.allow(space, family, "reveal")
 
+    def reads(self, space: str, family: str) -> bool:
+        """Whether it may read objects of a family."""
+        return self._rights.allow(space, family, "read")
+
     def end(self, reason: str) -> None:
         """Let the token count no more: it is "revoked", or its key is "withdrawn"."""
         self._over = reason

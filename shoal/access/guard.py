@@ -6,6 +6,7 @@ Laws:
 - A read in a space whose reads are logged is noted before it is answered.
 - Secret parts of a state are hidden from a bearer that may not reveal them (`shoal.access.guard`).
 - A list of spaces shows those in which anything is granted.
+- What a space holds is told as sums to whoever may read its quota; names of objects only to those who may list them.
 
 Replies as a bearer without the right to reveal sees them: the one place that hides secret parts of states.
 
@@ -37,7 +38,7 @@ from msgspec.structs import replace
 
 from shoal import values
 from shoal.access.bearer import Bearer
-from shoal.access.grants import FAMILIES, discloses, family_of, needs, parts
+from shoal.access.grants import FAMILIES, KINDS, discloses, family_of, needs, parts
 from shoal.config import Config
 from shoal.names import RESERVED
 from shoal.protocol.declared import declaration_of
@@ -61,6 +62,7 @@ from shoal.protocol.requests import (
     Reply,
     Request,
     SetRetention,
+    SpaceUsageView,
     Subscription,
 )
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
@@ -68,6 +70,8 @@ from shoal.schemas import secret_fields
 
 Reveals = Callable[[str, str], bool]
 """(space, family) → whether the bearer may see secret parts."""
+Reads = Callable[[str, str], bool]
+"""(space, family) → whether the bearer may read."""
 
 
 def shown(request: Request[Any], reply: Any, reveals: Reveals) -> Any:
@@ -126,6 +130,13 @@ HIDING: Mapping[type[Reply], Callable[[Any], Reply]] = {
     Delta: _delta,
     Explained: _explained,
 }
+
+
+def _usage(found: SpaceUsageView, reads: Reads) -> SpaceUsageView:
+    """What a space holds, without the names of objects that the bearer may not list. Prefixes are of all kinds together."""
+    allowed = {kind for kind in KINDS if reads(found.space, kind)}
+    largest = [each for each in found.largest if each.kind in allowed]
+    return replace(found, largest=largest, prefixes=found.prefixes if len(allowed) == len(KINDS) else [])
 
 
 READS = "reads"
@@ -204,6 +215,8 @@ class Guarded(Wrapper):
         if self._reads is not None:
             await self._reads.note(self._bearer, granted)
         reply: R = await self._session.call(granted, key=key, durability=durability, stale=stale)
+        if isinstance(reply, SpaceUsageView):
+            return cast("R", _usage(reply, self._bearer.reads))
         return cast("R", shown(granted, reply, self._bearer.reveals))
 
     def begin(

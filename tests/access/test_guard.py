@@ -82,3 +82,26 @@ async def test_nothing_is_read_that_could_not_be_noted() -> None:
     with pytest.raises(ReadOnly):
         await guarded.call(requests.ReadCounter("crew", "n"))
     assert inside.reached == []
+
+
+class Used(Inside):
+    """A session that tells what a space holds."""
+
+    async def call(self, request: Any, /, **_: Any) -> Any:
+        objects = [requests.ObjectUse("thread", "pay-ada", 9), requests.ObjectUse("counter", "tokens", 1)]
+        kinds = [requests.KindUse("thread", 9, 1), requests.KindUse("counter", 1, 1)]
+        prefixes = [requests.PrefixUse("pay-", 9, 1)]
+        return requests.SpaceUsageView(request.space, 1, 1, False, "", 10, 2, kinds, prefixes, 1, objects, [], [])
+
+
+async def test_names_of_what_a_space_holds_are_told_to_those_who_may_list_it() -> None:
+    async def used(*allow: str) -> Any:
+        return await Guarded(Used(), bearer(*allow)).call(requests.ReadSpaceUsage("crew"))  # type: ignore[arg-type]
+
+    sums = await used("crew:quota:read", "other:read")
+    assert (sums.bytes, sums.objects, len(sums.kinds), sums.prefixes_in_all) == (10, 2, 2, 1)
+    assert (sums.prefixes, sums.largest) == ([], [])
+    assert [each.name for each in (await used("crew:quota,counter:read")).largest] == ["tokens"]
+    whole = await used("crew:read")
+    assert [each.name for each in whole.largest] == ["pay-ada", "tokens"]
+    assert [each.prefix for each in whole.prefixes] == ["pay-"]
