@@ -270,6 +270,7 @@ _NAMED: Mapping[tuple[str, str], Treatment] = {
     ("Enqueue", "plan"): _plan,
     ("Announce", "entries"): _entries,
     ("EndLease", "to"): _name,
+    ("SetRetention", "thread"): _name,  # It frees room, and the name stays.
 }
 
 _SHOWN = (requests.Announce, requests.AcquireLease, requests.ClaimItem, requests.EndLease, requests.ReleaseLease)

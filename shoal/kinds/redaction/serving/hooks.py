@@ -4,6 +4,7 @@ Laws:
 - What a hook is stands in the configuration of its node, or in the program that embeds it: never in what is replicated.
 - A hook that does not answer in its time, in its form and within its bounds refuses the write.
 - What a hook was given, or has answered, is in no error and in no log.
+- A command does not get the node's own variables, in which its keys and tokens may be.
 - At most `AT_ONCE_MAX` calls of one hook are under way; others wait, within their own time.
 """
 
@@ -33,6 +34,7 @@ TIMEOUT_S_MAX = 60.0
 ANSWER_BYTES_MAX = 64 * 1024  # Beside twice the bytes that it was given.
 HOOKS_MAX = 64  # Of one node.
 _KILLED_S = 5.0  # For a command that is killed to be gone.
+_OWN = "SHOAL_"  # The beginning of the node's own variables: keys and tokens may be in them.
 VERSION = 1  # Of the form in which a hook is asked.
 
 
@@ -246,7 +248,7 @@ class _Command:
     async def __call__(self, question: bytes, bytes_max: int) -> bytes:
         pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True
+            *self._command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True, env=_environment()
         )
         try:
             assert process.stdin is not None
@@ -266,6 +268,10 @@ class _Command:
                 async with asyncio.timeout(_KILLED_S):
                     await process.wait()
             process._transport.close()  # type: ignore[attr-defined]
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
 
 
 async def _told(stdin: asyncio.StreamWriter, question: bytes) -> None:

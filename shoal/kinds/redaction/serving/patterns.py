@@ -67,7 +67,9 @@ class Engine:
 
     @cached_property
     def _together(self) -> Any:
-        """All patterns as one, to see quickly that a text holds nothing; None if that would be too large."""
+        """All patterns as one, to see quickly that a text holds nothing; None if they cannot be joined."""
+        if any(rb"\Q" in each.regex.pattern for each in self._all):
+            return None  # A quotation that nothing ends would quote the patterns after it, too.
         whole = "|".join(f"(?:{each.regex.pattern.decode()})" for each in self._all)
         try:
             return _compile(whole, bytes_max=8 * COMPILED_BYTES_MAX)
