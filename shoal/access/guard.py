@@ -133,7 +133,7 @@ HIDING: Mapping[type[Reply], Callable[[Any], Reply]] = {
 
 
 def _usage(found: SpaceUsageView, reads: Reads) -> SpaceUsageView:
-    """What a space holds, without the names of objects that the bearer may not list. Prefixes are of all kinds together."""
+    """The view of a space, without the names of objects that the bearer may not list. Prefixes are of all kinds together."""
     allowed = {kind for kind in KINDS if reads(found.space, kind)}
     largest = [each for each in found.largest if each.kind in allowed]
     return replace(found, largest=largest, prefixes=found.prefixes if len(allowed) == len(KINDS) else [])
