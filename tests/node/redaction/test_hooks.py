@@ -125,6 +125,7 @@ LAST: dict[str, Any] = {
 }
 
 
+@pytest.mark.answers("pasted-secret-is-stored-for-ever")
 @pytest.mark.parametrize("function", LAST.values(), ids=LAST.keys())
 @pytest.mark.virtual_time
 async def test_a_hook_that_misbehaves_refuses_the_write(function: Any) -> None:

@@ -107,6 +107,7 @@ REPLACED: list[requests.Request[Any]] = [
 ]
 
 
+@pytest.mark.answers("pasted-secret-is-stored-for-ever")
 @pytest.mark.parametrize("request_", REPLACED, ids=lambda each: type(each).__name__)
 async def test_no_content_of_a_write_is_stored(guarded: Bench, request_: Any) -> None:
     """Some are refused, as they build on what is not there: what they make of the write is looked at all the same."""
