@@ -1,4 +1,4 @@
-"""Who may set the rules of redaction of a space, and who sees them."""
+"""Rules of redaction with tokens: an administrator of the nodes sets them, a reader of the space sees them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.access.conftest import Mint, Serve
 SECRET = "sk-ant-" + "Zq7" * 12
 
 
-async def test_who_may_set_and_see_rules(mint: Mint, serve: Serve) -> None:
+async def test_rules_are_set_by_administrators_and_seen_by_readers(mint: Mint, serve: Serve) -> None:
     url = (await serve(token_keys=mint.keys)).url
 
     def named(*allow: str) -> str:

@@ -20,6 +20,7 @@ SECRET = "sk-ant-" + "Zq7" * 12
 CORE = b"Zq7Zq7Zq7"
 STAR = "[credentials]"
 THREAD: RunnableConfig = {"configurable": {"thread_id": "t", "checkpoint_ns": ""}}
+METADATA: Any = {"source": "input", "step": 1, "why": SECRET}
 MESSAGES = [
     HumanMessage(f"my key is {SECRET}", id="1", additional_kwargs={"more": SECRET}),
     AIMessage(
@@ -58,19 +59,19 @@ def check_messages(messages: list[Any]) -> None:
     assert (tool.content, tool.artifact) == (STAR, {"raw": STAR.encode()})
 
 
-async def test_what_an_async_graph_saves_is_replaced(tmp_path: Path) -> None:
+async def test_the_saves_of_an_async_graph_are_replaced(tmp_path: Path) -> None:
     await ruled(tmp_path)
     async with ShoalSaver.open(tmp_path) as saver:
         given = checkpoint({"messages": MESSAGES, "other": {"key": [SECRET]}})
         with shoal.redactions() as found:
-            at = await saver.aput(THREAD, given, {"source": "input", "step": 1, "why": SECRET}, given["channel_versions"])
+            at = await saver.aput(THREAD, given, METADATA, given["channel_versions"])
             await saver.aput_writes(at, [("messages", MESSAGES), ("other", SECRET)], "task", "path")
         assert {each.rule for each in found} == {"credentials"}
         told = await saver.aget_tuple(at)
         assert told is not None
         check_messages(told.checkpoint["channel_values"]["messages"])
         assert told.checkpoint["channel_values"]["other"] == {"key": [STAR]}
-        assert told.metadata["why"] == STAR
+        assert dict(told.metadata)["why"] == STAR
         assert told.pending_writes is not None
         (_, _, messages), (_, _, other) = told.pending_writes
         check_messages(messages)
@@ -78,13 +79,13 @@ async def test_what_an_async_graph_saves_is_replaced(tmp_path: Path) -> None:
     assert is_clean(tmp_path)
 
 
-async def test_what_a_blocking_graph_saves_is_replaced(tmp_path: Path) -> None:
+async def test_the_saves_of_a_blocking_graph_are_replaced(tmp_path: Path) -> None:
     await ruled(tmp_path)
 
     def work() -> None:
         with ShoalSaver.open(tmp_path) as saver:
             given = checkpoint({"messages": MESSAGES})
-            at = saver.put(THREAD, given, {"why": SECRET}, given["channel_versions"])
+            at = saver.put(THREAD, given, METADATA, given["channel_versions"])
             saver.put_writes(at, [("messages", MESSAGES)], "task")
             told = saver.get_tuple(at)
             assert told is not None
