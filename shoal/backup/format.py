@@ -27,6 +27,7 @@ from shoal.records import NamedTuple
 
 FORMAT = 1
 MANIFESTS, SEGMENTS, BASES, VERIFIED, KEYS = "manifests/", "segments/", "bases/", "verified/", "keys/"
+CLUSTERS = "clusters/"
 """The beginnings of the names of all objects."""
 
 WHOLE_EVERY = 64  # Manifests: the first of so many says everything again, so that no more have to be read.

@@ -235,6 +235,7 @@ def test_the_command_brings_into_a_directory(tmp_path: Path) -> None:
     first = command(*arguments, "--scratch", str(tmp_path))
     assert first.exit_code == 0, first.output
     assert "there   thread 1" in first.output
+    assert " of 0 bytes read" not in first.output
     again = command(*arguments)
     assert again.exit_code == 1
     assert "--as" in again.output

@@ -53,6 +53,14 @@ def test_the_next_node_waits_for_what_the_others_lack(view: ClusterView, missing
     assert lacking(STATUS, view, OWN.vector) == missing
 
 
+def test_a_register_that_has_not_begun_is_waited_for() -> None:
+    new = replaced(STATUS, register_founded=False)
+    assert lacking(new, VIEW, {}) == [
+        "the quorum register has not begun: it does once all members have been linked for some seconds"
+    ]
+    assert lacking(new, replaced(VIEW, members=[OWN]), {}) == []  # A node alone needs nobody's vote.
+
+
 @pytest.mark.parametrize(("state", "serves"), [("refilling", True), ("read-only", True), ("ready", False)])
 def test_a_node_that_does_not_serve_is_waited_for(state: Any, serves: bool) -> None:
     assert lacking(replaced(STATUS, state=state, serves=serves), VIEW, {}) != []

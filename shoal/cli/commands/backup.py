@@ -318,7 +318,8 @@ def _teller(*, json: bool) -> Callable[[Progress], None]:
         nonlocal told
         if (now := time.monotonic()) - told >= 1 and not json:
             told = now
-            note(f"{shown_bytes(done.bytes)} of {shown_bytes(done.total)} read")
+            of = f" of {shown_bytes(done.total)}" if done.total else ""
+            note(f"{shown_bytes(done.bytes)}{of} read")
 
     return progress
 

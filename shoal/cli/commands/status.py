@@ -82,7 +82,9 @@ async def _status(target: Target, *, json: bool) -> None:
         del found["cluster_key_file"], found["cluster_keys"]
     if not found["master_key"]:
         del found["data_keys"]
-    verified_ms = found.pop("backup_verified_ms")
+    if found["register_founded"]:
+        del found["register_founded"]
+    verified_ms, _ = found.pop("backup_verified_ms"), found.pop("backup_begun_ms")
     if found["backup"]:
         found["backup_verified"] = moment(verified_ms) if verified_ms else "never"
     else:

@@ -2,7 +2,7 @@
 
 Laws:
 - `wait` succeeds only if each other member has told, since it was linked, that it holds what the node held when the command
-  began: one that is away, or has not told, is waited for.
+  began, and the quorum register has begun: one that is away, or has not told, is waited for.
 - `upgrade-check` agrees only if each member has answered by itself, and can work with this version. A member that was not
   asked, did not answer, or does not say what it has is a reason against it.
 - Neither changes anything.
@@ -73,6 +73,8 @@ def lacking(status: NodeStatus, view: ClusterView, goal: Mapping[str, int]) -> l
     """Why no member may be stopped yet, as this node sees it. `goal`: operations, by origin, that all members shall hold."""
     own = [] if _is_well(status, view) else [f"this node is {status.state}: {status.reason or 'it is catching up'}"]
     register = [f"the quorum register has no quorum: {status.register}"] if status.register else []
+    if not status.register_founded and len(view.members) > 1:
+        register += ["the quorum register has not begun: it does once all members have been linked for some seconds"]
     change = [f"a change of the members is under way: {view.change}"] if view.change else []
     return [*own, *register, *change, *filter(None, (_lacking(member, goal) for member in view.members[1:]))]
 

@@ -122,10 +122,11 @@ class Backups:
             cluster = self._environment.entropy(CLUSTER_BYTES)  # The original goes on with its own.
         if request.url:
             from shoal.backup.bucket import Bucket
+            from shoal.backup.format import CLUSTERS
 
             store = self._environment.open_bucket(request.url)
             await Bucket(store, cluster=cluster, now=self._environment.monotonic).refresh()
-            await store.put_new(f"clusters/{cluster.hex()}", request.url.encode())  # It can be written.
+            await store.put_new(f"{CLUSTERS}{cluster.hex()}", request.url.encode())  # It can be written.
         keep_ms = request.keep_ms
         if keep_ms is None:
             keep_ms = 0 if before is None else before.keep_ms

@@ -122,7 +122,7 @@ class Progress(NamedTuple):
     """How far a restore is."""
 
     bytes: int
-    total: int
+    total: int  # 0: some partitions are read, and how much that is in all is not known.
 
 
 Watcher = Callable[[Progress], None]
@@ -404,7 +404,7 @@ class Folding:
         packs = bucket.catalogue.packs
         pieces = {name for base in wanted.bases.values() for name, _ in base.pieces if name in packs}
         whole = sum(packs[name].size for name in pieces) + sum(pack.size for pack in wanted.segments)
-        self._total = whole if only is None else sum(base.size for base in wanted.bases.values())
+        self._total = whole if only is None else 0
 
     @property
     def restored(self) -> Restored:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from shoal.backup.bucket import Bucket, ObjectStore
-from shoal.backup.format import BASES, SEGMENTS, TIME_MS_END, VERIFIED, Packing
+from shoal.backup.format import BASES, CLUSTERS, SEGMENTS, TIME_MS_END, VERIFIED, Packing
 from shoal.backup.keeping import Stamp, merge, merge_rows, retire, time_of
 from shoal.crdt.dot import HORIZON, VersionVector
 from shoal.node.backup.restoring import earliest
@@ -40,7 +40,9 @@ SWEEP_S = 3600.0  # Between two sweeps of what no manifest names.
 RETIRE_S = 600.0  # Between two looks at what is kept no longer,
 BASES_LOOK_S = 60.0  # and at which partitions need a base for that,
 BASES_AT_ONCE = 16  # so many at a time.
-VERIFIED_LOOK_S = 300.0
+VERIFIED_LOOK_S = 300.0  # Between two looks for a verification,
+UNVERIFIED_LOOK_S = 30.0  # or while there is none of the last days: somebody may wait to see it.
+VERIFIED_OLD_MS = 7 * 86_400_000
 
 
 class _Watched(NamedTuple):
@@ -92,7 +94,7 @@ class Shipper:
         self._covered_ms = 0
         self._is_covered = False
         self._shipped = self._shipped_bytes = 0
-        self._verified_ms = 0
+        self._verified_ms = self._declared_ms = 0
         self._verified_at = self._swept_at = self._retired_at = self._bases_at = float("-inf")
         self._lagless: dict[int, VersionVector] = {}  # By partition: what was durable when nothing lacked.
 
@@ -137,6 +139,7 @@ class Shipper:
             shipped=self._shipped,
             shipped_bytes=self._shipped_bytes,
             verified_ms=self._verified_ms,
+            begun_ms=self._declared_ms,
             keep_ms=self.keep_ms,
             skipped=[f"partition {number}: {why}" for number, why in sorted(self._skipped.items())],
         )
@@ -252,8 +255,12 @@ class Shipper:
 
     async def _look_for_verification(self, now: float) -> None:
         """Read when the backup was last verified, now and then."""
-        if now - self._verified_at >= VERIFIED_LOOK_S:
+        is_old = self._environment.now_ms() - self._verified_ms > VERIFIED_OLD_MS
+        if now - self._verified_at >= (UNVERIFIED_LOOK_S if is_old else VERIFIED_LOOK_S):
             self._verified_at = now
+            if not self._declared_ms:
+                times = [found.modified_ms async for found in self._bucket.store.listed(CLUSTERS)]
+                self._declared_ms = max(times, default=0)
             async for found in self._bucket.store.listed(VERIFIED):
                 with suppress(ValueError):
                     verified_ms = int(found.name.removeprefix(VERIFIED))

@@ -14,8 +14,9 @@ SYNC_S_MAX = 1.0  # A sync that takes longer is slow.
 TURNS_WAITING_MAX = 256  # Requests of one space that wait for their turn: it asks for more than the node can do.
 BOUND_SHARE_MAX = 0.8  # Of a bound that is used: then it is near.
 BACKUP_LAG_MS_MAX = 300_000
-BACKUP_UNVERIFIED_MS_MAX = 14 * 86_400_000
 _DAY_MS = 86_400_000
+BACKUP_UNVERIFIED_MS_MAX = 14 * _DAY_MS
+BACKUP_NEW_MS = 7 * _DAY_MS  # So long a backup may be there before somebody has restored it.
 
 
 def _bytes(count: int) -> str:
@@ -96,6 +97,8 @@ def _backup_failing(seen: Observation) -> Found:
 
 def _backup_unverified(seen: Observation) -> Found:
     verified_ms = seen.status.backup_verified_ms
+    if not verified_ms and seen.now_ms - (seen.status.backup_begun_ms or seen.now_ms) <= BACKUP_NEW_MS:
+        return  # It has just begun, or the bucket was not read yet.
     if seen.status.backup and seen.now_ms - verified_ms > BACKUP_UNVERIFIED_MS_MAX:
         since = f"for {(seen.now_ms - verified_ms) // _DAY_MS:,} days" if verified_ms else "yet"
         yield Finding(f"nobody has restored the backup and found it sound {since}")
@@ -147,7 +150,7 @@ CONDITIONS = (
         "15m",
         "The disk is nearly full",
         "When it is full, this node rejects writes. All nodes hold the same, so all may be full soon.",
-        "df -h DIR   # give the volume more, or let go what rules of retention may: shoal retention show --url URL",
+        "df -h DIR   # give the volume more, or let go what rules of retention may: shoal usage --url URL",
         "OPERATIONS.md#capacity",
         f"less than {DISK_SHARE_MIN:.0%} of the volume is free, and less than the directory holds; or less than 512 MiB",
         _disk_nearly_full,
@@ -282,7 +285,8 @@ CONDITIONS = (
         "Nothing. A backup that was never restored may be none.",
         "shoal backup verify --url URL",
         "BACKUP.md#prove-it",
-        f"no sound `shoal backup verify` for {BACKUP_UNVERIFIED_MS_MAX // _DAY_MS} days",
+        f"no sound `shoal backup verify` for {BACKUP_UNVERIFIED_MS_MAX // _DAY_MS} days, or in its first "
+        f"{BACKUP_NEW_MS // _DAY_MS} days",
         _backup_unverified,
     ),
     Condition(
@@ -303,7 +307,7 @@ CONDITIONS = (
         "1d",
         "Rules of retention do not go on",
         "The disk grows by what may go.",
-        "shoal retention show --url URL   # start the member that it waits for, or set the clock",
+        "shoal status --url URL   # start the member that it waits for, or set the clock",
         "RETENTION.md",
         "what may go is there, and something holds it up",
         _retention_waits,

@@ -167,6 +167,12 @@ class QuorumRegister:
         return self._condition.told(self._acceptor.electorate)
 
     @property
+    def is_founded(self) -> bool:
+        """Whether anybody has ever voted, as far as this node knows: before that no majority decides anything."""
+        self._look()
+        return self._condition.is_founded
+
+    @property
     def can_decide(self) -> bool:
         """Whether the register has a quorum, or will have one by itself, as this node sees it."""
         self._look()

@@ -59,3 +59,4 @@ class BackupView(Reply, array_like=True, frozen=True, tag="backup-view"):
     verified_ms: int = 0  # When `shoal backup verify` last restored it and found it sound; 0: never.
     skipped: list[str] = field(default_factory=list)  # Partitions that could not be shipped at the last attempt, and why.
     keep_ms: int = 0  # For how long each moment can be restored; 0: for ever.
+    begun_ms: int = 0  # When it was first declared at this place, by the bucket's clock; 0: that is not known yet.

@@ -96,6 +96,8 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     conditions: list[StandingCondition] = field(default_factory=list)  # What is wrong, as this node noticed last.
     redaction_replaced: int = 0  # Places in writes that rules of redaction replaced in this opening, at this node.
     redaction_refused: int = 0  # Writes that were refused for such rules.
+    backup_begun_ms: int = 0  # When the cluster's backup was first declared at its place; 0: not known yet.
+    register_founded: bool = True  # Whether the quorum register has begun, as it does once all members have been up together.
 
 
 @operation(family="cluster")

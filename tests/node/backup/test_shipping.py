@@ -515,6 +515,19 @@ def test_a_store_without_a_backup_loads_nothing_of_it(tmp_path: Path) -> None:
     assert done.stdout == "[]\n"
 
 
+async def test_a_first_verification_is_seen_soon(bench: Bench, bucket: SimulatedBucket) -> None:
+    """Whoever is told to verify, and does, must not be told so for minutes more."""
+    await declare(bench, bucket)
+    await ship(bench)
+    view = bench.node.backups.view()
+    assert (view.verified_ms, view.begun_ms) == (0, bench.simulated.now_ms)
+    now_ms = bench.simulated.now_ms
+    await bucket.put_new(f"{VERIFIED}{now_ms:015d}", b"")
+    bench.simulated.now_ms += 31_000
+    await ship(bench)
+    assert bench.node.backups.view().verified_ms == now_ms
+
+
 async def test_a_verification_at_no_time_is_passed_over(bench: Bench, bucket: SimulatedBucket) -> None:
     await bucket.put_new(f"{VERIFIED}{'9' * 40}", b"")
     await bucket.put_new(f"{VERIFIED}7", b"")

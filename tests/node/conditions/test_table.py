@@ -180,6 +180,17 @@ async def test_trouble_that_passes_at_a_start_is_no_line(bench: Bench, caplog: p
 # ── the doctor ────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize(
+    ("begun", "verified", "stands"), [(0, 0, False), (6, 0, False), (8, 0, True), (30, 13, False), (30, 15, True)]
+)
+def test_a_new_backup_has_a_week_until_somebody_restores_it(begun: int, verified: int, stands: bool) -> None:
+    day_ms, now_ms = 86_400_000, 1_700_000_000_000
+    begun_ms, verified_ms = (now_ms - days * day_ms if days else 0 for days in (begun, verified))
+    status = msgspec.structs.replace(STATUS, backup="current", backup_begun_ms=begun_ms, backup_verified_ms=verified_ms)
+    found = look(seen(status, now_ms=now_ms))
+    assert ("backup-unverified" in [each.name for each in found.standing]) is stands
+
+
 def view_of(name: str, observation: Observation) -> doctor.Asked:
     found = look(observation)
     return doctor.Asked(name, ConditionsView(name, name, list(found.standing), found.looked, found.unknown))

@@ -509,6 +509,14 @@ async def test_a_vote_whose_sync_failed_is_not_sent() -> None:
         assert votes == []
 
 
+async def test_a_register_that_has_not_begun_is_told() -> None:
+    async with fleet(quorum_register_found_s=1e6) as nodes:
+        assert not any(nodes[name].node.service.status().register_founded for name in "abc")
+        await eventually(nodes["a"].node.register)
+        await voting(nodes)
+        assert all(nodes[name].node.service.status().register_founded for name in "abc")
+
+
 async def test_an_unused_register_asks_for_no_votes() -> None:
     async with fleet(quorum_register_found_s=1e6) as nodes:
         asked: list[object] = []
