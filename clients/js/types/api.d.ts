@@ -361,6 +361,8 @@ export interface components {
          * @description The backup of a cluster, as the serving node knows it.
          */
         BackupView: {
+            /** @description When it was first declared at this place, by the bucket's clock; 0: that is not known yet. */
+            begun_ms: number;
             /** @description Of all objects that count. */
             bytes: number;
             /** @description The identity of the cluster in its backups, in hex; empty: there was never one. */
@@ -2894,6 +2896,8 @@ export interface components {
              * @enum {unknown}
              */
             backup: "" | "behind" | "current" | "failing";
+            /** @description When the cluster's backup was first declared at its place; 0: not known yet. */
+            backup_begun_ms: number;
             /** @description Of the objects in the backup that count. */
             backup_bytes: number;
             /** @description The recovery point: how long ago all that this node held was in the backup; 0: it is now. */
@@ -2946,6 +2950,8 @@ export interface components {
             redaction_replaced: number;
             /** @description Why the quorum register has no quorum, since when, and what to do; empty if it has one. */
             register: string;
+            /** @description Whether the quorum register has begun, as it does once all members have been up together. */
+            register_founded: boolean;
             /** @description Damaged rows that were fetched from a peer, in this opening. */
             repaired: number;
             /** @description Requests that met damage that no peer could repair, in this opening. */
