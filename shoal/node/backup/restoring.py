@@ -185,7 +185,8 @@ async def _begun(
         wanted = Moment(found.hlc, {base.partition: base for base in found.bases}, found.segments)
         catalogue.packs = {pack.name: pack for pack in found.packs} | catalogue.packs
         try:
-            return await _restored(bucket, directory, wanted, config, environment, partitions, progress)
+            made = await _restored(bucket, directory, wanted, config, environment, partitions, progress)
+            return made._replace(through_ms=found.through_ms)  # What was shipped since then is not in it.
         except (StoreCorrupt, BackupDamaged):  # Its packs have gone meanwhile, or its rows are not sound.
             pass
     _check_empty(directory)
@@ -193,9 +194,9 @@ async def _begun(
     names = {name for base in wanted.bases.values() for name, _ in base.pieces}
     packs = [pack for name, pack in catalogue.packs.items() if name in names]
     kept = _Plan(*request, wanted.hlc, list(wanted.bases.values()), wanted.segments, packs, catalogue.head.through_ms)
-    made = directory / _UNFINISHED
-    made.mkdir(parents=True)
-    await environment.run_blocking(partial(layout.replace_file, made / _PLAN, encode(kept)))
+    unfinished = directory / _UNFINISHED
+    unfinished.mkdir(parents=True)
+    await environment.run_blocking(partial(layout.replace_file, unfinished / _PLAN, encode(kept)))
     return await _restored(bucket, directory, wanted, config, environment, partitions, progress)
 
 

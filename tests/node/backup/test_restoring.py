@@ -247,6 +247,33 @@ async def test_a_restore_that_cannot_read_goes_on_later(shipped: SimulatedBucket
 
 
 @pytest.mark.real_time("it uses files and threads")
+async def test_a_restore_that_goes_on_promises_no_more_than_it_began_with(
+    bench: Bench, shipped: SimulatedBucket, tmp_path: Path
+) -> None:
+    """What was shipped meanwhile is not in it, and it does not say so."""
+    whole = await made(shipped, tmp_path / "whole")
+    get, left = shipped.get, 4
+
+    async def expiring(*arguments: Any) -> bytes | None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise BackupUnreachable("the backup cannot be read: ExpiredToken.")
+        return await get(*arguments)
+
+    shipped.get = expiring  # type: ignore[method-assign]
+    with pytest.raises(BackupUnreachable):
+        await made(shipped, tmp_path / "state")
+    shipped.get = get  # type: ignore[method-assign]
+    bench.simulated.now_ms += 3_600_000
+    await bench.space.counter("n").add(1)
+    await ship(bench)
+    assert (await made(shipped, tmp_path / "newest")).through_ms > whole.through_ms
+    assert (await made(shipped, tmp_path / "state")).through_ms == whole.through_ms
+    assert await counted(tmp_path / "state") == 11
+
+
+@pytest.mark.real_time("it uses files and threads")
 async def test_a_restore_that_fails_leaves_nothing(shipped: SimulatedBucket, tmp_path: Path) -> None:
     del shipped.objects[shipped.names(SEGMENTS)[0]]
     with pytest.raises(BackupDamaged, match="is missing"):
