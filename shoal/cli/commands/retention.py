@@ -196,8 +196,10 @@ def _sentence(rule: RetentionRule) -> str:
         return f"{where}: nothing goes, because {rule.trouble}"
     parts: list[str] = []
     if rule.keep_last is not None or rule.older_than_ms is not None:
-        kept = f"keep the last {rule.keep_last:,} checkpoints of a branch" if rule.keep_last is not None else "checkpoints go"
-        parts.append(kept + ("" if rule.older_than_ms is None else f", and what is younger than {_span(rule.older_than_ms)}"))
+        last = "" if rule.keep_last is None else f"keep the last {rule.keep_last:,} checkpoints of a branch"
+        age = "" if rule.older_than_ms is None else _span(rule.older_than_ms)
+        both = f"{last}, and what is younger than {age}" if age else last
+        parts.append(both if last else f"checkpoints go that are older than {age}")
     if rule.events_older_than_ms is not None:
         parts.append(f"events go after {_span(rule.events_older_than_ms)}")
     if rule.threads_older_than_ms is not None:
