@@ -17,6 +17,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     Durability,
 )
+from shoal.workflows.moments import as_duration_ms
 
 if TYPE_CHECKING:
     from shoal.workflows.transfer.importing import ImportReport
@@ -297,18 +298,18 @@ class Backup:
     def __init__(self, connection: StoreConnection) -> None:
         self._connection = connection
 
-    async def init(self, url: str, *, keep: timedelta | None = None) -> requests.BackupView:
+    async def init(self, url: str, *, keep: timedelta | float | None = None) -> requests.BackupView:
         """Have all nodes ship to this place from now on: s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR.
 
-        `keep`: for how long each moment can be restored, a day at least; 0: for ever. Without it that stays as it is.
+        `keep`: for how long each moment can be restored, in seconds or a timedelta, a day at least; 0: for ever. Without
+        it that stays as it is.
 
         Raises:
             BackupConflict: it holds the backup of another cluster; nothing was declared.
             BackupUnreachable: it cannot be read or written from the serving node; nothing was declared.
             InvalidInput: it is no address, or `keep` is less than a day.
         """
-        keep_ms = None if keep is None else round(keep.total_seconds() * 1000)
-        return await self._connection.read(requests.DeclareBackup(url, keep_ms))
+        return await self._connection.read(requests.DeclareBackup(url, as_duration_ms(keep, what="keep")))
 
     async def off(self) -> requests.BackupView:
         """Have no node ship any more. What is in the bucket stays."""

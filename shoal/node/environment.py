@@ -31,6 +31,7 @@ Room = tuple[int, int]  # Bytes that may still be written, and all.
 # only every few milliseconds (`sys.getswitchinterval`), so that a sync takes several times as long.
 STEP_PAUSE_S = 0.001
 
+LOOK_S = 5.0
 APART_MAX = 4  # Threads of `run_apart`, begun as they are needed.
 
 
@@ -76,6 +77,7 @@ class Environment:
     open_bucket: Callable[[str], ObjectStore] = opened  # The place of a backup at an address.
     give_back: Callable[[], None] = lambda: None  # Called after much memory was freed.
     volume: Callable[[], Awaitable[Room | None]] = not_known  # Free bytes and all bytes where the store is; None: not known.
+    look_s: float = LOOK_S  # Between two looks of a node at its own conditions. Rehearsals of days look more rarely.
     run_apart: RunBlocking = _here  # As `run_blocking`, on other threads: for what may take long and waits for no disk.
 
 

@@ -44,6 +44,7 @@ START_MS = 1_700_000_000_000
 TRIP_S = 0.000_5  # From a client or node to a node.
 SYNC_S = 0.002
 RESTART_S = 1.0
+_LOOK_S = 3600.0  # Virtual, between two looks of a node at its own conditions.
 _ANY_SPACE = "any"
 
 CONVERGED_S = 60.0  # The maximal time until all nodes hold the same.
@@ -108,6 +109,7 @@ class Machine:
             entropy=random.randbytes,
             run_blocking=_after_a_sync,
             close=lambda: None,
+            look_s=_LOOK_S,
         )
 
 

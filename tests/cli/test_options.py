@@ -38,7 +38,8 @@ _OTHERS = {
     "--data": {"shoal serve", "shoal ui", "shoal restore"},  # Made or served there: no other program may have it open.
     "--url": {"shoal demo"},  # At which it works, rather than a store to look at; SHOAL_URL does not name them.
     "--tls-ca": {"shoal context add"},  # Of the server that is named.
-    "--limit": {"shoal demo"},  # Of modules.
+    "--limit": {"shoal demo", "shoal usage"},  # Of modules, and of rows of each kind.
+    "--keep": {"shoal demo", "shoal backup init"},  # What a demonstration leaves, and for how long moments stay.
     "--json": {"shoal export"},  # Which has no other output.
     "--at": {"shoal branch"},  # A place in a thread's history, as others take a moment in a backup's.
     "--allow": {"shoal token create"},  # A right; an import allows a type to be read, and its argument shows which.

@@ -102,9 +102,11 @@ LEGAL: dict[str, Any] = {
     "subject": "ana", "kind": "thread", "consumer": None, "ttl": 60.0, "reason": "no", "job": None,
     "address": "127.0.0.1:9", "text": "word", "fence": 1,
     "file": "f", "source": b"bytes", "offset": 0,
-    "add": [1], "remove": [2], "index": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [], "expected": None,
+    "url": "", "add": [1], "remove": [2], "index": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [],
+    "expected": None,
 }  # fmt: skip
 LEGAL_OF: dict[str, Any] = {
+    "Backup.init.url": "file:///dev/null/backup",  # No directory can be made there.
     "Store.export_to.file": Anew(io.BytesIO),
     "Store.import_from.file": Anew(_export),
     "Space.thread.schema": None,

@@ -203,6 +203,8 @@ def test_the_commands_of_a_page_run_at_three_nodes(page: str, machine: Machine) 
     if page == "observe":  # Just started nodes have not told each other their times yet, and the doctor says so.
         machine.run("for look in $(seq 60); do shoal doctor --url http://127.0.0.1:7400 && break; sleep 0.5; done")
     for line in lines:
+        if line.startswith("shoal backup list"):
+            machine.run("until shoal backup status --url http://127.0.0.1:7400 | grep -q current; do sleep 0.2; done")
         machine.run(line)
     left = [port for port in ("7400", "7410") if port in machine.nodes]
     assert [asked(f"{machine.url(port)}/v1/spaces/crew/counters/tokens")["value"] for port in left] == [1] * len(left)

@@ -67,7 +67,7 @@ async def test_other_lists_doubled_addresses_and_wrong_keys_are_told_by_every_no
                 assert f"shoal_member_disagreements {count}.0" in await response.text()
         shown = forked.run(["-m", "shoal.cli", "status", "--url", url2], clean_environment(), timeout=PATIENCE_S)
         assert shown.returncode == 0, shown.stderr
-        assert f"two nodes advertise {n1}" in shown.stdout
+        assert f"two nodes advertise {n1}" in " ".join(shown.stdout.split()), shown.stdout  # Lines are as wide as a terminal.
         await refused(url4)
         turned_away = [event for event in ended(fourth) if event["event"] == "peer not linked"]
         assert {event["address"] for event in turned_away} == {n1, n2, n3}

@@ -107,7 +107,8 @@ def upgrade_check(url: Url = None, json: Json = False) -> None:
     against, seats = execute(_judged(urls))
     _show(seats, against, json=json)
     if against:
-        raise failure("this version may not join now. Nothing was changed.")
+        more = f" (and {len(against) - 1} more)" if len(against) > 1 else ""
+        raise failure(f"this version may not join now: {against[0]}{more}. Nothing was changed.")
 
 
 async def _judged(urls: Sequence[str]) -> tuple[list[str], list[Seat]]:

@@ -75,7 +75,7 @@ def _clock_behind(seen: Observation) -> Found:
 
 def _members_differ(seen: Observation) -> Found:
     for told in seen.cluster.disagreements:
-        yield Finding(told)
+        yield Finding(told, told)  # Each is one of its own.
 
 
 def _change_stands(seen: Observation) -> Found:

@@ -1,7 +1,7 @@
 """Looks at a node every few seconds, notes since when conditions stand, and logs each once when it begins and when it is over.
 
 Laws:
-- A condition is noticed, and is gone, within `LOOK_S`: everything that tells of it reads what was found here.
+- A condition is noticed, and is gone, within `Environment.look_s`: everything that tells of it reads what was found here.
 - The log has one line when a condition has stood for `TOLD_AFTER_S`, and one when it is over.
 - What happened between two looks stands for `RECENT_S` after it, so that no look misses it.
 - A look that fails ends nothing: it is logged, and the next one is made.
@@ -26,7 +26,6 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ConditionsView, NodeStatus, ReadConditions, StandingCondition, Status
 from shoal.version import __version__
 
-LOOK_S = 5.0  # Between two looks.
 RECENT_S = 10.0  # What happened stands so long.
 TOLD_AFTER_S = 4.0  # The log tells of what has stood so long: at the second look.
 MEASURE_S = 1.0  # So long a look waits to be told how much room the disk has. A disk that hangs answers nothing.
@@ -141,7 +140,7 @@ class Watcher:
                 await self.sample()
             except Exception as bug:
                 _log.error("unexpected error while the node looked at itself", exc_info=bug)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(self._environment.look_s)
 
     def observe(self) -> Observation:
         """The node at this moment, with the last sample."""

@@ -279,7 +279,7 @@ def _history(points: Sequence[Point], of: Callable[[Point], int | None]) -> list
 
 
 def _row(at_ms: int) -> bytes:
-    return _POINT + min(at_ms, 2**63 - 1).to_bytes(8, "big")
+    return _POINT + min(max(0, at_ms), 2**63 - 1).to_bytes(8, "big")
 
 
 def leaving(times_ms: Sequence[int], now_ms: int) -> list[int]:

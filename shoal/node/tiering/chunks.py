@@ -242,7 +242,10 @@ class Chunks:
         return stub is not None and stub.pack == pack
 
     def _stub(self, key: bytes) -> cold.Stub | None:
-        return cold.stub_of(key, self._raw.get(key) or b"")
+        try:
+            return cold.stub_of(key, self._raw.get(key) or b"")
+        except StoreCorrupt:  # The block that holds it is damaged: that is mended elsewhere.
+            return None
 
     # ── packs ─────────────────────────────────────────────────────────────────
 

@@ -36,8 +36,7 @@ class DeclareBackup(Read["BackupView"], array_like=True, frozen=True, tag="decla
     """Have all nodes of this cluster ship to a bucket from now on. The place is empty, or holds the backup of this cluster."""
 
     url: str  # s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR; empty: ship nowhere any more. What is there stays.
-    # For how long each moment can be restored, a day at least; 0: for ever. Null: as it was declared before, else for ever.
-    keep_ms: Natural | None = None
+    keep_ms: Natural | None = None  # For how long each moment can be restored, at least a day; 0: for ever. Null: as before.
 
 
 class BackupView(Reply, array_like=True, frozen=True, tag="backup-view"):

@@ -13,7 +13,7 @@ import pytest
 from shoal.errors import Overloaded, ShoalError, StoreCorrupt
 from shoal.kinds.thread.state.dag import CHUNK
 from shoal.node.conditions.table import CONDITIONS
-from shoal.node.conditions.watcher import LOOK_S
+from shoal.node.environment import LOOK_S
 from shoal.node.service import Credentials
 from shoal.protocol.requests import BackupView, DeclareBackup, Watch
 from shoal.storage.memory import MemoryStorage
