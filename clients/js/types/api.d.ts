@@ -871,6 +871,7 @@ export interface components {
          * @description Have all nodes of this cluster ship to a bucket from now on. The place is empty, or holds the backup of this cluster.
          */
         DeclareBackupBody: {
+            /** @description For how long each moment can be restored, at least a day; 0: for ever. Null: as before. */
             keep_ms?: number | null;
             /** @description s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR; empty: ship nowhere any more. What is there stays. */
             url: string;
