@@ -19,7 +19,8 @@ from shoal.storage import keys
 CENSUS_SPACES_MAX = 4096  # Told apart; the others are one without a name.
 CENSUS_PREFIXES_MAX = 1024  # Of one space,
 CENSUS_PREFIXES_ALL_MAX = 16_384  # and of all. Names beyond are one group without a prefix.
-LARGEST_MAX = 50  # Objects of one space that are named.
+LARGEST_MAX = 50  # Objects of one space that are named,
+LARGEST_ALL_MAX = 16_384  # and of all: a name has up to 1 KiB. Spaces beyond name none.
 
 _STEP_ROWS = 256
 _STEP_BYTES = 1024 * 1024  # Of values that are read in one step; the last one may exceed it.
@@ -50,12 +51,12 @@ class SpaceCount(Use):
 class Count(Use):
     """The count of a whole store. `spaces` are those told apart, and "" for all others."""
 
-    __slots__ = ("index_bytes", "key_bytes", "prefixes", "spaces")
+    __slots__ = ("index_bytes", "key_bytes", "named", "prefixes", "spaces")
 
     def __init__(self) -> None:
         super().__init__()
         self.spaces: dict[str, SpaceCount] = {}
-        self.index_bytes = self.key_bytes = self.prefixes = 0
+        self.index_bytes = self.key_bytes = self.prefixes = self.named = 0
 
     def of(self, space: str) -> SpaceCount:
         """The count of a space, or of all others beyond the bound."""
@@ -74,9 +75,10 @@ class Count(Use):
             use.objects += objects
         if bytes:
             entry = (bytes, kind, name)
-            if len(found.largest) < LARGEST_MAX:
+            if len(found.largest) < LARGEST_MAX and self.named < LARGEST_ALL_MAX:
                 heappush(found.largest, entry)
-            else:
+                self.named += 1
+            elif found.largest:
                 heappushpop(found.largest, entry)
 
     def _prefix(self, space: SpaceCount, name: str) -> Use:

@@ -69,6 +69,18 @@ async def test_an_unknown_space_holds_nothing(bench: Bench) -> None:
     assert (found.bytes, found.objects, found.largest, found.prefixes) == (0, 0, [], [])
 
 
+def test_names_of_all_spaces_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of thousands of spaces could have fifty names of a kilobyte."""
+    monkeypatch.setattr(census, "LARGEST_ALL_MAX", 4)
+    count = census.Count()
+    for space in ("a", "b", "c"):
+        for size in (3, 1, 2):
+            count.add(space, Kind.THREAD, f"n{size}", bytes=size, objects=1)
+    assert {name: len(space.largest) for name, space in count.spaces.items()} == {"a": 3, "b": 1, "c": 0}
+    assert count.spaces["b"].largest == [(3, Kind.THREAD, "n3")]
+    assert (count.bytes, count.objects, count.spaces["c"].bytes) == (18, 9, 6)
+
+
 async def test_all_beyond_the_bounds_is_counted_together(open_bench: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = open_bench()
     monkeypatch.setattr(census, "CENSUS_SPACES_MAX", 3)
