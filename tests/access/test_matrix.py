@@ -283,6 +283,8 @@ async def test_every_route_that_changes_something_is_forbidden_with_a_token_that
         # Some read first, and find nothing to change.
         if route.path.endswith("/merge") and status == 200:
             continue  # A branch with one head: there is nothing to merge.
+        if route.path.endswith("/redaction/test"):
+            continue  # It says what rules would replace, and writes nothing.
         if status < 300 or status >= 500 or code not in ("forbidden", "not-found"):
             wrong.append(f"{route.method} {route.path}: {status} {code}")
     assert wrong == []

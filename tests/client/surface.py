@@ -141,7 +141,8 @@ LEFT_OUT = {
 
 
 HANDLES = (
-    "Store", "Backup", "Space", "SpaceRetention", "Schemas", "Subjects", "Presence", "Counter", "Register", "Budget",
+    "Store", "Backup", "Space", "SpaceRetention", "SpaceRedaction", "Schemas", "Subjects", "Presence",
+    "Counter", "Register", "Budget",
     "SharedSet", "SharedList", "SharedMap", "Items", "Document",
     "Batch", "BatchThread", "BatchJournal", "BatchCounter", "BatchRegister", "BatchSet", "BatchList", "BatchMap",
     "BatchBudget",
@@ -229,6 +230,8 @@ class Bench:
             return space
         if name == "SpaceRetention":
             return space.retention
+        if name == "SpaceRedaction":
+            return space.redaction
         if name.startswith("Batch"):
             batch = await stack.enter_async_context(space.batch())
             return batch if name == "Batch" else _part(batch, name.removeprefix("Batch"))

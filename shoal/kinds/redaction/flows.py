@@ -31,8 +31,8 @@ from shoal.workflows.connection import Connection, Flow
 class PatternToSet(Struct, frozen=True):
     """A regular expression of RE2, and the text that stands in the place of its matches."""
 
-    name: str
-    regex: str
+    name: str  # Under which its replacements are told.
+    regex: str  # In RE2's syntax.
     replace: str | None = None  # None: the name in brackets.
     numbers: bool = False  # Whether numbers are looked at too, as their decimal digits.
 
@@ -87,7 +87,7 @@ class SetRedaction(Flow[RedactionRules], frozen=True):
     space: str
     credentials: bool = False  # Whether keys and tokens of known services are replaced.
     cards: bool = False  # Whether numbers of payment cards are replaced.
-    patterns: Elements[PatternToSet] = field(default_factory=list)
+    patterns: Elements[PatternToSet] = field(default_factory=list)  # Regular expressions whose matches are replaced.
     hooks: Elements[str] = field(default_factory=list)  # Hooks of the nodes, in the order in which they are asked.
     files: bool = False  # Whether files are taken, which nothing looks into.
 
@@ -121,10 +121,10 @@ class PreviewRedaction(Flow[RedactionTried], frozen=True):
     )
 
     space: str
-    texts: Elements[str]
+    texts: Elements[str]  # Each is looked at by itself.
     credentials: bool = False  # Whether keys and tokens of known services are replaced.
     cards: bool = False  # Whether numbers of payment cards are replaced.
-    patterns: Elements[PatternToSet] = field(default_factory=list)
+    patterns: Elements[PatternToSet] = field(default_factory=list)  # Regular expressions whose matches are replaced.
 
     async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> RedactionTried:
         """Ask the serving node, which has RE2."""

@@ -30,9 +30,9 @@ class ReadRedaction(Read["RedactionRules"], array_like=True, frozen=True, tag="r
 class RedactionPattern(Struct, array_like=True, frozen=True):
     """A regular expression in RE2's syntax, and the text that stands in the place of its matches."""
 
-    name: str
-    regex: str
-    replace: str
+    name: str  # Under which its replacements are told.
+    regex: str  # In RE2's syntax.
+    replace: str  # Stands in the place of each match.
     numbers: bool = False  # Whether numbers are looked at too, as their decimal digits.
 
 
@@ -42,7 +42,7 @@ class RedactionRules(Reply, array_like=True, frozen=True, tag="redaction-rules")
     space: str
     credentials: bool = False  # Whether keys and tokens of known services are replaced.
     cards: bool = False  # Whether numbers of payment cards are replaced.
-    patterns: list[RedactionPattern] = field(default_factory=list)
+    patterns: list[RedactionPattern] = field(default_factory=list)  # Regular expressions, in the order in which they run.
     hooks: list[str] = field(default_factory=list)  # Hooks of the nodes, which are asked in this order.
     files: bool = False  # Whether files are taken, which nothing looks into.
     wall_ms: Annotated[int, Shape.MOMENT] = 0  # When they were set.
@@ -60,12 +60,12 @@ class TryRedaction(Read["RedactionTried"], array_like=True, frozen=True, tag="tr
     """
 
     space: str
-    texts: Elements[str]
+    texts: Elements[str]  # Each is looked at by itself.
     rules: bytes | None = None  # A packed record. None: the rules of the space.
 
 
 class RedactionTried(Reply, array_like=True, frozen=True, tag="redaction-tried"):
     """Texts as they would be stored."""
 
-    texts: list[str]
+    texts: list[str]  # In the order in which they were given.
     replaced: list[Replaced] = field(default_factory=list)  # The path of each is the place of the text.

@@ -26,6 +26,7 @@ from shoal.errors import (
 from shoal.kinds.label.state import Note
 from shoal.kinds.list.requests import InsertElements
 from shoal.kinds.redaction.serving import fields
+from shoal.kinds.redaction.serving.patterns import Engine
 from shoal.kinds.redaction.state import rules
 from shoal.names import RESERVED
 from shoal.protocol import requests
@@ -515,3 +516,33 @@ async def test_a_node_keeps_rules_that_were_set_at_another() -> None:
             for other in "abc":
                 found = await fleet[name].node.session().call(requests.ReadRegister("crew", other))
                 assert values.decode(found.value) == {"a": ["use [credentials] now"]}
+
+
+async def test_rules_are_compiled_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[rules.Rules] = []
+    sound = Engine.__init__
+
+    def counted(self: Engine, told: rules.Rules) -> None:
+        made.append(told)
+        sound(self, told)
+
+    monkeypatch.setattr(Engine, "__init__", counted)
+    await bench.space.redaction.set(patterns={"n": r"\d"})
+    await bench.space.register("r").set("a 1")
+    await bench.store.space("other").redaction.set(cards=True)
+    await bench.space.register("r").set("b 1")
+    assert await bench.space.register("r").get() == "b [n]"
+    assert len(made) == 2
+
+
+async def test_patterns_that_are_tried_are_compiled_apart(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart: list[Any] = []
+    run_apart = bench.node.service.redactor._run_apart
+
+    def noted(function: Any) -> Any:
+        apart.append(function)
+        return run_apart(function)
+
+    monkeypatch.setattr(bench.node.service.redactor, "_run_apart", noted)
+    await bench.space.redaction.test("a 1", patterns={"n": r"\d"})
+    assert len(apart) == 1

@@ -249,8 +249,8 @@ def _compile(regex: str, *, bytes_max: int, name: str = "") -> Any:
         ) from None
 
 
-def check(told: Rules) -> None:
-    """Check that rules can be kept.
+def check(told: Rules) -> Engine:
+    """Check that rules can be kept, and compile them. It takes up to a second.
 
     Raises:
         InvalidInput: a part of them is out of range, or cannot be compiled.
@@ -272,7 +272,7 @@ def check(told: Rules) -> None:
                 "was written.",
                 field=each.name,
             )
-    Engine(told)
+    return Engine(told)
 
 
 def redacted(value: bytes, rewriter: Rewriter, path: str, *, foreign: bool = False) -> bytes:

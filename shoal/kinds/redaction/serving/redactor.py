@@ -4,7 +4,7 @@ Laws:
 - A write in a space with rules goes on as its rules have made it; what they replaced goes on nowhere.
 - What is not known is not written: rules that cannot be read or compiled, and a hook that is not here, refuse each write.
 - A space without rules costs a look at a dict. The rules are those that are applied here, whoever set them.
-- Much text is looked through in a thread, so that others get their turns.
+- Much text is looked through in a thread, and patterns that somebody tries are compiled in one, so that others get their turns.
 - The space of the nodes themselves has no rules.
 """
 
@@ -51,6 +51,7 @@ APART_S_MAX = 2 * patterns.REDACTION_S_MAX  # Until a thread is free, and has lo
 DOCUMENT_BYTES_MAX = 1024 * 1024  # Of a document that is edited in a space with rules, as its engine holds it.
 
 _RECORDS = Target(Kind.MAP, RESERVED, rules.RULES)
+_ENGINES_MAX = 64  # Of them that are kept compiled.
 _KNOWN_MAX = 4096  # Spaces whose rules are remembered.
 _SEVERAL = frozenset({requests.Batch, requests.Import, requests.Fenced})
 _CONCERNED = fields.CONCERNED | _SEVERAL
@@ -102,6 +103,7 @@ class Redactor:
         self._hooks = hooks
         self._seen: VersionVector | None = None  # The vector at which the rules were read.
         self._known: dict[str, _Known | None] = {}
+        self._engines: dict[Rules, Engine] = {}  # Without times. Other writes to the map do not compile them again.
         self.replaced = 0
         """Places in writes that were replaced in this opening."""
         self.refused = 0
@@ -141,9 +143,19 @@ class Redactor:
         if lacking := [hook for hook in told.hooks if hook not in self._hooks]:
             return _Known(told, None, f"this node has no hook {', '.join(map(repr, lacking))}")
         try:
-            return _Known(told, Engine(told), "")
+            return _Known(told, self._engine(told), "")
         except ShoalError as error:
             return _Known(told, None, f"they cannot be kept: {why(error)}")
+
+    def _engine(self, told: Rules) -> Engine:
+        engine = self._engines.get(timeless := told._replace(wall_ms=0, rivals=0))
+        return self._keep(timeless, Engine(told) if engine is None else engine)
+
+    def _keep(self, timeless: Rules, engine: Engine) -> Engine:
+        if len(self._engines) >= _ENGINES_MAX:
+            self._engines.clear()
+        self._engines[timeless] = engine
+        return engine
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -271,14 +283,16 @@ class Redactor:
             told = rules.read(space, [(request.rules, 0)])
             if told.trouble:
                 raise InvalidInput(f"these are no rules: {told.trouble}. Nothing was written.", field="rules")
-            patterns.check(told)
+            engine = self._engines.get(timeless := told._replace(wall_ms=0, rivals=0)) or await self._run_apart(
+                partial(patterns.check, told)
+            )
             if lacking := [hook for hook in told.hooks if hook not in self._hooks]:
                 raise InvalidInput(
                     f"this node has no hook {', '.join(map(repr, lacking))}. Nothing was written. Name it in the file "
                     "`redaction_hooks` of each node, or give it to shoal.open(…, redact=…).",
                     field="hooks",
                 )
-            engine = Engine(told)
+            self._keep(timeless, engine)
         look = engine.rewriter(self._monotonic)
         texts = request.texts
 
