@@ -3087,10 +3087,11 @@ export interface components {
          * @description A regular expression of RE2, and the text that stands in the place of its matches.
          */
         PatternToSet: {
-            /** @description The name. */
+            /** @description Under which its replacements are told. */
             name: string;
             /** @description Whether numbers are looked at too, as their decimal digits. Default: `false`. */
             numbers?: boolean;
+            /** @description In RE2's syntax. */
             regex: string;
             /** @description None: the name in brackets. */
             replace?: string | null;
@@ -3173,7 +3174,9 @@ export interface components {
             cards?: boolean;
             /** @description Whether keys and tokens of known services are replaced. Default: `false`. */
             credentials?: boolean;
+            /** @description Regular expressions whose matches are replaced. */
             patterns?: components["schemas"]["PatternToSet"][];
+            /** @description Each is looked at by itself. */
             texts: string[];
         };
         /**
@@ -4234,11 +4237,13 @@ export interface components {
          * @description A regular expression in RE2's syntax, and the text that stands in the place of its matches.
          */
         RedactionPatternView: {
-            /** @description The name. */
+            /** @description Under which its replacements are told. */
             name: string;
             /** @description Whether numbers are looked at too, as their decimal digits. */
             numbers: boolean;
+            /** @description In RE2's syntax. */
             regex: string;
+            /** @description Stands in the place of each match. */
             replace: string;
         };
         /**
@@ -4254,6 +4259,7 @@ export interface components {
             files: boolean;
             /** @description Hooks of the nodes, which are asked in this order. */
             hooks: string[];
+            /** @description Regular expressions, in the order in which they run. */
             patterns: components["schemas"]["RedactionPatternView"][];
             /** @description Writes at this node. */
             refused: number;
@@ -4275,6 +4281,7 @@ export interface components {
         RedactionTriedView: {
             /** @description The path of each is the place of the text. */
             replaced: components["schemas"]["ReplacedView"][];
+            /** @description In the order in which they were given. */
             texts: string[];
         };
         /**
@@ -5006,6 +5013,7 @@ export interface components {
             files?: boolean;
             /** @description Hooks of the nodes, in the order in which they are asked. */
             hooks?: string[];
+            /** @description Regular expressions whose matches are replaced. */
             patterns?: components["schemas"]["PatternToSet"][];
         };
         /**

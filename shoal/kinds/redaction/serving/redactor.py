@@ -283,9 +283,8 @@ class Redactor:
             told = rules.read(space, [(request.rules, 0)])
             if told.trouble:
                 raise InvalidInput(f"these are no rules: {told.trouble}. Nothing was written.", field="rules")
-            engine = self._engines.get(timeless := told._replace(wall_ms=0, rivals=0)) or await self._run_apart(
-                partial(patterns.check, told)
-            )
+            kept = self._engines.get(timeless := told._replace(wall_ms=0, rivals=0))
+            engine = await self._run_apart(partial(patterns.check, told)) if kept is None else kept
             if lacking := [hook for hook in told.hooks if hook not in self._hooks]:
                 raise InvalidInput(
                     f"this node has no hook {', '.join(map(repr, lacking))}. Nothing was written. Name it in the file "
