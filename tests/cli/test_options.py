@@ -39,6 +39,7 @@ _OTHERS = {
     "--url": {"shoal demo"},  # At which it works, rather than a store to look at; SHOAL_URL does not name them.
     "--tls-ca": {"shoal context add"},  # Of the server that is named.
     "--limit": {"shoal demo", "shoal usage"},  # Of modules, and of rows of each kind.
+    "--replace": {"shoal import", "shoal redaction set"},  # What is there, and what stands in the place of what was found.
     "--keep": {"shoal demo", "shoal backup init"},  # What a demonstration leaves, and for how long moments stay.
     "--json": {"shoal export"},  # Which has no other output.
     "--at": {"shoal branch"},  # A place in a thread's history, as others take a moment in a backup's.

@@ -192,6 +192,7 @@ FULL: dict[str, list[str]] = {
     "export": ["n"],
     "import": [EXPORT],  # A file that is no whole export is refused before a node is asked, and so is a rule without a bound.
     "retention set": ["n", "--keep-last", "2"],
+    "redaction set": ["n", "--credentials"],
     "save": ["n", '{"a": 1}'],
     "worklist complete": ["n", "w", "k", "--ticket", TICKET],
     "worklist fail": ["n", "w", "k", "--ticket", TICKET],

@@ -36,19 +36,19 @@ class ReadUsage(Read["UsageView"], array_like=True, frozen=True, tag="read-usage
 class SpaceUse(Struct, array_like=True, frozen=True):
     """A space, and its size at the node."""
 
-    name: str
+    name: str  # As it was given.
     bytes: int  # Of the rows of its objects, before compression; deleted ones included until they are swept.
-    objects: int
+    objects: int  # Their number.
     history: list[int] = field(default_factory=list)  # Its bytes at each of the points; -1: not known. Of the first 8 spaces.
 
 
 class UsagePoint(Struct, array_like=True, frozen=True):
     """The disk at one time."""
 
-    at_ms: int
-    disk_bytes: int
+    at_ms: int  # By the clock of the node.
+    disk_bytes: int  # Of the files of the directory.
     free_bytes: int  # As the others: of that time.
-    log_bytes: int
+    log_bytes: int  # Of operations in the log.
     stored_bytes: int  # The rows of all objects, before compression; -1: they were not counted.
 
 
@@ -57,7 +57,7 @@ class LogHolder(Struct, array_like=True, frozen=True):
 
     name: str  # "host:port"
     bytes: int  # Of the logs of the partitions of which it lacks something: at most so much waits for it.
-    linked: bool
+    linked: bool  # Whether it is reached now.
 
 
 class UsageView(Reply, array_like=True, frozen=True, tag="usage-view"):
@@ -70,15 +70,15 @@ class UsageView(Reply, array_like=True, frozen=True, tag="usage-view"):
     disk_bytes: int  # Of the files of its directory.
     free_bytes: int  # That are free on their disk; -1: not known.
     stored_bytes: int  # Of the rows of all objects, before compression.
-    objects: int
+    objects: int  # Their number.
     index_bytes: int  # Of indexes and snapshots of documents, which are made again when they are lost.
     key_bytes: int  # Of idempotency keys of requests.
     log_bytes: int  # Of operations in the log.
     log_keep_ms: int  # For so long each operation stays in it.
     log_bytes_max: int  # Above this, operations leave it although a member that is away lacks them.
     log_holders: list[LogHolder]  # Those that hold most first. Empty: all that is in it is younger than that.
-    spaces: list[SpaceUse]
-    spaces_in_all: int
+    spaces: list[SpaceUse]  # The largest first.
+    spaces_in_all: int  # How many there are, shown or not.
     points: list[UsagePoint]  # The history of the disk, the oldest first: every ten minutes to every day.
 
 
@@ -94,26 +94,26 @@ class ReadSpaceUsage(Read["SpaceUsageView"], array_like=True, frozen=True, tag="
 class KindUse(Struct, array_like=True, frozen=True):
     """The objects of one kind."""
 
-    kind: ObjectKind
-    bytes: int
-    objects: int
+    kind: ObjectKind  # As the routes of it are named.
+    bytes: int  # Of their rows, before compression.
+    objects: int  # Their number.
 
 
 class PrefixUse(Struct, array_like=True, frozen=True):
     """The objects whose names begin alike: up to the first "/", ":", ".", "-" or "_"."""
 
     prefix: str  # Empty: names without one of these, and those of further prefixes.
-    bytes: int
-    objects: int
+    bytes: int  # Of their rows, before compression.
+    objects: int  # Their number.
     history: list[int] = field(default_factory=list)  # Its bytes at each of the times; -1: not known.
 
 
 class ObjectUse(Struct, array_like=True, frozen=True):
     """One object."""
 
-    kind: ObjectKind
-    name: str
-    bytes: int
+    kind: ObjectKind  # As the routes of it are named.
+    name: str  # As it was given.
+    bytes: int  # Of their rows, before compression.
 
 
 class SpaceUsageView(Reply, array_like=True, frozen=True, tag="space-usage-view"):
@@ -125,7 +125,7 @@ class SpaceUsageView(Reply, array_like=True, frozen=True, tag="space-usage-view"
     is_counting: bool  # Whether they are being counted now.
     trouble: str  # Why they could not be counted; else empty.
     bytes: int  # Of the rows of its objects, before compression; deleted ones included until they are swept.
-    objects: int
+    objects: int  # Their number.
     kinds: list[KindUse]  # The largest first.
     prefixes: list[PrefixUse]  # Likewise.
     prefixes_in_all: int  # At most 1,024 are told apart.
