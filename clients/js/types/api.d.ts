@@ -2101,14 +2101,14 @@ export interface components {
          * @description The objects of one kind.
          */
         KindUseView: {
-            /** @description How many bytes. */
+            /** @description Of their rows, before compression. */
             bytes: number;
             /**
-             * @description The kind.
+             * @description As the routes of it are named.
              * @enum {unknown}
              */
             kind: "budget" | "counter" | "document" | "items" | "list" | "map" | "register" | "schema" | "set" | "thread";
-            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            /** @description Their number. */
             objects: number;
         };
         /**
@@ -2518,6 +2518,7 @@ export interface components {
         LogHolderView: {
             /** @description Of the logs of the partitions of which it lacks something: at most so much waits for it. */
             bytes: number;
+            /** @description Whether it is reached now. */
             linked: boolean;
             /** @description "host:port" */
             name: string;
@@ -3026,14 +3027,14 @@ export interface components {
          * @description One object.
          */
         ObjectUseView: {
-            /** @description How many bytes. */
+            /** @description Of their rows, before compression. */
             bytes: number;
             /**
-             * @description The kind.
+             * @description As the routes of it are named.
              * @enum {unknown}
              */
             kind: "budget" | "counter" | "document" | "items" | "list" | "map" | "register" | "schema" | "set" | "thread";
-            /** @description The name. */
+            /** @description As it was given. */
             name: string;
         };
         /**
@@ -3138,11 +3139,11 @@ export interface components {
          * @description The objects whose names begin alike: up to the first "/", ":", ".", "-" or "_".
          */
         PrefixUseView: {
-            /** @description How many bytes. */
+            /** @description Of their rows, before compression. */
             bytes: number;
             /** @description Its bytes at each of the times; -1: not known. */
             history: number[];
-            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            /** @description Their number. */
             objects: number;
             /** @description Empty: names without one of these, and those of further prefixes. */
             prefix: string;
@@ -5115,7 +5116,7 @@ export interface components {
             largest: components["schemas"]["ObjectUseView"][];
             /** @description The node's clock. */
             now_ms: number;
-            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            /** @description Their number. */
             objects: number;
             /** @description Likewise. */
             prefixes: components["schemas"]["PrefixUseView"][];
@@ -5137,9 +5138,9 @@ export interface components {
             bytes: number;
             /** @description Its bytes at each of the points; -1: not known. Of the first 8 spaces. */
             history: number[];
-            /** @description The name. */
+            /** @description As it was given. */
             name: string;
-            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            /** @description Their number. */
             objects: number;
         };
         /**
@@ -5682,10 +5683,13 @@ export interface components {
          * @description The disk at one time.
          */
         UsagePointView: {
+            /** @description By the clock of the node. */
             at_ms: number;
+            /** @description Of the files of the directory. */
             disk_bytes: number;
             /** @description As the others: of that time. */
             free_bytes: number;
+            /** @description Of operations in the log. */
             log_bytes: number;
             /** @description The rows of all objects, before compression; -1: they were not counted. */
             stored_bytes: number;
@@ -5717,12 +5721,13 @@ export interface components {
             log_keep_ms: number;
             /** @description The node's clock. */
             now_ms: number;
-            /** @description How many objects; of a quota, deleted ones that are not swept yet included. */
+            /** @description Their number. */
             objects: number;
             /** @description The history of the disk, the oldest first: every ten minutes to every day. */
             points: components["schemas"]["UsagePointView"][];
-            /** @description Spaces: their names, or how many. */
+            /** @description The largest first. */
             spaces: components["schemas"]["SpaceUseView"][];
+            /** @description How many there are, shown or not. */
             spaces_in_all: number;
             /** @description Of the rows of all objects, before compression. */
             stored_bytes: number;
