@@ -117,13 +117,11 @@ ROOMS: dict[str, set[str]] = {
     "membership": {"consensus"},
     "spaces": set(),
     "conditions": set(),
-    "snapshots": {"collection", "tiering"},
-    "tiering": {"collection"},
+    "snapshots": {"collection"},
     "peers": {
         "spaces",
         "appliers",
         "snapshots",
-        "tiering",
         "collection",
         "consensus",
         "membership",
@@ -135,7 +133,7 @@ ROOMS: dict[str, set[str]] = {
 
 # What puts the rooms together → the rooms that may import it.
 COMPOSED: dict[str, set[str]] = {
-    "database": {"backup", "reads", "peers", "verification", "snapshots", "tiering", "writes"},
+    "database": {"backup", "reads", "peers", "verification", "snapshots", "writes"},
     "service": set(),
     "node": set(),
 }

@@ -18,7 +18,6 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partitions
 from shoal.node.spaces.sharing import Sharing
 from shoal.node.watching.feed import Feed
-from shoal.storage.cold import ColdStorage
 from shoal.storage.commit import GroupCommit, LoggedStorage
 
 WATCH_TELLS_MAX = 1_000_000  # Changes × their subscribers that are still to be told; beyond this, other work waits.
@@ -30,7 +29,7 @@ class NodeContext:
 
     config: Config
     environment: Environment  # The clocks, the randomness and the threads that it may use.
-    storage: ColdStorage
+    storage: LoggedStorage
     commit: GroupCommit  # Through which everything is written.
     incarnation: Incarnation  # The node's identity: its directory, and this opening of it.
     clock: HybridClock  # Of the operations that it issues and applies.
@@ -49,7 +48,7 @@ def context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, envi
     return NodeContext(
         config=config,
         environment=environment,
-        storage=ColdStorage(storage),
+        storage=storage,
         commit=commit,
         incarnation=Incarnation(storage, environment.entropy),
         clock=clock,

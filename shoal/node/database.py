@@ -69,7 +69,6 @@ from shoal.node.handler import (
 )
 from shoal.node.snapshots.switching import listed, spaces_of
 from shoal.node.target import Place, Target, target_of
-from shoal.node.tiering.chunks import Chunks
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Steps as Turns
 from shoal.node.turns import at_once, in_turns
@@ -206,8 +205,6 @@ class Database:
         )
         self.indexer = Indexer(context, indexes)
         self.generations = Generations(indexes, known_max=OBJECTS_KNOWN_MAX)
-        self.chunks = Chunks(context, generations=self.generations)
-        """Those that are in an object store."""
         self.claims = KeySweeper(
             context,
             issue=lambda request: self.issue(request, None).reply,
@@ -266,7 +263,7 @@ class Database:
 
         return Exchange(
             self._context,
-            chunks=self.chunks,
+            generations=self.generations,
             memories=self._kinds.memories,
             eraser=self.eraser,
             garbage=self.garbage,

@@ -235,7 +235,6 @@ class Node:
             await self._database.claims.stop()
             await self._database.truncator.stop()
             await self._database.indexer.stop()
-            await self._database.chunks.stop()
             await self._database.files.stop()
             await self._database.statuses.stop()
             await self._database.late_documents.stop()

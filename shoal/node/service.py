@@ -426,14 +426,8 @@ class Service:
                 provided = True
             except StoreCorrupt as error:
                 if isinstance(located.request, requests.Batch | requests.Import):
-                    for target in dict.fromkeys(located.targets):
-                        if await self._database.chunks.bring_back(target, error.lost):
-                            break
-                    else:
-                        raise  # The error does not say which object is damaged.
-                    self._refuse_if_stopping()
-                    continue
-                repair = repair or self._database.chunks.repairing(located.targets[0], self._replicas.read_repair)
+                    raise  # The error does not say which object is damaged.
+                repair = repair or self._replicas.read_repair(located.targets[0])
                 await repair.repair(error)
 
     def _announced(self, owner: object, request: Any) -> AnyReply:
@@ -455,20 +449,8 @@ class Service:
     async def _maintain(
         self, request: requests.Maintenance[Any], bookmark: Bookmark, durability: Durability, *, stale: bool
     ) -> AnyReply:
-        """Take its steps in turn with other requests, and its writes one by one. If it meets chunks that are away, it begins
-        anew once they are here: what it did is done then.
-        """
+        """Take its steps in turn with other requests, and its writes one by one."""
         await self._reach(request, bookmark, stale=stale)
-        while True:
-            try:
-                return await self._maintained(request, bookmark, durability, stale=stale)
-            except StoreCorrupt as error:
-                if not await self._database.chunks.bring_back(target_of(request), error.lost):
-                    raise
-
-    async def _maintained(
-        self, request: requests.Maintenance[Any], bookmark: Bookmark, durability: Durability, *, stale: bool
-    ) -> AnyReply:
         upkeep = self._database.maintained(request)
         reply: AnyReply | None = None
         resting = Resting(self._environment)

@@ -59,7 +59,7 @@ from shoal.protocol.requests import (
     StateRoot,
 )
 from shoal.records import NamedTuple
-from shoal.storage import cold, keys
+from shoal.storage import keys
 from shoal.storage.interface import Storage
 
 _ROOTS_WAIT_S = 5.0  # So long a request for a statement waits for roots.
@@ -82,7 +82,7 @@ class StateRoots:
     """The roots of this node's rows. `lacking`: the threads of a partition that lack data of a save, as prefixes of rows."""
 
     def __init__(self, context: NodeContext, *, lacking: Callable[[int], Collection[bytes]]) -> None:
-        self._storage = context.storage.raw  # Stubs are of objects that are left out.
+        self._storage = context.storage
         self._partitions = context.partitions
         self._lacking = lacking
         self._environment = context.environment
@@ -167,9 +167,7 @@ class StateRoots:
             swept = of_partition(self._storage, number, _LEFT_MAX)
         except ShoalError:
             return None
-        if swept is None:
-            return None
-        return frozenset(map(mark_of, swept.union(self._lacking(number), cold.objects(self._storage, number))))
+        return None if swept is None else frozenset(map(mark_of, swept.union(self._lacking(number))))
 
 
 class _Kept(msgspec.Struct, array_like=True, frozen=True):

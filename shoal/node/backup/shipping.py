@@ -108,7 +108,6 @@ class Shipping:
         self._commit = context.commit
         self._environment = context.environment
         self._outgoing = database.exchange.outgoing
-        self._chunks = database.chunks
         self._bucket = bucket
         self._node = context.incarnation.node
         self._load = Load()
@@ -222,7 +221,7 @@ class Shipping:
         shown, tips, horizon = partition.shown, dict(partition.tips), partition.retired.summary.horizon
         before = self._known(number)[HORIZON]  # The bucket has all of the origins that were retired by then.
         past = {origin: found.sequence for origin, found in partition.retired.all() if found.time > before}
-        rows = self._context.storage.raw.snapshot()
+        rows = self._context.storage.snapshot()
         hlc = max((tip.hlc for tip in tips.values()), default=0)
         pieces: list[tuple[str, int]] = []
         size, start = 0, b""
@@ -232,8 +231,7 @@ class Shipping:
                 await self._ship_operations(partition, Held(shown, horizon))
             while True:
                 began = self._environment.monotonic()
-                piece, start = read_piece(rows, number, start)
-                found = await self._chunks.filled(piece)
+                found, start = read_piece(rows, number, start)
                 size += sum(len(key) + len(value) for key, value in found)
                 sealed = found if self._sealer is None else self._sealer.rows(number, len(pieces), hlc, found)
                 pieces.append(("", self._rows.add_rows(number, sealed)))

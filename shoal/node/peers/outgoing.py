@@ -42,7 +42,6 @@ from shoal.node.handler import Memories
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.peers.incoming import Incoming
 from shoal.node.target import Target
-from shoal.node.tiering.chunks import Chunks
 from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import Evidence
 from shoal.node.verification.rebuilding import Forget, Rebuilder
@@ -76,10 +75,9 @@ class _Logged(NamedTuple):
 class _Objects:
     """The objects of one answer's operations: the current generation of each is looked up once."""
 
-    def __init__(self, storage: Storage, generations: Generations, chunks: Chunks) -> None:
+    def __init__(self, storage: Storage, generations: Generations) -> None:
         self._transaction = Transaction(storage)
         self._generations = generations
-        self._chunks = chunks
         self._found: dict[tuple[int, str, str], tuple[Target, Generation]] = {}
 
     def attached(self, logged: _Logged, nth: int, change: ImportedMutation) -> Blobs:
@@ -98,22 +96,17 @@ class _Objects:
         target, current = found
         stamp = change.stamp(logged.dot, logged.body, NOTHING_SEEN, nth)
         if change.generation == current.number:
-            try:
-                return mutation.attached_of(current.rows, stamp, change.change)
-            except StoreCorrupt as error:
-                self._chunks.soon(target, error.lost)  # What is away is here when the peer asks again.
-                raise
+            return mutation.attached_of(current.rows, stamp, change.change)
         return self._generations.attached_of(self._transaction, target, stamp, change)
 
 
 class Outgoing:
     """Reads operations and their blobs from storage."""
 
-    def __init__(self, context: NodeContext, generations: Generations, chunks: Chunks) -> None:
+    def __init__(self, context: NodeContext, generations: Generations) -> None:
         self._storage = context.storage
         self._partitions = context.partitions
         self._generations = generations
-        self._chunks = chunks
         self._config = context.config
 
     def answers(self, want: Want, *, is_behind: bool) -> list[Truncated | Supply | Busy]:
@@ -150,7 +143,7 @@ class Outgoing:
     ) -> list[tuple[int, T]]:
         """As `shipments`, of ranges that are durable: the time of each operation, and what `encode` makes of it."""
         found: list[tuple[int, T]] = []
-        objects = _Objects(self._storage, self._generations, self._chunks)
+        objects = _Objects(self._storage, self._generations)
         size = 0
         damage: StoreCorrupt | None = None
         for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
@@ -300,7 +293,7 @@ class Exchange:
         self,
         context: NodeContext,
         *,
-        chunks: Chunks,
+        generations: Generations,
         memories: Memories,
         eraser: Eraser,
         garbage: Collector,
@@ -308,6 +301,6 @@ class Exchange:
         keyed: Callable[[int], None],
     ) -> None:
         self.incoming = Incoming(context, memories=memories, eraser=eraser, keyed=keyed)
-        self.outgoing = Outgoing(context, chunks.generations, chunks)
+        self.outgoing = Outgoing(context, generations)
         self.evidence = Evidence(context.storage, context.partitions)
-        self.rebuilder = Rebuilder(context, generations=chunks.generations, garbage=garbage, forget=forget)
+        self.rebuilder = Rebuilder(context, generations=generations, garbage=garbage, forget=forget)

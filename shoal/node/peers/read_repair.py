@@ -126,7 +126,6 @@ class ReadRepairer:
         target = Target(Kind.THREAD, check_name("space", lost.space), check_name("thread", lost.name))
         transaction = self.database.document(target).transaction
         place, rows, size = DamagedObject(target, lost.generation), list[tuple[bytes, bytes]](), 0
-        self.database.chunks.soon(target, tuple(lost.rows))  # What is away is here when the peer asks again.
         for row, value in _stored(transaction, place, lost.rows):
             if judge(transaction, place, row, value) is not Verdict.WHOLE:
                 continue

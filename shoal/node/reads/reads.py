@@ -100,9 +100,7 @@ async def answered(
             replies.append(reply)
         if error is None:
             return MultiReply(replies)
-        if damaged not in repairs:
-            repairs[damaged] = database.chunks.repairing(damaged, replicas.read_repair)
-        repair = repairs[damaged]
+        repair = repairs.setdefault(damaged, replicas.read_repair(damaged))
         await repair.repair(error)
 
 
@@ -184,5 +182,5 @@ class Reads:
                 reply = self._database.show(request, target) if scan is None else await in_turns(scan)
                 return reply, self._database.vector(target)
             except StoreCorrupt as error:
-                repair = repair or self._database.chunks.repairing(target, self._replicas.read_repair)
+                repair = repair or self._replicas.read_repair(target)
                 await repair.repair(error)

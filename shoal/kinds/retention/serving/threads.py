@@ -240,16 +240,16 @@ def _last(positions: Iterable[bytes]) -> list[_Sign]:
     return [_Sign(wall_ms_of(hlc_of(last))) for last in [max(positions, default=b"")] if last]
 
 
-def _held(rows: Callable[[], ObjectRows]) -> Steps[Held]:
+def _held(rows: Callable[[], Rows]) -> Steps[Held]:
     """Count the contents of a thread."""
     checkpoints = events = count = size = 0
     after: bytes | None = None
     while True:
-        some = list(islice(rows().sizes(after=after, limit=_SLICE), _SLICE))
-        for row, value_bytes in some:
+        some = list(islice(rows().scan(b"", after=after, limit=_SLICE), _SLICE))
+        for row, value in some:
             checkpoints += row[:1] == dag.CHECKPOINT
             events += row[:1] == EVENT
-            size += len(row) + value_bytes
+            size += len(row) + len(value)
         count += len(some)
         if len(some) < _SLICE:
             return Held(checkpoints, events, count, size)
