@@ -41,8 +41,8 @@ MODULES = (
     "crews",
     "erasing",
     "retention",
+    "redaction",
     "status",
-    "usage",
     "doctor",
     "audit",
 )

@@ -1,13 +1,28 @@
-"""The sentences of `shoal retention show`: what one says of a rule is what it does."""
+"""The words of rules of retention: an age says its unit, and what `show` says of a rule is what it does."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import shoal
 from shoal.cli.commands.retention import _sentence
 from shoal.protocol.requests import RetentionRule
+from tests.cli.test_commands import lines
+from tests.cli.test_commands import shoal as run
+
+
+@pytest.mark.parametrize("option", ["--older-than", "--threads-older-than", "--events-older-than"])
+async def test_an_age_in_a_rule_has_a_unit(option: str, tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        await store.space("crew").thread("t").save({"n": 1})
+    where = ("--data", str(tmp_path / "state"))
+    refused = run("retention", "set", "crew", option, "30", "--yes", *where)
+    assert refused.exit_code == 1
+    assert f"{option} 30 has no unit. Nothing was written. Say 30d" in " ".join(refused.stderr.split())
+    assert lines("retention", "set", "crew", option, "30d", "--yes", *where)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ import typer
 from shoal.cli.execution import execute
 from shoal.cli.operating.top import top
 from shoal.cli.operating.upgrading import upgrade_check, wait
+from shoal.cli.operating.usage import usage
 from shoal.cli.options import PANEL
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, moment, note, pairs, size, table
 from shoal.cli.rebuilding import rebuild
@@ -38,6 +39,7 @@ def register(app: typer.Typer) -> None:
     """Add these commands to `app`."""
     app.command(rich_help_panel=PANEL)(status)
     app.command(rich_help_panel=PANEL)(top)
+    app.command(rich_help_panel=PANEL)(usage)
     group = typer.Typer(no_args_is_help=True, help="Show, add, drain, replace and forget the nodes of a cluster.")
     for command in (members, add, drain, replace, forget, cancel, wait, upgrade_check, rebuild, leftovers, rotate_key):
         group.command()(command)

@@ -11,7 +11,6 @@ import typer
 
 from shoal.cli.execution import execute
 from shoal.cli.operating.top import forecast, full_at
-from shoal.cli.options import PANEL
 from shoal.cli.output import emit, line, moment, note, plain, shown_bytes, table
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
@@ -21,11 +20,6 @@ _LOOK_S, _LOOKS_MAX = 0.5, 60  # Until the rows are counted for the first time.
 _DAY_MS = 86_400_000
 
 _View = TypeVar("_View", UsageView, SpaceUsageView)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command(rich_help_panel=PANEL)(usage)
 
 
 def usage(
