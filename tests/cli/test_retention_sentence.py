@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import shoal
+import shoal.sync
 from shoal.cli.commands.retention import _sentence
 from shoal.protocol.requests import RetentionRule
 from tests.cli.test_commands import lines
@@ -15,9 +15,9 @@ from tests.cli.test_commands import shoal as run
 
 
 @pytest.mark.parametrize("option", ["--older-than", "--threads-older-than", "--events-older-than"])
-async def test_an_age_in_a_rule_has_a_unit(option: str, tmp_path: Path) -> None:
-    async with shoal.open(tmp_path / "state") as store:
-        await store.space("crew").thread("t").save({"n": 1})
+def test_an_age_in_a_rule_has_a_unit(option: str, tmp_path: Path) -> None:
+    with shoal.sync.open(tmp_path / "state") as store:
+        store.space("crew").thread("t").save({"n": 1})
     where = ("--data", str(tmp_path / "state"))
     refused = run("retention", "set", "crew", option, "30", "--yes", *where)
     assert refused.exit_code == 1

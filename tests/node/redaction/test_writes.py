@@ -546,3 +546,35 @@ async def test_patterns_that_are_tried_are_compiled_apart(bench: Bench, monkeypa
     monkeypatch.setattr(bench.node.service.redactor, "_run_apart", noted)
     await bench.space.redaction.test("a 1", patterns={"n": r"\d"})
     assert len(apart) == 1
+
+
+async def test_rules_that_were_set_elsewhere_are_compiled_apart_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Fleet("abc") as fleet:
+        space = fleet["a"].store().space("crew")
+        await space.redaction.set(patterns={"n": r"\d"})
+        await fleet.converged()
+        redactor, apart = fleet["b"].node.service.redactor, []
+        run_apart = redactor._run_apart
+
+        def noted(function: Any) -> Any:
+            apart.append(function)
+            return run_apart(function)
+
+        monkeypatch.setattr(redactor, "_run_apart", noted)
+        there = fleet["b"].store().space("crew")
+        for _ in range(2):
+            await there.register("r").set("a 1")
+            assert await there.register("r").get() == "a [n]"
+        assert len(apart) == 1
+
+
+async def test_an_edit_whose_rules_change_under_way_is_not_written_unseen(bench: Bench) -> None:
+    """The rules that it was looked through by are others by the time it is written, and are not compiled."""
+    redactor = bench.node.service.redactor
+    assert redactor.guard("crew") is None
+    await bench.space.redaction.set(patterns={"n": r"\d"})
+    assert redactor.guard("crew") is not None
+    redactor._engines.clear()
+    redactor._known.clear()
+    with pytest.raises(RedactionFailed, match="changed meanwhile"):
+        redactor.guard("crew")

@@ -4,7 +4,7 @@ Laws:
 - A write in a space with rules goes on as its rules have made it; what they replaced goes on nowhere.
 - What is not known is not written: rules that cannot be read or compiled, and a hook that is not here, refuse each write.
 - A space without rules costs a look at a dict. The rules are those that are applied here, whoever set them.
-- Much text is looked through in a thread, and patterns that somebody tries are compiled in one, so that others get their turns.
+- Much text is looked through in a thread, and patterns are compiled in one, so that others get their turns.
 - The space of the nodes themselves has no rules.
 """
 
@@ -86,8 +86,8 @@ class _Known(NamedTuple):
     """The rules of a space, and what keeps them."""
 
     rules: Rules
-    engine: Engine | None  # None: they cannot be kept.
-    trouble: str
+    engine: Engine | None  # None: they cannot be kept, or are not compiled yet.
+    trouble: str  # Why they cannot be kept.
 
 
 class Redactor:
@@ -142,20 +142,25 @@ class Redactor:
             return None
         if lacking := [hook for hook in told.hooks if hook not in self._hooks]:
             return _Known(told, None, f"this node has no hook {', '.join(map(repr, lacking))}")
-        try:
-            return _Known(told, self._engine(told), "")
-        except ShoalError as error:
-            return _Known(told, None, f"they cannot be kept: {why(error)}")
+        return _Known(told, self._engines.get(_timeless(told)), "")
 
-    def _engine(self, told: Rules) -> Engine:
-        engine = self._engines.get(timeless := told._replace(wall_ms=0, rivals=0))
-        return self._keep(timeless, Engine(told) if engine is None else engine)
+    async def _kept(self, space: str) -> _Known | None:
+        """As `of`, compiled: others may have set these rules, at another node."""
+        while (known := self.of(space)) is not None and known.engine is None and not known.trouble:
+            try:
+                made = known._replace(engine=await self._run_apart(partial(Engine, known.rules)))
+                self._keep(known.rules, made.engine)
+            except ShoalError as error:
+                made = known._replace(trouble=f"they cannot be kept: {why(error)}")
+            if self._known.get(space) is known:  # Else they changed meanwhile.
+                self._known[space] = made
+        return known
 
-    def _keep(self, timeless: Rules, engine: Engine) -> Engine:
-        if len(self._engines) >= _ENGINES_MAX:
-            self._engines.clear()
-        self._engines[timeless] = engine
-        return engine
+    def _keep(self, told: Rules, engine: Engine | None) -> None:
+        if engine is not None:
+            if len(self._engines) >= _ENGINES_MAX:
+                self._engines.clear()
+            self._engines[_timeless(told)] = engine
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -199,7 +204,7 @@ class Redactor:
         return _with_writes(request, made), _bounded(report)
 
     async def _one(self, write: Any, path: str, key: str | None) -> tuple[Any, list[Replaced]]:
-        known = self.of(write.space)
+        known = await self._kept(write.space)
         if known is None or type(write) not in fields.CONCERNED:
             return write, []
         if known.engine is None:
@@ -257,14 +262,24 @@ class Redactor:
     # ── documents ─────────────────────────────────────────────────────────────
 
     def guard(self, space: str) -> DocumentGuard | None:
-        """The guard of the documents of a space; None: it has no rules."""
+        """The guard of the documents of a space; None: it has no rules.
+
+        Raises:
+            RedactionFailed: it has, since this write began, and they are not ready. Nothing was written.
+        """
         known = self.of(space)
-        return None if known is None or known.engine is None else DocumentGuard(known.engine)
+        if known is None:
+            return None
+        if known.engine is None:
+            raise RedactionFailed(
+                f"the rules of redaction of space {space!r} changed meanwhile. Nothing was written. Try again.", space=space
+            )
+        return DocumentGuard(known.engine)
 
     # ── for people ────────────────────────────────────────────────────────────
 
     async def _view(self, request: ReadRedaction, _bookmark: Bookmark) -> RedactionRules:
-        known = self.of(check_name("space", request.space))
+        known = await self._kept(check_name("space", request.space))
         if known is None:
             return RedactionRules(request.space, replaced=self.replaced, refused=self.refused)
         told = known.rules
@@ -275,7 +290,7 @@ class Redactor:
     async def _try(self, request: TryRedaction, _bookmark: Bookmark) -> RedactionTried:
         space = check_name("space", request.space)
         if request.rules is None:
-            known = self.of(space)
+            known = await self._kept(space)
             if known is not None and known.engine is None:
                 raise InvalidInput(f"the rules of space {space!r} are not kept here: {known.trouble}. Nothing was written.")
             engine = Engine(Rules(space)) if known is None or known.engine is None else known.engine
@@ -283,7 +298,7 @@ class Redactor:
             told = rules.read(space, [(request.rules, 0)])
             if told.trouble:
                 raise InvalidInput(f"these are no rules: {told.trouble}. Nothing was written.", field="rules")
-            kept = self._engines.get(timeless := told._replace(wall_ms=0, rivals=0))
+            kept = self._engines.get(_timeless(told))
             engine = await self._run_apart(partial(patterns.check, told)) if kept is None else kept
             if lacking := [hook for hook in told.hooks if hook not in self._hooks]:
                 raise InvalidInput(
@@ -291,7 +306,7 @@ class Redactor:
                     "`redaction_hooks` of each node, or give it to shoal.open(…, redact=…).",
                     field="hooks",
                 )
-            self._keep(timeless, engine)
+            self._keep(told, engine)
         look = engine.rewriter(self._monotonic)
         texts = request.texts
 
@@ -302,6 +317,11 @@ class Redactor:
         size = sum(map(len, texts))
         made = tried() if size <= AT_ONCE_BYTES else await self._run_apart(tried)
         return RedactionTried(made, look.report)
+
+
+def _timeless(told: Rules) -> Rules:
+    """The rules alone, whenever and beside whichever others they were set."""
+    return told._replace(wall_ms=0, rivals=0)
 
 
 class _Look:
