@@ -23,7 +23,7 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import InvalidInput, MomentMissing, NotFound, StorageFull
 from shoal.names import RESERVED, check_name
-from shoal.node.backup import restoring
+from shoal.node.backup import folding, restoring
 from shoal.node.environment import system_environment
 from shoal.protocol import requests
 from shoal.records import NamedTuple
@@ -53,7 +53,7 @@ class Subject(NamedTuple):
 class Brought(NamedTuple):
     """The outcome."""
 
-    restored: restoring.Restored | None  # None: an earlier attempt had made the scratch directory.
+    restored: folding.Restored | None  # None: an earlier attempt had made the scratch directory.
     report: ImportReport
 
 
@@ -64,7 +64,7 @@ async def bring(
     scratch: Path | None = None,
     resume: bool = False,
     encryption: str = "",
-    progress: restoring.Watcher = lambda _: None,
+    progress: folding.Watcher = lambda _: None,
     open_store: Callable[[str], ObjectStore] | None = None,
 ) -> Brought:
     """Bring it into `store`. `scratch`: in which directory there is room for the partitions that hold it.

@@ -17,7 +17,7 @@ from shoal.backup.clouds import opened
 from shoal.cli import bringing
 from shoal.cli.bringing import Brought, Subject, bring
 from shoal.errors import InvalidInput, NotFound, ShoalError, StorageFull
-from shoal.node.backup import restoring
+from shoal.node.backup import folding
 from shoal.workflows.transfer.exporting import Wanted, export
 from simulation.bounds import altered
 from tests.cli.test_commands import shoal as command
@@ -219,7 +219,7 @@ async def test_only_the_threads_partition_is_read(source: Store, url: str, scrat
     )
     assert made.report.whole
     assert read < 100_000
-    assert isinstance(made.restored, restoring.Restored)
+    assert isinstance(made.restored, folding.Restored)
 
 
 def test_the_command_brings_into_a_directory(tmp_path: Path) -> None:

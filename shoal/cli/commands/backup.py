@@ -27,7 +27,7 @@ from shoal.errors import InvalidInput, NotFound
 if TYPE_CHECKING:
     from shoal.backup.bucket import Bucket
     from shoal.cli.bringing import Brought, Subject
-    from shoal.node.backup.restoring import Progress
+    from shoal.node.backup.folding import Progress
     from shoal.protocol.requests import BackupView
 
 PANEL = "Run"

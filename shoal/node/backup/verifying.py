@@ -11,7 +11,8 @@ from pathlib import Path
 from shoal.backup.bucket import Bucket, read
 from shoal.backup.format import VERIFIED
 from shoal.config import Config
-from shoal.node.backup.restoring import Restored, restored_from
+from shoal.node.backup.folding import Restored
+from shoal.node.backup.restoring import restored_from
 from shoal.node.environment import Environment, system_environment
 from shoal.node.verification.report import Report
 from shoal.node.verification.verify import verify

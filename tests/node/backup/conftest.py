@@ -8,7 +8,8 @@ import pytest
 
 from shoal.backup.bucket import Bucket, read
 from shoal.config import Config
-from shoal.node.backup.restoring import Restored, folded, plan
+from shoal.node.backup.folding import Restored, folded
+from shoal.node.backup.restoring import plan
 from shoal.node.backup.shipper import Shipper
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import DeclareBackup

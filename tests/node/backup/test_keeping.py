@@ -20,7 +20,8 @@ from shoal.config import Config
 from shoal.errors import BackupDamaged, BackupUnreachable, InvalidInput, MomentMissing
 from shoal.node.backup import shipper as shippers
 from shoal.node.backup import shipping
-from shoal.node.backup.restoring import folded, plan
+from shoal.node.backup.folding import folded
+from shoal.node.backup.restoring import plan
 from shoal.protocol.requests import DeclareBackup
 from shoal.storage.memory import MemoryStorage
 from simulation.bounds import altered

@@ -22,7 +22,7 @@ from shoal.backup.format import BASES, SEGMENTS, VERIFIED, Entry, Manifest, Pack
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.errors import BackupDamaged, BackupUnreachable, InvalidInput, StorageError
-from shoal.node.backup import restoring
+from shoal.node.backup import folding, restoring
 from shoal.node.backup.verifying import verified
 from shoal.node.incarnation import Incarnation
 from shoal.storage.opening import open_storage
@@ -50,7 +50,7 @@ async def shipped(bench: Bench, bucket: SimulatedBucket) -> SimulatedBucket:
     return bucket
 
 
-async def made(bucket: SimulatedBucket, directory: Path) -> restoring.Restored:
+async def made(bucket: SimulatedBucket, directory: Path) -> folding.Restored:
     return await restoring.restore("s3://x", directory, open_store=lambda _: bucket)
 
 
@@ -159,7 +159,7 @@ KILLED = """
 import asyncio, os, signal, sys
 from pathlib import Path
 from shoal.backup import clouds
-from shoal.node.backup import restoring
+from shoal.node.backup import folding, restoring
 
 nth, url, directory = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 get, rename = clouds.CloudStore.get, os.rename
@@ -180,7 +180,7 @@ def moved(*paths):
     rename(*paths)
 
 clouds.CloudStore.get, os.rename = counted, moved
-restoring.AT_ONCE = 1
+folding.AT_ONCE = 1
 asyncio.run(restoring.restore(url, directory))
 """
 
