@@ -4,6 +4,8 @@ Laws:
 - A text is looked through in time linear in its length, whatever the pattern is: RE2 never backtracks.
 - What a pattern takes is bounded: its own size, its compiled size, its matches in one write, and the time of one write.
 - Rules run until none of them finds anything more, so that no replacement makes what another rule replaces.
+- One pass says which patterns a text concerns, and only these run. What is replaced is what all of them, one by one in their
+  order, would replace.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from shoal.protocol.requests import Replaced
 from shoal.records import NamedTuple
 
 COMPILED_BYTES_MAX = 1024 * 1024  # Of one pattern.
+SET_BYTES_MAX = 16 * COMPILED_BYTES_MAX  # Of all patterns together, where they tell which of them a text concerns.
 MATCHES_MAX = 16_384  # In one write.
 PASSES_MAX = 4  # Over one text, until no rule finds anything.
 REPORT_MAX = 256  # Places that a report tells one by one; the rest is told as one.
@@ -76,6 +79,19 @@ class Engine:
         except InvalidInput:
             return None
 
+    @cached_property
+    def _apart(self) -> Any:
+        """All patterns in one automaton that tells which of them a text holds; None if they are too many for one."""
+        found = _set([each.regex.pattern for each in self._all])
+        # A first look: this compiles what it needs, here and not beside the loop.
+        return found if found is not None and found.Match(b"") is None else None
+
+    def concerned(self, text: bytes, /) -> Sequence[int]:
+        """The places, in order, of the patterns that a text may hold a match of. It does hold one of some."""
+        told = None if self._apart is None else self._apart.Match(text)
+        # It tells nothing, too, when its memory is used up. It never tells a part.
+        return sorted(told) if told else range(len(self._all))
+
     def hits(self, text: bytes, /) -> bool:
         """Whether a text may hold a match."""
         if len(text) < self._least or not self._all:
@@ -87,14 +103,14 @@ class Engine:
 
     def matches(self, text: bytes, /) -> bool:
         """Whether a text holds a match."""
-        return self.hits(text) and any(_spans(each, text, _unbounded) for each in self._all)
+        return self.hits(text) and any(_spans(self._all[nth], text, _unbounded) for nth in self.concerned(text))
 
     def counted(self, text: bytes, /) -> Counter[str]:
         """How often each rule finds something in a text."""
         found: Counter[str] = Counter()
         if self.hits(text):
-            for each in self._all:
-                found[each.name] += len(_spans(each, text, _unbounded))
+            for nth in self.concerned(text):
+                found[self._all[nth].name] += len(_spans(self._all[nth], text, _unbounded))
         return +found
 
     def rewriter(self, now: Callable[[], float]) -> Rewriter:
@@ -132,21 +148,20 @@ class Rewriter:
             RedactionRefused: it has too many matches, or the rules do not come to an end with it.
             RedactionFailed: it takes too long.
         """
-        return self._settled(text, self._patterns, path)
+        return self._settled(text, path)
 
     def replaced_number(self, digits: bytes, path: Callable[[], str], /) -> bytes | None:
         """The text that stands in the place of a number; None if it stays as it is. Raises as `replaced`."""
-        return self._settled(digits, [each for each in self._patterns if each.numbers], path)
+        return self._settled(digits, path, of_numbers=True)
 
-    def _settled(self, text: bytes, patterns: Sequence[_Compiled], path: Callable[[], str]) -> bytes | None:
+    def _settled(self, text: bytes, path: Callable[[], str], *, of_numbers: bool = False) -> bytes | None:
+        if not self._engine.hits(text):
+            return None
         made = text
         for _ in range(PASSES_MAX):
             before = made
-            if not self._engine.hits(made):
-                break
-            for each in patterns:
-                made = self._each(each, made, path)
-            if made == before:
+            made, is_settled = self._once(before, path, of_numbers=of_numbers)
+            if is_settled or made == before:
                 break
         else:
             if self._engine.matches(made):
@@ -156,6 +171,18 @@ class Rewriter:
                     path=path(),
                 )
         return None if made == text else made
+
+    def _once(self, text: bytes, path: Callable[[], str], *, of_numbers: bool) -> tuple[bytes, bool]:
+        """The text after each pattern had one turn, in their order; and whether nothing more can be found in it."""
+        done = -1
+        while (nth := next((nth for nth in self._engine.concerned(text) if nth > done), -1)) >= 0:
+            pattern, done = self._patterns[nth], nth
+            if pattern.numbers or not of_numbers:
+                made = self._each(pattern, text, path)
+                if made is not text and not self._engine.hits(made):
+                    return made, True
+                text = made
+        return text, False
 
     def _each(self, pattern: _Compiled, text: bytes, path: Callable[[], str]) -> bytes:
         self._check_time()
@@ -247,6 +274,22 @@ def _compile(regex: str, *, bytes_max: int, name: str = "") -> Any:
             "back references (https://github.com/google/re2/wiki/Syntax).",
             field=name,
         ) from None
+
+
+def _set(regexes: Sequence[bytes]) -> Any:
+    with needed():
+        import re2
+    options = re2.Options()
+    for option, value in {"never_capture": True, "log_errors": False, "max_mem": SET_BYTES_MAX}.items():
+        setattr(options, option, value)
+    made = re2.Set.SearchSet(options)
+    try:
+        for regex in regexes:
+            made.Add(regex)
+        made.Compile()
+    except re2.error:
+        return None
+    return made
 
 
 def check(told: Rules) -> Engine:
