@@ -160,7 +160,11 @@ class HistoryCompacted(NotFound):
 
 
 class MomentMissing(NotFound):
-    """A backup does not reach back to the moment that was asked for. `detail["earliest_ms"]` is the first that it has whole."""
+    """A backup does not have the moment that was asked for.
+
+    It is before the first that it has whole, `detail["earliest_ms"]`; or has not come yet: everything until
+    `detail["latest_ms"]` is there.
+    """
 
     code = "moment-missing"
 

@@ -172,7 +172,7 @@ async def _check_room(subject: Subject, place: Path, open_store: Callable[[str],
     environment = system_environment()
     try:
         bucket = Bucket((open_store or environment.open_bucket)(subject.url), now=environment.monotonic)
-        needed = await restoring.room(bucket, moment=subject.moment, partitions=subject.partitions)
+        needed = await restoring.room(bucket, moment=subject.moment, partitions=subject.partitions, now_ms=environment.now_ms())
     finally:
         environment.close()
     free = shutil.disk_usage(place).free

@@ -16,7 +16,7 @@ from shoal import Store
 from shoal.backup.clouds import opened
 from shoal.cli import bringing
 from shoal.cli.bringing import Brought, Subject, bring
-from shoal.errors import InvalidInput, NotFound, ShoalError, StorageFull
+from shoal.errors import InvalidInput, MomentMissing, NotFound, ShoalError, StorageFull
 from shoal.node.backup import folding
 from shoal.workflows.transfer.exporting import Wanted, export
 from simulation.bounds import altered
@@ -134,6 +134,13 @@ async def test_a_missing_thread_or_space_is_told(source: Store, url: str, scratc
             await bring(subject, source, scratch=scratch)
     with pytest.raises(InvalidInput, match="space of the nodes themselves"):
         await bring(Subject(url, ".shoal"), source, scratch=scratch)
+    assert os.listdir(scratch) == []
+
+
+async def test_a_moment_that_is_not_in_the_backup_is_told(source: Store, url: str, scratch: Path) -> None:
+    for moment, told in ((now_ms() + 86_400_000, "has not come yet"), (now_ms() - 86_400_000, "the backup begins at")):
+        with pytest.raises(MomentMissing, match=told):
+            await bring(Subject(url, "crew", "t", "t-2", moment), source, scratch=scratch)
     assert os.listdir(scratch) == []
 
 

@@ -337,6 +337,8 @@ async def _restore(place: str, data: Path, at_ms: int | None, *, json: bool) -> 
     line(f"restored {made.partitions:,} partitions to {data}: {shown_bytes(made.bytes)} in {took_s:.1f} s")
     last, through = moment(made.moment_ms, later=True), moment(made.through_ms)
     line(f"nothing in it is later than {last}; the backup has everything until {through}")
+    if at_ms is not None and at_ms > made.through_ms:
+        line("what was written after that, up to the moment of --at, is in it only as far as it was shipped")
     line(f"start it with: shoal serve --data {data}")
 
 

@@ -91,7 +91,7 @@ async def restore(
 
     Raises:
         InvalidInput: the directory is not empty, or `url` is no address. Nothing was written.
-        MomentMissing: the backup does not reach back so far. Nothing was written.
+        MomentMissing: the backup does not reach back so far, or the moment has not come yet. Nothing was written.
         BackupDamaged, BackupUnreachable, BackupConflict: the backup cannot be read, or lacks something. No store was made.
         StorageError: the directory cannot be written. No store was made.
     """
@@ -136,7 +136,7 @@ async def _begun(
         except (StoreCorrupt, BackupDamaged):  # Its packs have gone meanwhile, or its rows are not sound.
             pass
     _check_empty(directory)
-    wanted = plan(catalogue, moment, partitions)
+    wanted = plan(catalogue, moment, partitions, now_ms=environment.now_ms())
     names = {name for base in wanted.bases.values() for name, _ in base.pieces}
     packs = [pack for name, pack in catalogue.packs.items() if name in names]
     kept = _Plan(*request, wanted.hlc, list(wanted.bases.values()), wanted.segments, packs, catalogue.head.through_ms)
@@ -163,14 +163,14 @@ def partitions_of(space: str, name: str | None) -> list[int] | None:
     return [operation.partition_of(space, name or "")]
 
 
-async def room(bucket: Bucket, *, moment: int | None, partitions: Collection[int] | None) -> int:
+async def room(bucket: Bucket, *, moment: int | None, partitions: Collection[int] | None, now_ms: int) -> int:
     """About how many bytes a restore of these partitions writes; of all operations, where those of one cannot be told.
 
     Raises:
         MomentMissing, BackupDamaged, BackupUnreachable, BackupConflict: as `restore`.
     """
     catalogue = await read(bucket)
-    wanted = plan(catalogue, moment, partitions)
+    wanted = plan(catalogue, moment, partitions, now_ms=now_ms)
     rows = sum(base.size for base in wanted.bases.values())
     if partitions is None:
         return rows + sum(pack.size for pack in wanted.segments)
@@ -178,12 +178,20 @@ async def room(bucket: Bucket, *, moment: int | None, partitions: Collection[int
     return rows + sum(since)
 
 
-def plan(catalogue: Catalogue, moment_ms: int | None, partitions: Collection[int] | None = None) -> Moment:
-    """The needs of a restore to a moment.
+def plan(catalogue: Catalogue, moment_ms: int | None, partitions: Collection[int] | None = None, *, now_ms: int) -> Moment:
+    """The needs of a restore to a moment. `now_ms` is the time, by the clock of the machine that restores.
 
     Raises:
-        MomentMissing: the backup does not reach back so far.
+        MomentMissing: the backup does not reach back so far, or the moment has not come yet.
     """
+    through_ms = 0 if catalogue.head is None else catalogue.head.through_ms
+    if moment_ms is not None and moment_ms >= max(now_ms, through_ms) + 1000:  # People name, and are told, whole seconds.
+        raise MomentMissing(
+            f"{date(moment_ms)} has not come yet: it is {date(now_ms)} by the clock of this machine, and the backup has "
+            f"everything until {date(through_ms)}. Nothing was written. Name an earlier moment; without one the newest state "
+            "is restored.",
+            latest_ms=through_ms,
+        )
     hlc = (1 << 63) - 1 if moment_ms is None else ((moment_ms + 1) << COUNTER_BITS) - 1
     earliest_ms = earliest(catalogue, partitions)
     if moment_ms is not None and moment_ms < earliest_ms:

@@ -50,7 +50,7 @@ async def restore(
     environment = SimulatedEnvironment(seed).environment
     storage = MemoryStorage()
     reading = Bucket(bucket, now=environment.monotonic)
-    wanted = plan(await read(reading), moment, partitions)
+    wanted = plan(await read(reading), moment, partitions, now_ms=bucket._now_ms())
     made = await folded(storage, reading, wanted, config=Config(), environment=environment, only=partitions)
     left = MemoryStorage(storage._durable.rows)  # The same directory, opened again.
     report = verify(left, config=Config())

@@ -156,7 +156,7 @@ async def test_a_restore_that_runs_is_not_disturbed(bench: Bench, bucket: Simula
             bench.simulated.now_ms += 6 * HOUR_MS
         environment = SimulatedEnvironment(3).environment
         reading = Bucket(bucket, now=environment.monotonic)
-        wanted = plan(await read(reading), None)
+        wanted = plan(await read(reading), None, now_ms=0)
         rows = state_of(bench.storage)
         named = {*reading.catalogue.segments, *reading.catalogue.packs}
         for _ in range(7):
@@ -292,7 +292,7 @@ class Running(NamedTuple):
     async def finish(self, bucket: SimulatedBucket) -> None:
         """It finds all that it reads."""
         share, bucket.share = bucket.share, 0.0
-        wanted = plan(self.reading.catalogue, None)
+        wanted = plan(self.reading.catalogue, None, now_ms=0)
         await folded(MemoryStorage(), self.reading, wanted, config=Config(), environment=self.environment.environment)
         bucket.share = share
 

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from shoal.backup.bucket import Bucket
 from shoal.backup.format import BASES, SEGMENTS, VERIFIED, Entry, Manifest, Pack, Packing, encode, manifest_name, read_entries
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
-from shoal.errors import BackupDamaged, BackupUnreachable, InvalidInput, StorageError
+from shoal.errors import BackupDamaged, BackupUnreachable, InvalidInput, MomentMissing, StorageError
 from shoal.node.backup import folding, restoring
 from shoal.node.backup.verifying import verified
 from shoal.node.incarnation import Incarnation
@@ -105,6 +105,14 @@ async def test_a_directory_that_holds_something_is_refused(shipped: SimulatedBuc
 
 
 @pytest.mark.real_time("it uses files and threads")
+@pytest.mark.real_time("it uses files and threads")
+async def test_a_moment_in_the_future_makes_no_directory(shipped: SimulatedBucket, tmp_path: Path) -> None:
+    tomorrow_ms = round(datetime.now(UTC).timestamp() * 1000) + 86_400_000
+    with pytest.raises(MomentMissing, match="has not come yet"):
+        await restoring.restore("s3://x", tmp_path / "state", moment=tomorrow_ms, open_store=lambda _: shipped)
+    assert not (tmp_path / "state").exists()
+
+
 async def test_an_empty_volume_is_used_as_it_is(shipped: SimulatedBucket, tmp_path: Path) -> None:
     (tmp_path / "lost+found").mkdir()
     await made(shipped, tmp_path)

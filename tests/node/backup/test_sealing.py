@@ -69,7 +69,7 @@ async def restore(
     environment = SimulatedEnvironment(77).environment
     storage = MemoryStorage()
     reading = Bucket(bucket, now=environment.monotonic)
-    wanted = plan(await read(reading), moment)
+    wanted = plan(await read(reading), moment, now_ms=bucket._now_ms())
     master = service or (LocalKeys(masters, urandom) if masters else None)
     await folded(storage, reading, wanted, config=Config(), environment=environment, master=master)
     return MemoryStorage(storage._durable.rows)

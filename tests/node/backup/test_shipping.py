@@ -106,6 +106,29 @@ async def test_a_moment_before_the_backup_is_refused(bench: Bench, bucket: Simul
     assert refused.value.detail["earliest_ms"]
 
 
+async def test_a_moment_that_has_not_come_yet_is_refused(bench: Bench, bucket: SimulatedBucket) -> None:
+    await declare(bench, bucket)
+    await bench.space.counter("n").add(1)
+    await ship(bench)
+    through_ms = bench.simulated.now_ms
+    bench.simulated.now_ms += HOUR_MS  # Nothing was written since, so nothing is shipped.
+    assert (await restore(bucket, moment=bench.simulated.now_ms)).restored.operations == 1
+    with pytest.raises(MomentMissing, match="has not come yet") as refused:
+        await restore(bucket, moment=bench.simulated.now_ms + 1000)
+    assert refused.value.detail["latest_ms"] == through_ms
+
+
+async def test_a_clock_behind_refuses_no_moment_that_was_shipped(bench: Bench, bucket: SimulatedBucket) -> None:
+    await declare(bench, bucket)
+    await bench.space.counter("n").add(1)
+    await ship(bench)
+    through_ms = bench.simulated.now_ms
+    bench.simulated.now_ms -= HOUR_MS
+    assert (await restore(bucket, moment=through_ms)).restored.operations == 1
+    with pytest.raises(MomentMissing, match="has not come yet"):
+        await restore(bucket, moment=through_ms + 1000)
+
+
 async def test_the_first_moment_that_a_refusal_names_can_be_restored(bench: Bench, bucket: SimulatedBucket) -> None:
     bench.simulated.now_ms += 350 - bench.simulated.now_ms % 1000  # Within a second, of which the text tells no part.
     await declare(bench, bucket)
