@@ -123,6 +123,11 @@ def note(text: str) -> None:
     typer.echo(f"shoal: {text}", err=True)
 
 
+def note_empty(space: str) -> None:
+    """Print a note that nothing is in a space, where one is named that may be meant to be another."""
+    note(f"nothing is in space {space!r}: check its name. `shoal spaces` lists the spaces that hold something.")
+
+
 def pairs(rows: dict[str, object]) -> None:
     """Print names and values in two columns."""
     width = max(map(len, rows))

@@ -200,6 +200,12 @@ class Catalog:
                     yield Target(kind, space, name)
 
 
+def is_empty(storage: Storage, space: str) -> bool:
+    """Whether nothing is in a space."""
+    start = keys.catalog_of(space)
+    return next(iter(storage.scan(start, successor(start), limit=1)), None) is None
+
+
 def _entry(target: Target) -> bytes:
     return keys.catalog(target.space, target.kind, target.name)
 

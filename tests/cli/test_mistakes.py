@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -130,3 +131,31 @@ def test_names_that_begin_so_come_first() -> None:
     assert near("agent", ["agent-1", "agents", "aegnt"]) == " Did you mean 'agent-1', 'agents'?"
     assert near("agnt", ["agent", "other"]) == " Did you mean 'agent'?"
     assert near("zzz", ["agent"]) == ""
+
+
+SPACE_COMMANDS = [
+    ("retention", "set", "{}", "--keep-last", "5"),
+    ("retention", "show", "{}"),
+    ("redaction", "show", "{}"),
+    ("space", "quota", "{}", "--bytes", "10GiB"),
+    ("space", "quota", "{}"),
+    ("usage", "{}"),
+]
+
+
+@pytest.mark.parametrize("command", SPACE_COMMANDS, ids=" ".join)
+def test_a_space_that_holds_nothing_is_told(data: str, command: tuple[str, ...]) -> None:
+    for space, is_told in (("crew", False), ("crwe", True)):
+        arguments = [part.format(space) for part in command]
+        found = run(*arguments, "--data", data)
+        assert found.exit_code == 0, found.stderr  # A rule may be set before the first write.
+        assert (f"nothing is in space '{space}'" in told(found)) is is_told
+        documents = run(*arguments, "--data", data, "--json").stdout
+        assert json.loads(documents)["is_empty"] is is_told
+
+
+def test_a_dry_run_of_rules_about_no_thread_is_told(data: str) -> None:
+    for arguments in (("crwe", "--keep-last", "5"), ("crew", "--keep-last", "5", "--prefix", "none-")):
+        found = run("retention", "set", *arguments, "--dry-run", "--data", data)
+        assert "has no thread that these rules are about" in told(found)
+    assert "has no thread" not in told(run("retention", "set", "crew", "--keep-last", "5", "--dry-run", "--data", data))

@@ -3517,6 +3517,8 @@ export interface components {
         QuotaView: {
             /** @description False: bytes and objects are being counted, and what is told are those counted so far. */
             is_counted: boolean;
+            /** @description Whether nothing is in it: check its name. What was set holds once something is written there. */
+            is_empty: boolean;
             /** @description In force; 0: no limit. */
             limits: components["schemas"]["Quota"];
             /** @description The limits that are recorded for the space itself. */
@@ -4260,6 +4262,8 @@ export interface components {
             files: boolean;
             /** @description Hooks of the nodes, which are asked in this order. */
             hooks: string[];
+            /** @description Whether nothing is in it: check its name. What was set holds once something is written there. */
+            is_empty: boolean;
             /** @description Regular expressions, in the order in which they run. */
             patterns: components["schemas"]["RedactionPatternView"][];
             /** @description Writes at this node. */
@@ -4593,6 +4597,8 @@ export interface components {
             due: number;
             /** @description Events, in order; in a retention rule, how many of the newest stay. */
             events: number;
+            /** @description Whether nothing is in it: check its name. What was set holds once something is written there. */
+            is_empty: boolean;
             /** @description Whether this node carries them out; else another one does. */
             is_in_charge: boolean;
             /** @description When it looked through the space last; 0: not yet. */
@@ -5110,6 +5116,8 @@ export interface components {
             history: number[];
             /** @description Whether they are being counted now. */
             is_counting: boolean;
+            /** @description Whether nothing is in it: check its name. */
+            is_empty: boolean;
             /** @description The largest first. */
             kinds: components["schemas"]["KindUseView"][];
             /** @description Likewise. */

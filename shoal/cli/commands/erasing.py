@@ -16,7 +16,7 @@ from shoal.cli.arguments import bytes_of
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.execution import FAILED, agreed, execute
 from shoal.cli.options import PANEL, DryRun, Yes
-from shoal.cli.output import emit, line, shown_bytes
+from shoal.cli.output import emit, line, note_empty, shown_bytes
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.config import Config
 from shoal.errors import Unsupported
@@ -183,6 +183,8 @@ async def _quota_of_space(target: Target, space: str, limits: dict[str, float], 
     if json:
         emit(msgspec.to_builtins(msgspec.structs.asdict(found)))
         return
+    if found.is_empty:
+        note_empty(space)
     for name in msgspec.structs.asdict(found.limits):
         limit, used = getattr(found.limits, name), getattr(found.used, name)
         shown = shown_bytes if name == "bytes" else lambda number: f"{number:,g}"

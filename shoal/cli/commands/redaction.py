@@ -11,7 +11,7 @@ import typer
 
 from shoal.cli.execution import agreed, execute
 from shoal.cli.options import PANEL, DryRun, Yes
-from shoal.cli.output import emit, line
+from shoal.cli.output import emit, line, note_empty
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput
@@ -170,6 +170,8 @@ def _show_rules(view: RedactionRules, *, json: bool) -> None:
     if json:
         emit(document(view))
         return
+    if view.is_empty:
+        note_empty(view.space)
     if view.trouble:
         line(f"space {view.space}: nothing can be written at this node: {view.trouble}")
     elif not (view.credentials or view.cards or view.patterns or view.hooks):

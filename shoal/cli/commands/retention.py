@@ -14,7 +14,7 @@ import typer
 from shoal.cli.arguments import age_of
 from shoal.cli.execution import agreed, execute
 from shoal.cli.options import PANEL, DryRun, KeepLast, OlderThan, Prefix, Yes
-from shoal.cli.output import emit, line, shown_bytes
+from shoal.cli.output import emit, line, note, note_empty, shown_bytes
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput
@@ -153,6 +153,8 @@ def _show(view: RetentionRules, *, json: bool) -> None:
     if json:
         emit(document(view))
         return
+    if view.is_empty:
+        note_empty(view.space)
     if not view.rules:
         line(f"space {view.space} has no rules: nothing goes by itself")
         return
@@ -202,6 +204,8 @@ def _show_retained(space: str, found: Retained, *, json: bool) -> None:
         f"of {found.looked_at:,} threads of space {space}, {found.checkpoints:,} checkpoints, {found.events:,} events and "
         f"{found.threads:,} whole threads {goes}: {shown_bytes(found.bytes)}"
     )
+    if not found.looked_at:
+        note(f"space {space!r} has no thread that these rules are about: check its name, and the prefix")
     if found.leaves_nothing and found.dry_run:
         line("nothing but heads would be left, or no thread: setting such a rule takes --yes")
 

@@ -11,7 +11,7 @@ import typer
 
 from shoal.cli.execution import execute
 from shoal.cli.operating.top import forecast, full_at
-from shoal.cli.output import emit, line, moment, note, plain, shown_bytes, table
+from shoal.cli.output import emit, line, moment, note, note_empty, plain, shown_bytes, table
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.protocol.requests import SpaceUsageView, UsagePoint, UsageView
@@ -89,6 +89,8 @@ def _show(view: UsageView) -> None:
 
 
 def _show_space(view: SpaceUsageView) -> None:
+    if view.is_empty:
+        note_empty(view.space)
     grown = _grown(list(zip(view.times_ms, view.history, strict=True)), view)
     line(f"space {view.space}: {shown_bytes(view.bytes)} in {view.objects:,} objects{grown}")
     _told(view.counted_ms, view.trouble)

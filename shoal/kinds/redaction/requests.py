@@ -50,6 +50,7 @@ class RedactionRules(Reply, array_like=True, frozen=True, tag="redaction-rules")
     trouble: str = ""  # Why nothing can be written in the space at this node, for people; else empty.
     replaced: Natural = 0  # Places in writes at this node.
     refused: Natural = 0  # Writes at this node.
+    is_empty: bool = False  # Whether nothing is in it: check its name. What was set holds once something is written there.
 
 
 @operation(family="thread")

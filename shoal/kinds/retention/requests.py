@@ -75,3 +75,4 @@ class RetentionRules(Reply, array_like=True, frozen=True, tag="retention-rules")
     bytes: Natural = 0
     due: Natural = 0  # Checkpoints, events and threads that may go and have not yet.
     waits_for: str = ""  # Why nothing goes now, for people; else empty.
+    is_empty: bool = False  # Whether nothing is in it: check its name. What was set holds once something is written there.

@@ -23,6 +23,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.kinds import Kind
 from shoal.names import check_name
+from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
@@ -247,6 +248,7 @@ class Growth:
             ],
             times_ms=[point.at_ms for point in points],
             history=_history(points, lambda point: point.spaces.get(space)),
+            is_empty=is_empty(self._storage, space),
         )
 
     def _logs(self) -> Steps[tuple[int, list[LogHolder]]]:

@@ -25,6 +25,7 @@ from shoal import values
 from shoal.crdt.dot import VersionVector
 from shoal.errors import Overloaded, ShoalError
 from shoal.names import RESERVED, check_name
+from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.spaces.usage import Usage
@@ -126,6 +127,7 @@ class Quotas:
         counts: Mapping[str, Callable[[str], int]],
     ) -> None:
         self._usage = usage
+        self._storage = context.storage
         self._partitions = context.partitions
         self._read = read
         self._holds = holds
@@ -304,7 +306,8 @@ class Quotas:
             written = max(0.0, round(max(known.limits.writes_per_s, 1.0) - left, 3))
         counted = {what: count(space) for what, count in self._counts.items()}
         used = Quota(use.bytes, use.objects, written, opened.watchers, opened.documents, **counted)
-        return QuotaView(space, known.limits, used, known.recorded, use.is_counted, known.trouble)
+        empty = is_empty(self._storage, space)
+        return QuotaView(space, known.limits, used, known.recorded, use.is_counted, known.trouble, empty)
 
     @property
     def reached(self) -> list[str]:

@@ -341,3 +341,4 @@ class QuotaView(Reply, array_like=True, frozen=True, tag="quota-view"):
     recorded: dict[str, float] = field(default_factory=dict)  # The limits that are recorded for the space itself.
     is_counted: bool = True  # False: bytes and objects are being counted, and what is told are those counted so far.
     trouble: str = ""  # What is wrong with the record; else empty. What is wrong counts as not recorded.
+    is_empty: bool = False  # Whether nothing is in it: check its name. What was set holds once something is written there.

@@ -132,3 +132,4 @@ class SpaceUsageView(Reply, array_like=True, frozen=True, tag="space-usage-view"
     largest: list[ObjectUse]  # Likewise.
     times_ms: list[int]  # The times of the history, the oldest first.
     history: list[int]  # Its bytes at each of these; -1: not known.
+    is_empty: bool = False  # Whether nothing is in it: check its name.

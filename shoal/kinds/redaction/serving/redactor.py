@@ -29,6 +29,7 @@ from shoal.kinds.redaction.serving.patterns import Engine, Rewriter
 from shoal.kinds.redaction.state import rules
 from shoal.kinds.redaction.state.rules import Rules
 from shoal.names import RESERVED, check_name
+from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.target import Target
@@ -96,6 +97,7 @@ class Redactor:
     def __init__(
         self, context: NodeContext, *, read: Callable[[requests.ReadMap, Target], Any], hooks: Mapping[str, Hook]
     ) -> None:
+        self._storage = context.storage
         self._partitions = context.partitions
         self._monotonic = context.environment.monotonic
         self._run_apart = context.environment.run_apart
@@ -280,12 +282,13 @@ class Redactor:
 
     async def _view(self, request: ReadRedaction, _bookmark: Bookmark) -> RedactionRules:
         known = await self._kept(check_name("space", request.space))
+        empty = is_empty(self._storage, request.space)
         if known is None:
-            return RedactionRules(request.space, replaced=self.replaced, refused=self.refused)
+            return RedactionRules(request.space, replaced=self.replaced, refused=self.refused, is_empty=empty)
         told = known.rules
         shown = [RedactionPattern(*each) for each in told.patterns]
         flags = told.credentials, told.cards, shown, list(told.hooks), told.files, told.wall_ms, told.rivals
-        return RedactionRules(request.space, *flags, known.trouble, self.replaced, self.refused)
+        return RedactionRules(request.space, *flags, known.trouble, self.replaced, self.refused, empty)
 
     async def _try(self, request: TryRedaction, _bookmark: Bookmark) -> RedactionTried:
         space = check_name("space", request.space)

@@ -27,6 +27,7 @@ from shoal.errors import ShoalError
 from shoal.kinds.retention import state
 from shoal.kinds.retention.state import Moment, Rule
 from shoal.names import RESERVED, check_name
+from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers
@@ -307,6 +308,7 @@ class Keeper:
             self.bytes,
             self._due.get(space, 0),
             waits_for,
+            is_empty(self._storage, space),
         )
 
 
