@@ -3,6 +3,8 @@
 Laws:
 - A rule is recorded whole, for a space and a prefix of its threads' names. A thread has the rule of the longest prefix.
 - Of rules that were set concurrently all hold: what goes is let go by each of them. The next one that is set replaces them.
+- Rules that were set by the time of a restore let nothing go. That time is a record beside them, so that every node knows it;
+  of several the latest holds.
 - A record that cannot be read, or that names what this version does not know, lets nothing go, and no shorter prefix
   takes its place.
 - Old is what a clock says that is believed: it has run on from a moment when it was believed, or it is at most `GAP_S_MAX`
@@ -21,6 +23,8 @@ from shoal.records import NamedTuple
 
 RULES = "retention"
 """The map of the space `RESERVED` with the records."""
+RESTORED = "restored"
+"""The key in this map of the time of the last restore. Those of rules are hashes."""
 AGE_MS_MAX = 2**53
 
 JUMP_S_MAX = 300.0  # A clock may be set ahead by so much while the node runs: less than any rule's age should be.
@@ -59,6 +63,36 @@ def packed(rule: Rule) -> bytes:
     record: dict[str, Any] = {"space": rule.space, "prefix": rule.prefix}
     record |= {name: number for name in _NUMBERS if (number := getattr(rule, name)) is not None}
     return values.encode(record | ({"keep_labelled": True} if rule.keep_labelled else {}))
+
+
+def packed_restored(until_ms: int) -> bytes:
+    """The record of a restore."""
+    return values.encode({"until_ms": until_ms})
+
+
+def read_restored(records: Sequence[bytes]) -> int | None:
+    """The time up to which rules wait, from the concurrent records of restores; None if one of them cannot be read."""
+    found = 0
+    for record in records:
+        try:
+            read: Any = values.decode(record)
+        except ShoalError:
+            return None
+        until_ms = read.get("until_ms") if isinstance(read, dict) and len(read) == 1 else None
+        if not isinstance(until_ms, int) or isinstance(until_ms, bool) or until_ms < 0:
+            return None
+        found = max(found, until_ms)
+    return found
+
+
+def held_back(rule: Rule, restored_ms: int) -> Rule:
+    """The rule, which lets nothing go if it was there at the time of a restore."""
+    if rule.trouble or rule.wall_ms > restored_ms:
+        return rule
+    return rule._replace(
+        trouble="it was restored from a backup, and would let go what was brought back. If it shall hold here, set it once "
+        "more (`shoal retention set`)"
+    )
 
 
 def read(key: str, records: Sequence[tuple[bytes, int]]) -> Rule | None:

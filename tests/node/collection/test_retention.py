@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from shoal import values
 from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt, Unavailable
 from shoal.kinds.retention import state
 from shoal.kinds.retention.flows import CarryOutRetention, UnsetRetentionRule
 from shoal.kinds.retention.serving import keeper
 from shoal.kinds.thread.handle.thread import Thread
+from shoal.protocol.requests import PutEntry
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
@@ -507,6 +509,38 @@ async def test_a_damaged_thread_holds_up_no_other(bench: Bench, monkeypatch: pyt
     monkeypatch.setattr(database, "retains", damaged)
     await bench.node.service.keeper.look()
     assert await shown(bench.space.thread("b")) == ids[-2:]
+
+
+async def test_a_rule_in_trouble_holds_up_no_other_space(bench: Bench) -> None:
+    for space in ("a", "b", "c"):
+        await saved(bench.store.space(space).thread("agent"), 5)
+    await bench.store.space("a").retention.set(keep_last=2)
+    restored = state.packed_restored(bench.simulated.now_ms)
+    await bench.store.connection.write(PutEntry(".shoal", state.RULES, state.RESTORED, restored), key=None, durability=None)
+    bench.simulated.now_ms += 1
+    for space in ("b", "c"):
+        await bench.store.space(space).retention.set(keep_last=2)
+    await bench.node.service.keeper.look()
+    assert [len(await shown(bench.store.space(space).thread("agent"))) for space in ("a", "b", "c")] == [5, 2, 2]
+    told = [(await bench.store.space(space).retention.get()).waits_for for space in ("a", "b")]
+    assert ("restored from a backup" in told[0], told[1]) == (True, "")
+    assert "restored from a backup" in (await bench.store.status()).retention_waits_for
+
+
+@pytest.mark.parametrize("record", [7, {"until_ms": -1}, {"until_ms": True}, {"until_ms": 1, "new": 2}])
+async def test_a_record_of_a_restore_that_is_not_known_holds_all_back(bench: Bench, record: object) -> None:
+    await saved(bench.space.thread("agent"), 5)
+    await bench.space.retention.set(keep_last=2)
+    entry = PutEntry(".shoal", state.RULES, state.RESTORED, values.encode(record))
+    await bench.store.connection.write(entry, key=None, durability=None)
+    await bench.node.service.keeper.look()
+    assert len(await shown(bench.space.thread("agent"))) == 5
+    assert "record of a restore" in (await bench.space.retention.get()).waits_for
+
+
+async def test_the_latest_of_several_restores_holds() -> None:
+    assert state.read_restored([state.packed_restored(5), state.packed_restored(9), state.packed_restored(7)]) == 9
+    assert state.read_restored([state.packed_restored(5), b"\xc1"]) is None
 
 
 async def test_one_request_looks_at_a_bounded_number(open_bench: Opener) -> None:

@@ -6,11 +6,14 @@ Laws:
 - One node looks after a space: of all members the one with the greatest hash of both. If two think so, what both let go goes
   once; if it is away, nothing goes until it is back, as no byte would be freed.
 - A clock that is not believed (`shoal.kinds.retention.state`) lets nothing go, and the node says so.
-- In a directory that was made of a backup a rule lets nothing go until it is set once more: what a person brought back stays.
+- In a store that was made of a backup a rule lets nothing go until it is set once more: what a person brought back stays. The
+  restored directory writes that beside the rules as it is opened, before it meets another node. So nodes that are added know
+  it.
 - A look reads in steps, in the node's own turns, and rests between them (`shoal.node.turns.Resting`). Looks take at most one
   part in `SHARE` of the time, and use a third of theirs. So they stall nobody.
 - It keeps nothing that it needs: a node that ends anywhere goes on from what is left.
-- A thread that cannot be read, or is under a lease, holds up no other.
+- A thread that cannot be read, or is under a lease, holds up no other; nor does a rule that lets nothing go, of this space or
+  another.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AnyReply,
     Durability,
+    PutEntry,
     ReadMap,
     ReadRules,
     RetainThread,
@@ -57,7 +61,7 @@ _RECORDS = Target(Kind.MAP, RESERVED, state.RULES)
 _SEEN = keys.meta("retention")  # The last time that was believed: wall_ms₈.
 _SEEN_EACH_MS = 3600 * 1000  # It is written so often, if at all.
 RESTORED = keys.meta("retention-since")
-"""In a directory that was made of a backup: wall_ms₈. Rules that were set by then let nothing go."""
+"""In a directory that was made of a backup: wall_ms₈. Rules that were set by then let nothing go, on all nodes."""
 _PAGE = 256
 _PAGES_MAX = 16  # Of rules. If there are more, nothing goes.
 _QUIET_MAX = 65_536  # Threads of which is known that nothing goes.
@@ -99,10 +103,12 @@ class Keeper:
         self._rules: dict[str, list[Rule]] = {}  # By space.
         self._believed: Moment | None = None
         self._seen_ms = int.from_bytes(self._storage.get(_SEEN) or b"", "big")
+        self._told_ms = 0  # Until when they wait, as all nodes know it.
         self._restored_ms = int.from_bytes(self._storage.get(RESTORED) or b"", "big")
         self._quiet: dict[Target, _Quiet] = {}
         self._looked: dict[str, int] = {}  # By space, when the last look at it ended.
         self._task: asyncio.Task[None] | None = None
+        self._hindered = ""  # Why nothing goes in any space.
         self._due: dict[str, int] = {}  # By space, as far as the last look has come.
         self.answers: Answers = {ReadRules: self._view}
         self.waits_for = ""
@@ -125,6 +131,8 @@ class Keeper:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
+        with suppress(ShoalError):  # Storage rejects writes. Each look tries again.
+            self._tell_restored()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def stop(self) -> None:
@@ -148,15 +156,18 @@ class Keeper:
         Raises:
             ShoalError: storage rejects writes, or cannot be read.
         """
+        self._tell_restored()
         if not self.rules():
             self._due.clear()
-            self.waits_for = ""
+            self._hindered = self.waits_for = ""
             return
         mine = sorted(space for space in self.rules() if self._is_mine(space))
         self._due = {space: due for space, due in self._due.items() if space in mine}
         waits_for = await self._hindrance(_RECORDS.partition) if mine else ""
         for space in mine:
             waits_for = waits_for or await self._space(space)
+        self._hindered = waits_for
+        waits_for = waits_for or next((trouble for space in mine if (trouble := self._trouble(space))), "")
         if waits_for != self.waits_for and waits_for:
             _log.warning("retention waits: %s", waits_for)
         self.waits_for = waits_for
@@ -172,34 +183,51 @@ class Keeper:
             self._vector = vector
         return self._rules
 
+    def _tell_restored(self) -> None:
+        """Have all nodes know until when the rules of this restored directory wait.
+
+        Raises:
+            ShoalError: storage rejects writes.
+        """
+        if self._restored_ms and self.rules() and self._told_ms < self._restored_ms:
+            self._database.issue(
+                PutEntry(RESERVED, state.RULES, state.RESTORED, state.packed_restored(self._restored_ms)), None
+            )
+
     def _read(self) -> dict[str, list[Rule]]:
         found: dict[str, list[Rule]] = {}
+        self._told_ms = 0
         after: str | None = None
         trouble = ""  # A rule that is not known may be the one of a longer prefix, which keeps more.
         for _ in range(_PAGES_MAX):
             page: Any = self._database.show(ReadMap(RESERVED, state.RULES, after=after, limit=_PAGE), _RECORDS)
             for entry in page.entries:
                 after = entry.key
+                if entry.key == state.RESTORED:
+                    told_ms = state.read_restored([sibling.value for sibling in entry.siblings])
+                    if told_ms is None:
+                        trouble = "the record of a restore cannot be read"
+                    else:
+                        self._told_ms = told_ms
+                    continue
                 rule = state.read(entry.key, [(sibling.value, sibling.wall_ms) for sibling in entry.siblings])
                 if rule is None:
                     trouble = f"another record of a rule cannot be read: {entry.key[:64]!r} of map {state.RULES!r}"
                 elif rule.space != RESERVED:
-                    found.setdefault(rule.space, []).append(self._held_back(rule))
+                    found.setdefault(rule.space, []).append(rule)
             if not page.more:
                 break
         else:
             trouble = f"there are more than {_PAGES_MAX * _PAGE} rules, so some are not known. Unset some"
         if trouble:
             return {space: [rule._replace(trouble=rule.trouble or trouble) for rule in rules] for space, rules in found.items()}
-        return found
+        until_ms = max(self._told_ms, self._restored_ms)
+        return {space: [state.held_back(rule, until_ms) for rule in rules] for space, rules in found.items()}
 
-    def _held_back(self, rule: Rule) -> Rule:
-        if rule.trouble or rule.wall_ms > self._restored_ms:
-            return rule
-        return rule._replace(
-            trouble="it was restored from a backup, and would let go what was brought back. If it shall hold here, set it once "
-            "more (`shoal retention set`)"
-        )
+    def _trouble(self, space: str) -> str:
+        """Why a rule of a space lets nothing go, for people; empty: each does."""
+        troubled = (rule for rule in self.rules().get(space, ()) if rule.trouble)
+        return next((f"the rule of {rule.prefix!r}: {rule.trouble}" for rule in troubled), "")
 
     def _is_mine(self, space: str) -> bool:
         if self._replicas.size == 1:
@@ -252,7 +280,7 @@ class Keeper:
                     return waits_for  # The next look goes by the new ones.
             await self._environment.pause()
         self._looked[space] = self._environment.now_ms()
-        return waits_for or next((f"the rule of {rule.prefix!r}: {rule.trouble}" for rule in rules if rule.trouble), "")
+        return waits_for
 
     async def _thread(self, target: Target, rule: Rule) -> str:
         """Let go what goes of a thread. Returns why it may not, for people; empty if it may, or nothing goes."""
@@ -294,7 +322,7 @@ class Keeper:
         await self._database.durable_of(partition)
         bookmark.note(partition, shown)
         is_mine = self._is_mine(space)
-        waits_for = self.waits_for if rules and is_mine else ""
+        waits_for = (self._hindered or self._trouble(space)) if rules and is_mine else ""
         if rules and self._replicas.size == 1:
             waits_for = waits_for or self._disbelief()
         return RetentionRules(
