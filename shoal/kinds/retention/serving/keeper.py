@@ -6,14 +6,14 @@ Laws:
 - One node looks after a space: of all members the one with the greatest hash of both. If two think so, what both let go goes
   once; if it is away, nothing goes until it is back, as no byte would be freed.
 - A clock that is not believed (`shoal.kinds.retention.state`) lets nothing go, and the node says so.
-- In a store that was made of a backup a rule lets nothing go until it is set once more: what a person brought back stays. The
-  restored directory writes that beside the rules as it is opened, before it meets another node. So nodes that are added know
+- In a store that was made of a backup a rule lets nothing go until it is set once more: what a person brought back stays.
+- A restored directory writes that beside the rules as it is opened, before it meets another node. So nodes that are added know
   it.
 - A look reads in steps, in the node's own turns, and rests between them (`shoal.node.turns.Resting`). Looks take at most one
   part in `SHARE` of the time, and use a third of theirs. So they stall nobody.
 - It keeps nothing that it needs: a node that ends anywhere goes on from what is left.
-- A thread that cannot be read, or is under a lease, holds up no other; nor does a rule that lets nothing go, of this space or
-  another.
+- A thread that cannot be read, or is under a lease, holds up no other.
+- A rule that lets nothing go holds up no other, of its space or another.
 """
 
 from __future__ import annotations
