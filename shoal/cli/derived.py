@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
 from datetime import timedelta
 from inspect import Parameter, cleandoc
 from pathlib import Path
@@ -32,9 +33,10 @@ from shoal.cli.replies import age, bare, cell, columns_of, date, document, field
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound
 from shoal.kinds import KINDS
+from shoal.kinds.thread.flows.audit import entries_of
 from shoal.names import check_name
 from shoal.protocol.declared import AtLeast, Cli, Named, Shape, declared
-from shoal.protocol.requests import ListObjects, ObjectKind, ObjectRead, Read, Request, reply_of
+from shoal.protocol.requests import ListObjects, ObjectKind, ObjectRead, Read, ReadSpaceAudit, Request, reply_of
 from shoal.records import NamedTuple
 from shoal.values import forms as vectors
 from shoal.workflows.spaces import would
@@ -222,6 +224,14 @@ async def _list(store: Store, run: Run, cli: Cli, request: Any, limit: int | Non
 async def _rows(store: Store, cli: Cli, request: Any, limit: int | None) -> AsyncIterator[Any]:
     """The rows of all pages, up to `limit`."""
     count, row = 0, None
+    if isinstance(request, ReadSpaceAudit):
+        async with aclosing(entries_of(store.connection, request)) as entries:
+            async for row in entries:
+                yield row
+                count += 1
+                if count == limit:
+                    return
+        return
     while True:
         reply = await store.connection.read(request)
         for row in getattr(reply, cli.rows):

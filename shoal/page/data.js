@@ -189,8 +189,8 @@ const resources = new Map()
  * @template T
  * @param {string} key What it is: the same key is the same value.
  * @param {(signal: AbortSignal) => Promise<T>} load
- * @param {{ space?: string, kinds?: string[], every?: number }} [options] `space` and `kinds`: changes after which it is loaded again; `every`: and after so
- *   many milliseconds.
+ * @param {{ space?: string, kinds?: string[], every?: number, share?: number }} [options] `space` and `kinds`: changes after which it is loaded again; `every`: and after so
+ *   many milliseconds; `share`: the part of the time that loading may take at most, so that what costs much is loaded seldom.
  * @returns {import('./vendor/preact.js').Signal<Live<T>>}
  */
 export function live (key, load, options = {}) {
@@ -211,12 +211,14 @@ export function live (key, load, options = {}) {
 }
 
 class Resource {
-  /** @param {(signal: AbortSignal) => Promise<any>} how @param {{ space?: string, kinds?: string[], every?: number }} options */
-  constructor (how, { space, kinds = [], every = 0 }) {
+  /** @param {(signal: AbortSignal) => Promise<any>} how @param {{ space?: string, kinds?: string[], every?: number, share?: number }} options */
+  constructor (how, { space, kinds = [], every = 0, share = 1 }) {
     this.how = how
     this.kinds = new Set(kinds)
     this.space = space
     this.every = every
+    this.share = share
+    this.took = 0
     this.watched = false
     this.underWay = false
     this.again = false
@@ -243,7 +245,7 @@ class Resource {
   /** Something changed: load it soon. */
   changed () {
     if (!this.watched) return
-    const wait = Math.max(0, this.at + 1000 / PER_SECOND - performance.now())
+    const wait = Math.max(0, this.at + Math.max(1000 / PER_SECOND, this.took / this.share) - performance.now())
     clearTimeout(this.timer)
     this.timer = setTimeout(() => this.load(), wait)
   }
@@ -266,10 +268,11 @@ class Resource {
       if (state === 'refused' && error instanceof ShoalError && error.status !== 0) next = this.every
     } finally {
       this.underWay = false
+      this.took = performance.now() - this.at
     }
     if (this.again) { this.again = false; this.changed() } else if (next > 0 && this.watched && !document.hidden) {
       clearTimeout(this.timer)
-      this.timer = setTimeout(() => this.load(), next)
+      this.timer = setTimeout(() => this.load(), Math.max(next, this.took / this.share - this.took))
     }
   }
 }

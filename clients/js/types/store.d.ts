@@ -56,28 +56,6 @@ export class Store {
         signal?: AbortSignal;
     }): Promise<Schemas["MembersView"]>;
 }
-/**
- * @typedef {object} SummaryOptionsOwn
- * @property {'stuck' | 'waits' | 'unknown' | 'well'} [state] Any if left out.
- * @property {string} [text] Part of a name, a reason, a label, an author, a tag, a driver or an open step.
- * @property {string} [author] Of the newest checkpoint, or of the status.
- * @property {string} [tag] A text in the list `tags` of the newest checkpoint's metadata.
- * @property {string} [prefix] Of names.
- * @property {number} [stuckAfterS] A step that is open for so many seconds makes its thread stuck; 600 if left out.
- * @property {string} [after] The `cursor` of the page before.
- * @property {number} [limit] At most so many; 100 if left out.
- */
-/** @typedef {SummaryOptionsOwn & import('./transport.js').ReadOptions} SummaryOptions */
-/**
- * @typedef {object} AuditOptionsOwn
- * @property {'checkpoint' | 'event' | 'step'} [kind] All if left out.
- * @property {string} [by] Only of this author.
- * @property {string} [text] Only with this text, in any case of letters.
- * @property {number} [sinceMs] Nothing older.
- * @property {string} [after] The `cursor` of the page before.
- * @property {number} [limit] At most so many; 100 if left out.
- */
-/** @typedef {AuditOptionsOwn & import('./transport.js').ReadOptions} AuditOptions */
 /** @typedef {'threads' | 'documents' | 'counters' | 'registers' | 'maps' | 'sets' | 'lists' | 'budgets' | 'items' | 'schemas'} Family */
 export class Space {
     /** @param {Transport} transport @param {string} name */
@@ -176,6 +154,22 @@ export class Space {
     audit({ prefix, kind, by, text, sinceMs, after, limit, ...read }?: {
         prefix?: string;
     } & AuditOptions): Promise<Schemas["TimelineView"]>;
+    /**
+     * The newest things that were done, in one order of time of all the space's threads. It asks once for each 500 threads, and again only for what is newer than what it has.
+     * `more`: older ones were left out; `threads`: so many were looked through; `beyond`: there are others, after these by name, that were not.
+     * @param {number} count
+     * @param {{ prefix?: string, groups?: number } & Omit<AuditOptions, 'after' | 'limit'>} [options] `groups` of 500 threads, at most; 20 if left out.
+     * @returns {Promise<{ entries: Schemas['TimelineEntryView'][], more: boolean, threads: number, beyond: boolean }>}
+     */
+    newest(count: number, { groups, sinceMs, ...options }?: {
+        prefix?: string;
+        groups?: number;
+    } & Omit<AuditOptions, "after" | "limit">): Promise<{
+        entries: Schemas["TimelineEntryView"][];
+        more: boolean;
+        threads: number;
+        beyond: boolean;
+    }>;
     /**
      * A page of the places that have a text, in any case of letters. While `more` is true, ask again with its `cursor` as `after`; it says how many threads were `looked` at.
      * @param {string} text

@@ -2,8 +2,10 @@
 
 Laws:
 - An entry's place is (time, kind, id, thread), so that a page goes on exactly after the one before it, and shows nothing twice.
-- A page looks at `AUDIT_THREADS_MAX` threads and `ENTRIES_LOOKED_MAX` entries at most, a few in each step, and ends before
-  `TIMELINE_BYTES_MAX` bytes, but for its first entry.
+- A page looks at `AUDIT_THREADS_MAX` threads (twice as many, if some came meanwhile) and `ENTRIES_LOOKED_MAX` entries at most,
+  a few in each step, and ends before `TIMELINE_BYTES_MAX` bytes, but for its first entry.
+- Each page of a group tells where the next group begins, so that a reader can hold a page of each and merge them
+  (`shoal.kinds.thread.flows.audit`): all threads of a space in one order, at a bounded cost for each request.
 - A value that was erased is not shown, and neither is a checkpoint that was pruned.
 """
 
@@ -53,7 +55,7 @@ _KINDS: tuple[TimelineKind, ...] = ("step", "event", "checkpoint")  # Of one mil
 _END = (1 << (63 - COUNTER_BITS), -1, b"", "")  # Newer than every entry, and an HLC still.
 _NIL = values.encode(None)
 _encoder = msgspec.msgpack.Encoder()
-_decode_cursor = msgspec.msgpack.Decoder(tuple[str, tuple[int, int, bytes, str]]).decode
+_decode_cursor = msgspec.msgpack.Decoder(tuple[str, str, tuple[int, int, bytes, str]]).decode
 
 
 class _Place(NamedTuple):
@@ -77,7 +79,7 @@ class Timelines:
     async def _of_thread(self, request: ReadTimeline, bookmark: Bookmark) -> Timeline:
         check_name("space", request.space)
         check_name("thread", request.thread)
-        _, before = _parsed(request.after)
+        _, _, before = _parsed(request.after)
         await self._listings.reach_all(bookmark)
         items, place = await in_turns(self._page(request, [request.thread], before))
         mark = ownership.marked(self._rows(request.space, request.thread))
@@ -85,27 +87,33 @@ class Timelines:
         held = mark is not None and not mark.over
         return Timeline(
             items,
-            b"" if place is None else _encoder.encode(("", place)),
+            b"" if place is None else _encoder.encode(("", "", place)),
             threads=1,
             holder=mark.holder if held and mark is not None else "",
             fence=mark.fence if held and mark is not None else 0,
+            reached_ms=0 if place is None else place.ms,
         )
 
     async def _of_space(self, request: ReadSpaceAudit, bookmark: Bookmark) -> Timeline:
         check_name("space", request.space)
-        group, before = _parsed(request.after)
+        above, last, before = _parsed(request.after)
         await self._listings.reach_all(bookmark)
+        # Threads that came into a group since its first page push none out of it; one that doubles loses its last ones.
         names = self._database.catalog.names(
-            request.space, Kind.THREAD, prefix=request.prefix, after=group or None, limit=AUDIT_THREADS_MAX + 1
+            request.space, Kind.THREAD, prefix=request.prefix, after=above or None, limit=2 * AUDIT_THREADS_MAX + 1
         )
-        looked, beyond = names[:AUDIT_THREADS_MAX], len(names) > AUDIT_THREADS_MAX
+        ends = last.encode()
+        fitting = [each for each in names if each.encode() <= ends] if last else names[:AUDIT_THREADS_MAX]
+        looked = fitting[: 2 * AUDIT_THREADS_MAX]
+        beyond = len(names) > len(looked)
         items, place = await in_turns(self._page(request, looked, before))
         await self._listings.show(request.space, looked, bookmark)
-        if place is not None:
-            cursor = _encoder.encode((group, place))
-        else:  # This group of threads is told; the next begins after it.
-            cursor = _encoder.encode((looked[-1], _END)) if beyond else b""
-        return Timeline(items, cursor, threads=len(looked), beyond=beyond)
+        others = _encoder.encode((looked[-1], "", _END)) if beyond else b""
+        # Without a place this group of threads is told, and the next one begins.
+        cursor = others if place is None else _encoder.encode((above, looked[-1], place))
+        return Timeline(
+            items, cursor, threads=len(looked), beyond=beyond, others=others, reached_ms=0 if place is None else place.ms
+        )
 
     def _rows(self, space: str, thread: str) -> Rows:
         return self._database.document(Target(Kind.THREAD, space, thread)).rows
@@ -184,19 +192,19 @@ class _Wanted:
         return any(self._text in each.casefold() for each in (*texts, told))
 
 
-def _parsed(cursor: bytes) -> tuple[str, _Place]:
-    """The group of threads and the place in a cursor.
+def _parsed(cursor: bytes) -> tuple[str, str, _Place]:
+    """What a cursor holds: the thread after which its group begins, that which ends it (empty: not known yet), and a place.
 
     Raises:
         InvalidInput: it is none.
     """
     try:
-        group, place = _decode_cursor(cursor) if cursor else ("", _END)
+        above, last, place = _decode_cursor(cursor) if cursor else ("", "", _END)
         if not 0 <= place[0] <= _END[0] or not -1 <= place[1] < len(_KINDS) or len(place[2]) > POSITION_BYTES:
             raise ValueError("no place")
     except ValueError:  # msgspec's errors are ValueErrors, too.
         raise InvalidInput("`after` is not the cursor of an earlier page. Nothing was written.", field="after") from None
-    return group, _Place(*place)
+    return above, last, _Place(*place)
 
 
 def _falling(place: _Place) -> tuple[int, int, tuple[int, ...], str]:

@@ -17,14 +17,15 @@ export const title = 'Audit'
 export const keys = [{ key: 'v r', says: 'show reads', does: () => refine({ what: 'reads' }) }, { key: 'v w', says: 'show writes', does: () => refine({ what: '' }) }]
 
 const EVERY_MS = 5000
+const SHARE = 1 / 20 // Of the time; of 10,000 threads, loading takes a node some seconds.
 
 /** @param {{ space: string, path: string[], query: Record<string, string> }} props */
 export function View ({ space, path, query }) {
   const isReads = query.what === 'reads'
   const [{ of, pages }, setPages] = useState({ of: '', pages: 1 })
-  const what = JSON.stringify([space, query.by, query.find, query.since, query.kind])
+  const what = JSON.stringify([space, query.by, query.find, query.since, query.kind, query.from])
   const shown = of === what ? pages : 1
-  const found = live(isReads ? `reads ${space}` : `audit ${shown} ${what}`, (signal) => isReads ? reads(space, signal) : deeds(space, query, shown, signal), { space: isReads || shown > 1 ? undefined : space, kinds: ['thread'], every: isReads || shown > 1 || space === '*' ? EVERY_MS : 0 })
+  const found = live(isReads ? `reads ${space}` : `audit ${shown} ${what}`, (signal) => isReads ? reads(space, signal) : deeds(space, query, shown), { space: isReads || shown > 1 ? undefined : space, kinds: ['thread'], every: isReads || shown > 1 || space === '*' ? EVERY_MS : 0, share: SHARE })
   const kept = useKept(found.value, `${isReads} ${space}`)
   const all = kept.value?.rows ?? []
   const chosen = path[0] === undefined ? undefined : all.find((/** @type {any} */ row) => row.id === path[0])
@@ -44,16 +45,18 @@ function List ({ space, found, query, chosen, isReads, onEnd }) {
   const tabs = html`<div class="tabs" role="tablist" aria-label="What is looked through"><button type="button" role="tab" aria-selected=${!isReads} onClick=${() => refine({ what: '' })}>Done</button>
       <button type="button" role="tab" aria-selected=${isReads} onClick=${() => refine({ what: 'reads' })}>Read</button></div>`
   return html`
-    <${Shown} of=${found} rows=${12}>${(/** @type {any} */ { rows: all, more, off, left }) => {
+    <${Shown} of=${found} rows=${12}>${(/** @type {any} */ { rows: all, more, off, left, beyond = [] }) => {
       const rows = isReads ? all.filter((/** @type {any} */ row) => meets(row, query)) : all
-      const isFiltered = Boolean(query.by || query.find || query.since || query.kind)
+      const isFiltered = Boolean(query.by || query.find || query.since || query.kind || query.from)
       const people = [...new Set(all.map((/** @type {any} */ row) => row.by).filter(Boolean))]
       if (off) return html`<${Sentence}>No reads are logged.</${Sentence}>${tabs}<${Empty} why="A node logs reads, each with its token, if its settings name the spaces; or you may not see the log." command="shoal serve --set audit_reads='crew*'" />`
       if (all.length === 0 && !(isFiltered && !isReads)) return html`<${Sentence}>${isReads ? 'Nothing was read yet.' : 'Nothing was done here yet.'}</${Sentence}>${tabs}<${Empty} why=${isReads ? 'Each read of a space with a log stands here, with its token.' : 'Each save, step and event of a thread stands here, with its author.'} command=${`shoal save writer '{"draft": 1}' --by ana --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
       return html`<${Sentence}><strong>${rows.length}${more && !isReads ? ' or more' : ''}</strong> ${isReads ? (rows.length === 1 ? 'read' : 'reads') : rows.length === 1 ? 'thing was done' : 'things were done'}${rows.length < all.length ? ` of ${all.length}` : ''}${people.length === 0 ? '' : people.length === 1 ? ' by 1 author' : ` by ${people.length} authors`}${more && isReads ? ', the newest ones' : ''}.</${Sentence}>${tabs}
         <div class="filters"><${Filter} name="find" label="Find a word" value=${query.find} isMain /><${Filter} name="by" label="By whom" value=${query.by} />
+          ${!isReads && (beyond.length > 0 || query.from) && html`<${Filter} name="from" label="Threads that begin with" value=${query.from} />`}
           ${!isReads && html`<select aria-label="Which records" value=${query.kind ?? ''} onChange=${(/** @type {any} */ event) => refine({ kind: event.target.value })}><option value="">everything</option><option value="checkpoint">checkpoints</option><option value="step">steps</option><option value="event">events</option></select>`}<label class="quiet">since <input type="date" value=${query.since ?? ''} onInput=${(/** @type {any} */ event) => refine({ since: event.target.value })} /></label>
           ${people.slice(0, 6).map((/** @type {any} */ each) => html`<button type="button" aria-pressed=${query.by === each} onClick=${() => refine({ by: query.by === each ? '' : each })}><bdi>${each}</bdi></button>`)}</div>
+        ${beyond.map((/** @type {any} */ { name, threads }) => html`<p class="quiet">Of <bdi>${name}</bdi> the first ${threads.toLocaleString('en')} threads by name were looked through. Say how the others begin, to see what was done in them.</p>`)}
         <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => row.id} onEnd=${onEnd} chosen=${chosen} label=${isReads ? 'Reads' : 'Deeds'} anew=${JSON.stringify(query)}
           onChoose=${(/** @type {any} */ row) => go(address(space, 'audit', [row.id], query))} /><${SpacesLeft} more=${left} />`
     }}</${Shown}>`

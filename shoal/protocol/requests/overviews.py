@@ -123,7 +123,8 @@ class ReadTimeline(Read["Timeline"], array_like=True, frozen=True, tag="read-tim
 class ReadSpaceAudit(Read["Timeline"], array_like=True, frozen=True, tag="read-space-audit"):
     """Read what was done in the threads of a space, the newest first.
 
-    Threads are taken in groups of some hundred, in byte order: entries are in the order of time within a group.
+    Threads are taken in groups of some hundred, in byte order: entries are in the order of time within a group. For one order
+    of all, hold a page of each group (`others` leads from one to the next), and take the newest of their first entries.
     """
 
     space: str
@@ -166,6 +167,8 @@ class Timeline(Reply, array_like=True, frozen=True, tag="timeline"):
     beyond: bool = False  # Whether there are threads that come after these: the next pages show what was done in them.
     holder: str = ""  # Of one thread: the holder that it was last under the lease of, as the thread says; empty: none now.
     fence: int = 0  # The fencing number of that lease.
+    reached_ms: int = 0  # Of these threads nothing is left out that is younger; 0: nothing at all is.
+    others: Cursor = b""  # Where the next group of threads begins: ask with after=others; empty: this group is the last.
 
     @property
     def more(self) -> bool:

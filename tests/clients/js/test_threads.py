@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import shoal
@@ -169,3 +171,27 @@ async def test_a_deleted_thread_is_gone_and_can_begin_anew(js: Program, open_url
         await js("await kept.thread.load()")
     assert (gone.value.code, gone.value.status, gone.value.written) == ("not-found", 404, "no")
     assert await js("await kept.thread.save({ a: 2 }); return (await kept.thread.load()).state") == {"a": 2}
+
+
+NEWEST = """
+const space = shoal.connect(given.url).space(given.space)
+const told = await space.newest(given.count, given.options ?? {})
+return { ...told, entries: told.entries.map(({ thread, wall_ms: ms }) => [thread, ms]) }
+"""
+
+
+async def test_the_newest_of_over_600_threads_are_in_one_order(js: Program, open_url: str) -> None:
+    space = "many-threads"
+    async with shoal.connect(open_url) as store:
+        for start in range(0, 620, 40):
+            names = [f"t{number * 389 % 620:03}" for number in range(start, start + 40) if number < 620]
+            await asyncio.gather(*(store.space(space).thread(name).save({"n": 1}) for name in names))
+        order = [[each.thread, round(each.time.timestamp() * 1000)] async for each in store.space(space).audit()]
+    assert len(order) == 620
+    told = await js(NEWEST, {"url": open_url, "space": space, "count": 250})
+    assert (told["more"], told["threads"], told["beyond"]) == (True, 620, False)
+    assert [ms for _, ms in told["entries"]] == [ms for _, ms in order[:250]]
+    told = await js(NEWEST, {"url": open_url, "space": space, "count": 1000})
+    assert (sorted(told["entries"]), told["more"]) == (sorted(order), False)
+    told = await js(NEWEST, {"url": open_url, "space": space, "count": 10, "options": {"groups": 1}})
+    assert (told["threads"], told["beyond"]) == (500, True)

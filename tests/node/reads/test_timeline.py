@@ -104,6 +104,47 @@ async def test_audit_takes_threads_in_groups(open_bench: Opener) -> None:
     assert [each.thread for each in await every(bench, limit=1)] == ["b", "a", "d", "c", "e"]
 
 
+@pytest.mark.parametrize("limit", [3, 100])
+async def test_python_tells_over_600_threads_in_one_order(open_bench: Opener, limit: int) -> None:
+    """650 threads, of which none is beside the next one in time."""
+    bench = open_bench(timeline_bytes_max=limit * 300)
+    for number in range(650):
+        name = f"t{number * 389 % 650:03}"
+        await bench.space.thread(name, author=f"agent-{number % 3}").save({"n": number})
+        bench.simulated.now_ms += 10
+        if number % 5 == 0:
+            await bench.space.thread(f"t{number * 7 % 650:03}").journal.append({"n": number})
+            bench.simulated.now_ms += 10
+    found = [each async for each in bench.space.audit()]
+    times = [each.time for each in found]
+    assert times == sorted(times, reverse=True)
+    assert len({(each.thread, each.kind, each.id) for each in found}) == len(found) == 780
+    by = [each async for each in bench.space.audit(by="agent-1")]
+    assert by == [each for each in found if each.by == "agent-1"]
+
+
+async def test_threads_that_come_push_none_out_of_a_group(open_bench: Opener) -> None:
+    bench = open_bench(audit_threads_max=2)
+    for name in ("b", "d", "f"):
+        for number in range(3):
+            await bench.space.thread(name).save({"n": number}, branch=f"b{number}")
+            bench.simulated.now_ms += 10
+    first = await page(bench, limit=1)
+    await bench.space.thread("a").save({"n": 1})
+    found = [*first.items]
+    while (one := await page(bench, after=first.cursor, limit=1)).items and one.items[0].thread != "f":
+        found, first = found + one.items, one
+    assert [each.thread for each in found] == ["d"] * 3 + ["b"] * 3
+
+
+async def test_groups_beyond_the_bound_follow(open_bench: Opener) -> None:
+    bench = open_bench(audit_threads_max=2, groups_max=2)
+    for name in "fedcba":
+        await bench.space.thread(name).save({"n": 1})
+        bench.simulated.now_ms += 10
+    assert [each.thread async for each in bench.space.audit()] == ["a", "b", "c", "d", "e", "f"]
+
+
 async def test_a_page_looks_at_a_bounded_number_of_entries(open_bench: Opener) -> None:
     bench = open_bench(entries_looked_max=3)
     for number in range(7):
@@ -113,6 +154,7 @@ async def test_a_page_looks_at_a_bounded_number_of_entries(open_bench: Opener) -
         bench.simulated.now_ms += 1000
     one = await page(bench, "a", by="ana")
     assert (one.items, one.more) == ([], True)
+    assert one.reached_ms == (await every(bench, "a"))[2].wall_ms
     assert [each.by for each in await every(bench, "a", by="ana")] == ["ana"]
 
 

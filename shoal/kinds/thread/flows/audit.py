@@ -3,11 +3,16 @@
 Law: entries are in the order of the nodes' clocks, so that differences of the clocks are visible; within a
 millisecond checkpoints come before events, and events before steps, and a checkpoint's parents come before it.
 Each entry names the newest checkpoint before it, the most that its author could know of this thread.
+
+Law: what was done in a space is told in one order of time, the newest first, of all its threads. A page is held of each group
+of threads, of `GROUPS_MAX` groups at most, so that memory is bounded: a larger space is told in parts, in byte order of names.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+import heapq
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing
 from datetime import datetime
 from graphlib import TopologicalSorter
 from typing import Any, Literal, TypeVar
@@ -28,6 +33,8 @@ AuditKind = Literal["checkpoint", "event", "step"]
 _RANKS: dict[AuditKind, int] = {"checkpoint": 0, "event": 1, "step": 2}
 LISTED_MAX = 10_000
 """The bound for each of them: checkpoints, events, steps."""
+GROUPS_MAX = 100
+"""Groups of threads whose entries are merged, a page of each in memory: 50,000 threads, as nodes group them."""
 
 
 class AuditEntry(Struct, frozen=True):
@@ -131,11 +138,9 @@ class Moment(Struct, frozen=True):
 
 
 async def moments(connection: Connection, request: requests.ReadTimeline | requests.ReadSpaceAudit) -> AsyncIterator[Moment]:
-    """All that was done, page by page, the newest first."""
-    more = True
-    while more:
-        page = await connection.read(request)
-        for entry in page.items:
+    """All that was done, the newest first."""
+    async with aclosing(entries_of(connection, request)) as entries:
+        async for entry in entries:
             yield Moment(
                 moment(entry.wall_ms),
                 entry.thread,
@@ -154,7 +159,68 @@ async def moments(connection: Connection, request: requests.ReadTimeline | reque
                 entry.erased,
                 entry.redacted,
             )
-        request, more = structs.replace(request, after=page.cursor), page.more
+
+
+async def entries_of(
+    connection: Connection, request: requests.ReadTimeline | requests.ReadSpaceAudit
+) -> AsyncGenerator[requests.TimelineEntry]:
+    """All that was done, as nodes tell it, the newest first: of a space in one order of all its threads."""
+    after = request.after
+    while True:
+        groups = []
+        while len(groups) < GROUPS_MAX:
+            page = await connection.read(structs.replace(request, after=after))
+            groups.append(_Group(len(groups), connection, request, page))
+            after = page.others
+            if not after:
+                break
+        heap = [(*group.place, group) for group in groups if await group.is_filled()]
+        heapq.heapify(heap)
+        while heap:
+            group = heap[0][-1]
+            yield group.taken()
+            if await group.is_filled():
+                heapq.heapreplace(heap, (*group.place, group))
+            else:
+                heapq.heappop(heap)
+        if not after:
+            return
+
+
+class _Group:
+    """What was done in some hundred threads: a page of it is here."""
+
+    def __init__(
+        self,
+        number: int,
+        connection: Connection,
+        request: requests.ReadTimeline | requests.ReadSpaceAudit,
+        page: requests.Timeline,
+    ) -> None:
+        self._number = number
+        self._connection = connection
+        self._request = request
+        self._page = page
+        self._next = 0
+
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """The place of the entry that comes next: the newest is the least. No two groups have the same."""
+        entry = self._page.items[self._next]
+        return -entry.wall_ms, _RANKS[entry.kind], self._number
+
+    async def is_filled(self) -> bool:
+        """Whether there is an entry that comes next. A page may be empty although more come."""
+        while self._next == len(self._page.items):
+            if self._page.cursor == self._page.others:  # Then the next group would follow, or nothing.
+                return False
+            self._page, self._next = await self._connection.read(structs.replace(self._request, after=self._page.cursor)), 0
+        return True
+
+    def taken(self) -> requests.TimelineEntry:
+        """The entry that comes next, which is passed over then."""
+        self._next += 1
+        return self._page.items[self._next - 1]
 
 
 def event_record(event: Event) -> dict[str, Any]:

@@ -6,35 +6,22 @@ import { some } from '../shared/listing.js'
 
 const PAGE = 200
 export const PAGES_MAX = 25
-const EMPTY_MAX = 20 // Pages that have nothing that fits, and are passed over at a time.
 const READS_MAX = 2000
 
 /** @typedef {{ id: string, own: string, kind: string, space: string, thread: string, by: string, token: string, ms: number, text: string, data: any, erased: boolean, part: boolean }} Deed `part`: the record has more than is here. */
-/** @typedef {{ rows: Deed[], more: boolean, off: boolean, left: number }} Found */
+/** @typedef {{ rows: Deed[], more: boolean, off: boolean, left: number, beyond?: { name: string, threads: number }[] }} Found `beyond`: spaces of which only so many threads were looked through. */
 
-/** The newest deeds, by author, word and time, so many pages of each space. @param {string} space @param {{ by?: string, find?: string, since?: string, kind?: string }} filters @param {number} pages @param {AbortSignal} signal @returns {Promise<Found>} */
-export async function deeds (space, { by, find, since, kind }, pages, signal) {
+/** The newest deeds of all threads in one order of time, so many pages of them. @param {string} space @param {{ by?: string, find?: string, since?: string, kind?: string, from?: string }} filters @param {number} pages @returns {Promise<Found>} */
+export async function deeds (space, { by, find, since, kind, from }, pages) {
   const spaces = await spacesOf(space)
-  const parts = await Promise.all(spaces.names.map((name) => ofSpace(name, { by: by || undefined, text: find || undefined, kind: kind || undefined, sinceMs: Date.parse(since ?? '') || undefined, signal }, pages).catch((error) => {
-    if (space === '*' && error.status === 403) return { rows: [], more: false }
+  const asked = { by: by || undefined, text: find || undefined, kind: /** @type {any} */ (kind || undefined), prefix: from || undefined, sinceMs: Date.parse(since ?? '') || undefined }
+  const parts = await Promise.all(spaces.names.map(async (name) => ({ name, ...await client().space(name).newest(pages * PAGE, asked).catch((error) => {
+    if (space === '*' && error.status === 403) return { entries: [], more: false, threads: 0, beyond: false }
     throw error
-  })))
-  const rows = parts.flatMap((part) => part.rows).sort((a, b) => b.ms - a.ms)
-  return { rows, more: parts.some(({ more }) => more), off: false, left: spaces.more }
-}
-
-/** @param {string} name @param {any} options @param {number} pages */
-async function ofSpace (name, options, pages) {
-  const rows = []
-  let after
-  for (let [full, all] = [0, 0]; full < pages && all < pages + EMPTY_MAX; all++) {
-    const page = await client().space(name).audit({ ...options, after, limit: PAGE })
-    rows.push(...page.entries.map((/** @type {any} */ entry) => deed(name, entry)))
-    if (!page.more) return { rows, more: false }
-    if (page.entries.length > 0) full++
-    after = page.cursor
-  }
-  return { rows, more: true }
+  }) })))
+  const count = pages * PAGE
+  const rows = parts.flatMap(({ name, entries }) => entries.map((entry) => deed(name, entry))).sort((a, b) => b.ms - a.ms)
+  return { rows: rows.slice(0, count), more: rows.length > count || parts.some(({ more }) => more), off: false, left: spaces.more, beyond: parts.filter(({ beyond }) => beyond).map(({ name, threads }) => ({ name, threads })) }
 }
 
 /** @param {string} space @param {any} entry @returns {Deed} */
