@@ -167,7 +167,7 @@ async def entries_of(
     """All that was done, as nodes tell it, the newest first: of a space in one order of all its threads."""
     after = request.after
     while True:
-        groups = []
+        groups: list[_Group] = []
         while len(groups) < GROUPS_MAX:
             page = await connection.read(structs.replace(request, after=after))
             groups.append(_Group(len(groups), connection, request, page))
