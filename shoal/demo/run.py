@@ -108,7 +108,10 @@ async def _survey(
             where = "" if data is None else f" in {data}"
             screen.say(f"{options.agents} agents survey {len(modules)} modules of {root} on {stores}{where}")
             if nodes:
-                screen.say(f"Watch them in a browser at {nodes[-1].url}/")
+                screen.say(
+                    f"Watch them in a browser at {nodes[-1].url}/; when that node is killed, an open page goes on with another one"
+                )
+                screen.say(f"While it is down, others find the page at {nodes[0].url}/")
             directory = str(data) if options.embedded else ""
             plans = [
                 Plan(
