@@ -4057,7 +4057,8 @@ export interface components {
          * ReadSpaceAuditQuery
          * @description Read what was done in the threads of a space, the newest first.
          *
-         *     Threads are taken in groups of some hundred, in byte order: entries are in the order of time within a group.
+         *     Threads are taken in groups of some hundred, in byte order: entries are in the order of time within a group. For one order
+         *     of all, hold a page of each group (`others` leads from one to the next), and take the newest of their first entries.
          */
         ReadSpaceAuditQuery: {
             /** @description The `cursor` of the previous page. */
@@ -5574,6 +5575,10 @@ export interface components {
             holder: string;
             /** @description Whether there may be more: ask again with `after`. */
             more: boolean;
+            /** @description Where the next group of threads begins: ask with after=others; empty: this group is the last. */
+            others: string;
+            /** @description Of these threads nothing is left out that is younger; 0: nothing at all is. */
+            reached_ms: number;
             /** @description Threads that were looked at. */
             threads: number;
         };
