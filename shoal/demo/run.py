@@ -109,9 +109,9 @@ async def _survey(
             screen.say(f"{options.agents} agents survey {len(modules)} modules of {root} on {stores}{where}")
             if nodes:
                 screen.say(
-                    f"Watch them in a browser at {nodes[-1].url}/; when that node is killed, an open page goes on with another one"
+                    f"Watch them in a browser at {nodes[-1].url}/; as it is killed, an open page goes on with another node"
                 )
-                screen.say(f"While it is down, others find the page at {nodes[0].url}/")
+                screen.say(f"While it is down, the page is at {nodes[0].url}/")
             directory = str(data) if options.embedded else ""
             plans = [
                 Plan(
