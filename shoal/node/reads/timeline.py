@@ -108,12 +108,12 @@ class Timelines:
         beyond = len(names) > len(looked)
         items, place = await in_turns(self._page(request, looked, before))
         await self._listings.show(request.space, looked, bookmark)
-        others = _encoder.encode((looked[-1], "", _END)) if beyond else b""
+        end = looked[-1] if looked else last  # All that were in it may have been deleted meanwhile.
+        others = _encoder.encode((end, "", _END)) if beyond else b""
         # Without a place this group of threads is told, and the next one begins.
-        cursor = others if place is None else _encoder.encode((above, looked[-1], place))
-        return Timeline(
-            items, cursor, threads=len(looked), beyond=beyond, others=others, reached_ms=0 if place is None else place.ms
-        )
+        cursor = others if place is None else _encoder.encode((above, end, place))
+        reached_ms = 0 if place is None else place.ms
+        return Timeline(items, cursor, threads=len(looked), beyond=beyond, others=others, reached_ms=reached_ms)
 
     def _rows(self, space: str, thread: str) -> Rows:
         return self._database.document(Target(Kind.THREAD, space, thread)).rows

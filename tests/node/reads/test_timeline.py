@@ -139,10 +139,21 @@ async def test_threads_that_come_push_none_out_of_a_group(open_bench: Opener) ->
 
 async def test_groups_beyond_the_bound_follow(open_bench: Opener) -> None:
     bench = open_bench(audit_threads_max=2, groups_max=2)
-    for name in "fedcba":
+    for name in "abcdef":
         await bench.space.thread(name).save({"n": 1})
         bench.simulated.now_ms += 10
-    assert [each.thread async for each in bench.space.audit()] == ["a", "b", "c", "d", "e", "f"]
+    assert [each.thread async for each in bench.space.audit()] == ["d", "c", "b", "a", "f", "e"]
+
+
+async def test_a_group_that_is_deleted_meanwhile_leads_on(open_bench: Opener) -> None:
+    bench = open_bench(audit_threads_max=1)
+    for name in ("a", "a", "b"):
+        await bench.space.thread(name).save({"n": 1}, overwrite=True)
+    first = await page(bench, limit=1)
+    await bench.space.thread("a").delete()
+    next = await page(bench, after=first.cursor)
+    assert next.items == []
+    assert [each.thread for each in (await page(bench, after=next.cursor)).items] == ["b"]
 
 
 async def test_a_page_looks_at_a_bounded_number_of_entries(open_bench: Opener) -> None:
