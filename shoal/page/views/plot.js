@@ -10,6 +10,12 @@ import { html, useEffect, useRef } from '../vendor/preact.js'
 const HEIGHT = 180
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500] // Checkpoints are counted: there is none at 1.5.
 
+const LEAST_S = 60 // What is seen for some seconds is no course yet.
+const TIMES_S = [1, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600, 2_592_000]
+
+/** Times of the day, or days. @param {any} _plot @param {number[]} ticks @param {number} _axis @param {number} _space @param {number} step */
+const times = (_plot, ticks, _axis, _space, step) => ticks.map((at) => new Date(at * 1000).toLocaleString([], step >= 86_400 ? { day: 'numeric', month: 'short' } : { hour: '2-digit', minute: '2-digit', second: step < 60 ? '2-digit' : undefined, hourCycle: 'h23' }))
+
 /** The page's colour of this name. @param {string} name */
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim()
 
@@ -35,8 +41,8 @@ function Drawn ({ says, x, series, time = true, unit = short }) {
       const axis = { stroke: colour('--quiet'), grid: { stroke: colour('--line'), width: 1 }, ticks: { show: false }, font: '11px system-ui' }
       plot.current = new uPlot({
         width: Math.max(200, host.current.clientWidth), height: HEIGHT, legend: { show: series.length > 1, live: false }, cursor: { y: false, points: { size: 6 } },
-        scales: { x: { time }, y: { range: (/** @type {any} */ _u, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low), high === low ? high + 1 : high * 1.05] } },
-        axes: [{ ...axis, size: 28, incrs: time ? undefined : WHOLE }, { ...axis, size: 56, values: (/** @type {any} */ _u, /** @type {number[]} */ ticks) => ticks.map(unit) }],
+        scales: { x: { time, range: time ? (/** @type {any} */ _u, /** @type {number} */ low, /** @type {number} */ high) => [low, Math.max(high, low + LEAST_S)] : undefined }, y: { range: (/** @type {any} */ _u, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low), high === low ? high + 1 : high * 1.05] } },
+        axes: [{ ...axis, size: 28, space: 80, incrs: time ? TIMES_S : WHOLE, values: time ? times : undefined }, { ...axis, size: 56, values: (/** @type {any} */ _u, /** @type {number[]} */ ticks) => ticks.map(unit) }],
         series: [{}, ...series.map(({ label, lane, dash, steps }) => ({
           label, stroke: colour(lane === undefined ? '--accent' : `--lane-${lane % 8}`), width: 2, dash: dash ? [4, 4] : undefined, spanGaps: false,
           paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: x.length < 40, size: 5 }

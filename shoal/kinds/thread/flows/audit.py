@@ -188,7 +188,7 @@ async def entries_of(
 
 
 class _Group:
-    """What was done in some hundred threads: a page of it is here."""
+    """Some hundred threads, and a page of the things that were done in them."""
 
     def __init__(
         self,

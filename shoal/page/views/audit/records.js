@@ -36,7 +36,10 @@ function said ({ kind, text, state, label, changed, data, erased }) {
   if (kind === 'step') return `step ${text} ${state}`
   if (erased) return 'an event that was erased'
   if (text === 'status') return `${data?.status ?? 'status'}${data?.reason ? `: ${brief(data.reason)}` : ''}`
-  return text === 'event' ? `event ${brief(data)}` : `${text.replaceAll('-', ' ')} ${brief(data)}`
+  if (text === 'event') return `event ${brief(data)}`
+  // Its kind and its author stand beside it.
+  const { kind: _kind, by: _by, ...rest } = data !== null && typeof data === 'object' ? data : { value: data }
+  return `${text.replaceAll('-', ' ')} ${Object.keys(rest).length > 0 ? brief(rest) : ''}`.trim()
 }
 
 /** The log of reads, which nodes keep if they are told to. @param {string} space @param {AbortSignal} signal @returns {Promise<Found>} */
