@@ -193,7 +193,7 @@ class _Wanted:
 
 
 def _parsed(cursor: bytes) -> tuple[str, str, _Place]:
-    """What a cursor holds: the thread after which its group begins, that which ends it (empty: not known yet), and a place.
+    """The thread after which the group of a cursor begins, the one that ends it (empty: it is not known yet), and the place.
 
     Raises:
         InvalidInput: it is none.

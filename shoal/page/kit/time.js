@@ -22,7 +22,7 @@ export const exact = (ms) => new Date(ms).toISOString().replace('T', ' ').replac
 export function Time ({ ms, exact: isExact = false, ago = false }) {
   if (!ms) return html`<span class="quiet">–</span>`
   const age = isExact ? 0 : now.value - ms
-  const text = isExact ? new Date(ms).toLocaleTimeString() : age < 1000 ? 'now' : `${span(Math.floor(age / 1000) * 1000)}${ago ? ' ago' : ''}`
+  const text = isExact ? new Date(ms).toLocaleTimeString([], { hourCycle: 'h23' }) : age < 1000 ? 'now' : `${span(Math.floor(age / 1000) * 1000)}${ago ? ' ago' : ''}`
   return html`<time datetime=${new Date(ms).toISOString()} title=${exact(ms)}>${text}</time>`
 }
 
