@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import msgspec
 import pytest
 
 from shoal.cli.commands import doctor
+from shoal.cli.target import Target
 from shoal.node.conditions import of_cluster, of_node
 from shoal.node.conditions.observation import Observation, Signals, Volume
 from shoal.node.conditions.table import CONDITIONS, SHOWN_MAX, look
@@ -207,6 +210,39 @@ def test_silent_members_and_unknown_conditions_are_named() -> None:
     answers = [view_of("n1:7400", seen(signals=Signals())), doctor.Asked("n2:7400", why="it did not answer")]
     assert dict(doctor._unsure(answers)).keys() == {"n2:7400", "disk-nearly-full at n1:7400"}
     assert doctor._document(answers, [], doctor._unsure(answers))["well"] is False
+
+
+async def test_members_that_never_answer_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time is virtual: two that are silent take as long as one."""
+
+    class Member:
+        """It answers if it has a view."""
+
+        def __init__(self, view: ConditionsView | None) -> None:
+            self._view = view
+
+        async def conditions(self) -> ConditionsView:
+            if self._view is None:
+                await asyncio.Event().wait()
+            assert self._view is not None
+            return self._view
+
+        async def cluster(self) -> ClusterView:
+            return ClusterView("shoal", 1, 1, [OWN], "", 0, [], 0)
+
+    @asynccontextmanager
+    async def opened(target: Target) -> AsyncIterator[Member]:
+        yield Member(view_of("n1:7400", seen(STATUS)).view if target.url == "http://n1:7400" else None)
+
+    monkeypatch.setattr(doctor, "opened", opened)
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    async with asyncio.timeout(10 * doctor.ASK_S):
+        first, *silent = await doctor._of_cluster("http://n1:7400,http://n2:7400,http://n3:7400")
+    assert loop.time() - began_s == pytest.approx(doctor.ASK_S)
+    assert first.view is not None
+    assert [(each.name, each.view) for each in silent] == [("n2:7400", None), ("n3:7400", None)]
+    assert all("did not answer within 1.2 s" in each.why for each in silent)
 
 
 def test_commands_have_the_place_that_was_asked() -> None:
