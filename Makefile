@@ -87,7 +87,7 @@ laws: $(DEV)  ## Take out each line that holds a law of a module, and see its te
 	$(BIN)/python -m tests.laws --jobs $(JOBS)
 
 bench: $(BENCH)  ## Measure; writes benchmarks/RESULTS.md.
-	$(BIN)/python -m benchmarks
+	$(BIN)/python -m benchmarks --write
 
 resolve: $(RELEASE)  ## Resolve Shoal beside the newest versions of what people run it with.
 	@$(BIN)/python -m tests.resolve

@@ -1,6 +1,7 @@
-"""`python -m benchmarks [--only NAME …] [--quick]`: measure, print a table, write `benchmarks/RESULTS.md`.
+"""`python -m benchmarks [--only NAME …] [--quick] [--write]`: measure, and print a table.
 
-Only a whole run writes the file: figures in it belong to one machine at one time.
+Law: with `--write` each section that was measured takes the place of its former one in `benchmarks/results`, with its day, its
+load and its machine; `RESULTS.md` and the plots are made from what stands there. A quick run writes nothing.
 """
 
 from __future__ import annotations
@@ -8,12 +9,13 @@ from __future__ import annotations
 import argparse
 from datetime import UTC, datetime
 from pathlib import Path
-from time import perf_counter
 
+import msgspec
 from rich.console import Console
 
 from benchmarks import (
     access,
+    alone,
     blocking,
     catching_up,
     checkpointers,
@@ -32,9 +34,11 @@ from benchmarks import (
     machine,
     natives,
     page,
+    plots,
     reopenings,
     replicated,
     retention,
+    savers,
     served,
     stalls,
     steady,
@@ -42,14 +46,16 @@ from benchmarks import (
     tls,
     yjs,
 )
-from benchmarks.figures import Benchmark, Effort
+from benchmarks.figures import Benchmark, Effort, Measured
 from benchmarks.report import markdown, show
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
+KEPT = Path(__file__).with_name("results")  # A file and a drawing for each benchmark.
 
 ALL = [
     Benchmark("embedded", embedded.run),
     Benchmark("served", served.run),
+    Benchmark("alone", alone.run),
     Benchmark("tls", tls.run),
     Benchmark("encryption", encryption.run),
     Benchmark("access", access.run),
@@ -63,6 +69,7 @@ ALL = [
     Benchmark("steady", steady.run),
     Benchmark("issue-log", issue_log.run),
     Benchmark("checkpointers", checkpointers.run),
+    Benchmark("savers", savers.run),
     Benchmark("natives", natives.run),
     Benchmark("reopenings", reopenings.run),
     Benchmark("crashes", crashes.run),
@@ -84,24 +91,35 @@ _WIDTH = 128  # Of a table that goes to a file.
 def main() -> None:
     arguments = _arguments()
     effort = QUICK if arguments.quick else FULL
-    chosen = [benchmark for benchmark in ALL if not arguments.only or benchmark.name in arguments.only]
-    facts, console, sections, began = machine.facts(), Console(), [], perf_counter()
+    console = Console()
     if not console.is_terminal:
         console.width = _WIDTH
-    for benchmark in chosen:
+    for benchmark in ALL:
+        if arguments.only and benchmark.name not in arguments.only:
+            continue
+        facts = machine.facts()
         with console.status(f"measuring: {benchmark.name}"):
-            sections.append(benchmark.run(effort))
-        show(console, sections[-1])
-    if len(chosen) == len(ALL) and not arguments.quick:
-        date, seconds = datetime.now(UTC).date().isoformat(), perf_counter() - began
-        RESULTS.write_text(markdown(sections, facts=facts, date=date, command="make bench", seconds=seconds))
-        console.print(f"written: {RESULTS.parent.name}/{RESULTS.name}")
+            section = benchmark.run(effort)
+        show(console, section)
+        if arguments.write and not arguments.quick:
+            measured = Measured(section, datetime.now(UTC).date().isoformat(), facts)
+            _write(benchmark.name, measured)
+
+
+def _write(name: str, measured: Measured) -> None:
+    KEPT.mkdir(exist_ok=True)
+    (KEPT / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=1) + b"\n")
+    (KEPT / f"{name}.svg").write_text(plots.svg(measured.section))
+    found = {each.name: KEPT / f"{each.name}.json" for each in ALL}
+    kept = {each: msgspec.json.decode(path.read_bytes(), type=Measured) for each, path in found.items() if path.exists()}
+    RESULTS.write_text(markdown(kept, plots=KEPT.name))
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Shoal on this machine.")
     parser.add_argument("--only", action="append", choices=[benchmark.name for benchmark in ALL], help="may be repeated")
     parser.add_argument("--quick", action="store_true", help="shorter and rougher; writes no file")
+    parser.add_argument("--write", action="store_true", help="keep what is measured in benchmarks/results and RESULTS.md")
     return parser.parse_args()
 
 

@@ -35,7 +35,7 @@ class Trial(NamedTuple):
 
 
 def run(effort: Effort) -> Section:
-    messages = _messages()
+    messages = messages_of_trajectories()
     few = [_round(messages, _FEW_THREADS, every=True) for _ in range(effort.repeats)]
     many = [_round(messages, _MANY_THREADS, every=False) for _ in range(effort.repeats)]
     unchanged = tuple(asyncio.run(_unchanged_us()) for _ in range(effort.repeats))
@@ -83,7 +83,8 @@ _METHOD = (
 )
 
 
-def _messages() -> list[Any]:
+def messages_of_trajectories() -> list[Any]:
+    """As many as a conversation has steps."""
     source = trajectories.directory()
     found: list[Any] = []
     if source is not None:
@@ -127,7 +128,7 @@ async def _trial(opened: Callable[[Path], Opened], messages: list[Any], threads:
     with tempfile.TemporaryDirectory() as directory:
         async with opened(Path(directory)) as saver:
             began = perf_counter()
-            configs = await asyncio.gather(*(_converse(saver, f"thread-{number}", messages) for number in range(threads)))
+            configs = await asyncio.gather(*(converse(saver, f"thread-{number}", messages) for number in range(threads)))
             took = perf_counter() - began
             for config in configs:
                 found = await saver.aget_tuple(config)
@@ -138,12 +139,16 @@ async def _trial(opened: Callable[[Path], Opened], messages: list[Any], threads:
     return Trial(threads * len(messages) / took, used / new)
 
 
-async def _converse(saver: Saver, thread: str, messages: list[Any]) -> RunnableConfig:
+async def converse(saver: Saver, thread: str, messages: list[Any], took: list[float] | None = None) -> RunnableConfig:
+    """Put a list that grows by one message each time; `took` gets the seconds of each put."""
     config: RunnableConfig = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
     said: list[Any] = []
     for step, message in enumerate(messages):
         said = [*said, message]
+        began = perf_counter()
         config = await _put(saver, config, said, step)
+        if took is not None:
+            took.append(perf_counter() - began)
     return config
 
 

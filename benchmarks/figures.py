@@ -52,6 +52,15 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """A section with the day on which it was measured, and what is known of the machine."""
+
+    section: Section
+    date: str
+    facts: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Effort:
     """How long to measure: all figures of a run share it."""
 

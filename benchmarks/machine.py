@@ -9,6 +9,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
+LOAD = "load before"
 LIBRARIES = ("rocksdict", "uvloop", "aiohttp", "msgspec", "msgpack", "pycrdt")
 
 
@@ -21,7 +22,7 @@ def facts() -> dict[str, str]:
         "disk": _disk(),
         "system": f"{platform.system()} {platform.release().split('-')[0]}",
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
-        "load before the run": f"{os.getloadavg()[0]:.1f} (other work on the machine; 0 would be none)",
+        LOAD: f"{os.getloadavg()[0]:.1f}",
         "libraries": f"shoal {version('shoal')}, {libraries}, SQLite {sqlite3.sqlite_version}",
     }
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.figures import Figure, Section
+from benchmarks.figures import Figure, Measured, Section
+from benchmarks.machine import LOAD
 
 
 def show(console: Console, section: Section) -> None:
@@ -20,12 +21,23 @@ def show(console: Console, section: Section) -> None:
     console.print(table)
 
 
-def markdown(sections: Sequence[Section], *, facts: Mapping[str, str], date: str, command: str, seconds: float) -> str:
-    missed = [figure for section in sections for figure in section.figures if figure.met is False]
-    parts = ["# Measured figures", _summary(missed), _origin(facts, date=date, command=command, seconds=seconds)]
-    for section in sections:
-        parts += [f"## {section.title}", section.method, _table(section.figures)]
+def markdown(found: Mapping[str, Measured], *, plots: str) -> str:
+    """By benchmark's name; the plot of each is `plots`/NAME.svg."""
+    missed = [figure for each in found.values() for figure in each.section.figures if figure.met is False]
+    parts = ["# Measured figures", _summary(missed), _INTRODUCTION, *_machines(list(found.values()))]
+    for name, each in found.items():
+        section = each.section
+        told = f"`python -m benchmarks --only {name}`, {each.date}, load before: {each.facts[LOAD]}."
+        parts += [f"## {section.title}", section.method, told, f"![{section.title}]({plots}/{name}.svg)"]
+        parts.append(_table(section.figures))
     return "\n\n".join(parts) + "\n"
+
+
+_INTRODUCTION = (
+    "Written by `python -m benchmarks --write` (`make bench` measures all). A section's figures were measured in one run, "
+    "whose day and load stand above them. The machine is a shared one, and its disk is the measure of much below: compare "
+    "ratios, which are taken within a run, not figures of different machines or days."
+)
 
 
 def _summary(missed: Sequence[Figure]) -> str:
@@ -35,12 +47,12 @@ def _summary(missed: Sequence[Figure]) -> str:
     return f"**Targets missed:**\n\n{listed}"
 
 
-def _origin(facts: Mapping[str, str], *, date: str, command: str, seconds: float) -> str:
-    rows = "\n".join(f"- {name}: {value}" for name, value in facts.items())
-    return (
-        f"Written by `{command}` on {date}, in one run of {seconds:.0f} s. The machine is a shared one, and its disk is "
-        f"the measure of much below: compare ratios, not figures of different machines.\n\n{rows}"
-    )
+def _machines(found: Sequence[Measured]) -> list[str]:
+    """Each machine on which something here was measured, without the load, which is each section's."""
+    machines: dict[tuple[tuple[str, str], ...], None] = {}
+    for each in found:
+        machines[tuple((name, value) for name, value in each.facts.items() if name != LOAD)] = None
+    return ["\n".join(f"- {name}: {value}" for name, value in facts) for facts in machines]
 
 
 def _table(figures: Sequence[Figure]) -> str:
