@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 from shoal.crdt import deletion
-from shoal.crdt.dot import DOT_BYTES, Dot, VersionVector
+from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.kinds.document.state import repeats
@@ -215,10 +215,8 @@ def _without_marks(folded: dict[bytes, bytes], stored: dict[bytes, bytes]) -> di
         if key == dag.PRUNED or not key.startswith(dag.PRUNED):
             return None
         swept = row[: len(row) - len(key)] + dag.SWEPT + key[1:]
-        if row not in stored and stored.get(swept) == value and is_over(row, value):
-            return swept, value
-        is_older = stored.get(row) == value[:DOT_BYTES]  # An older version wrote no time.
-        return (row, value[:DOT_BYTES]) if is_older else None
+        is_swept = row not in stored and stored.get(swept) == value and is_over(row, value)
+        return (swept, value) if is_swept else None
 
     kept = {row: value for row, value in folded.items() if row in stored or not is_over(row, value)}
     return kept | dict(found for row, value in folded.items() if (found := remembered(row, value)) is not None)

@@ -9,7 +9,7 @@ Laws:
 - A swept checkpoint is remembered for as long as its save can be repeated, so that the repetition makes no head.
 
 Rows (within the thread's, beside the checkpoints'):
-    T id₃₂                dot₂₄: the least of the prunes; hlc₈: of the last one (older versions wrote none)
+    T id₃₂                dot₂₄: the least of the prunes; hlc₈: of the last one
     W id₃₂                the same, in the place of T once the record is removed, until its save cannot be repeated any more
     T                     hlc₈: of the last prune; hlc₈: up to this time moves to what is swept are forgotten, and rows W
 """
