@@ -301,7 +301,8 @@ class RocksStorage:
         """
         self._refuse_if_failed()
         self._rotate()
-        self._db.set_options({COMPACTS_AT: "1"})
+        if not self._reclaiming:  # Setting it holds Python's lock while RocksDB syncs two files.
+            self._db.set_options({COMPACTS_AT: "1"})
         self._reclaiming = True
 
     def begin_erasing(self) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rocksdict import Rdict
 
 from chaos.trials.powercut import power_cut, synced_wal_bytes
 from shoal.config import Config, MiB
@@ -213,6 +214,31 @@ def test_a_store_closed_while_it_gave_space_back_compacts_as_usual_when_reopened
     assert trigger() != usual
     open_store(tmp_path / "store")
     assert trigger() == usual
+
+
+class Counting:
+    """A database that notes which options are changed."""
+
+    def __init__(self, database: Rdict) -> None:
+        self._database = database
+        self.changed: list[dict[str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._database, name)
+
+    def set_options(self, options: dict[str, str]) -> None:
+        self.changed.append(options)
+        self._database.set_options(options)
+
+
+def test_space_that_is_given_back_already_changes_no_options(storage: RocksStorage) -> None:
+    """Each change holds Python's lock while RocksDB syncs two files."""
+    counting = Counting(storage._db)
+    storage._db = counting  # type: ignore[assignment]
+    for _ in range(3):
+        fill(storage, 3)
+        storage.reclaim()
+    assert len(counting.changed) == 1
 
 
 class Panicking:

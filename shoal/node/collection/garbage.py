@@ -49,8 +49,10 @@ from shoal.storage import keys
 from shoal.storage.keys import Kind
 
 # At least this long between two runs that give back the space of erased data. Each changes options of RocksDB twice, which
-# holds the whole process until some files are synced: 20 to 70 ms each time.
+# holds the whole process until some files are synced: 20 to 70 ms each time. On a slow disk they are rarer still: the next one
+# begins so many times as long after the last as that took.
 RECLAIM_INTERVAL_S = 60.0
+RECLAIM_REST = 2000
 
 _log = logging.getLogger("shoal.node")
 
@@ -424,11 +426,14 @@ class Collector:
         self._stir()
 
     def _reclaim(self) -> None:
-        """Have storage give back the space of swept rows, at most once per `RECLAIM_INTERVAL_S`: it costs a new log."""
-        if self._unreclaimed and self._now() >= self._reclaim_at:
+        """Have storage give back the space of swept rows, at most once per `RECLAIM_INTERVAL_S`: it costs a new log, and holds
+        the process. At most a thousandth of the time is held so, with the call that ends it.
+        """
+        if self._unreclaimed and (began_s := self._now()) >= self._reclaim_at:
             self._storage.reclaim()
             self._unreclaimed = False
-            self._reclaim_at = self._now() + RECLAIM_INTERVAL_S
+            took_s = self._now() - began_s
+            self._reclaim_at = self._now() + max(RECLAIM_INTERVAL_S, took_s * RECLAIM_REST)
 
 
 def _stepped(steps: Steps[dict[bytes, bytes]]) -> Generator[Piece, None, dict[bytes, bytes]]:
