@@ -2,7 +2,7 @@
 
 import { html, useMemo } from '../vendor/preact.js'
 import { create } from '../vendor/jsondiffpatch.js'
-import { brief, Messages, turn } from './messages.js'
+import { briefly, Messages, turn } from './messages.js'
 import { Leaf, Tree } from './tree.js'
 
 const TEXT_MIN = 40
@@ -57,7 +57,7 @@ export function Diff ({ before, after }) {
 function Change ({ kind, before, after }) {
   if (kind === 'changed' && typeof before === 'string' && typeof after === 'string' && Math.max(before.length, after.length) >= TEXT_MIN) return html`<${TextChange} before=${before} after=${after} />`
   return html`<span class="change">${(kind === 'removed' || kind === 'changed') && html`<del><${Brief} value=${before} /></del>`}
-    ${kind === 'added' || kind === 'changed' ? html`<ins><${Brief} value=${after} /></ins>` : kind === 'same' && html`<bdi class="quiet">${brief(after)}</bdi>`}</span>`
+    ${kind === 'added' || kind === 'changed' ? html`<ins><${Brief} value=${after} /></ins>` : kind === 'same' && html`<bdi class="quiet">${briefly(after)}</bdi>`}</span>`
 }
 
 /** @param {{ value: any }} props */

@@ -5,6 +5,8 @@ import { Text, Tree } from './tree.js'
 
 const ROLES = /** @type {Record<string, string>} */ ({ human: 'user', user: 'user', ai: 'assistant', assistant: 'assistant', model: 'assistant', AIMessage: 'assistant', HumanMessage: 'user', SystemMessage: 'system', ToolMessage: 'tool', tool: 'tool', system: 'system', developer: 'system', function: 'tool' })
 const TURNS_MAX = 200
+const TEXT_MAX = 4000
+const RULES_MAX = 400 // What an agent is told first is often longer than all that was said.
 
 /** @typedef {{ id: string, name: string, arguments: any, result?: any }} ToolCall */
 /** @typedef {{ role: string, name?: string, text: string, calls: ToolCall[], other: any[] }} Turn */
@@ -70,10 +72,16 @@ export function Messages ({ value }) {
   const left = Math.max(0, all.length - TURNS_MAX)
   return html`<ol class="messages">${left > 0 && html`<li class="quiet">${left} earlier turns; the tree has them</li>`}${all.slice(left).map((one) => html`<li class=${one.role}>
     <span class="role">${one.name && one.role !== 'tool' ? one.name : one.role}</span>
-    <div class="said">${one.text && html`<p><${Text} text=${one.text} max=${4000} /></p>`}
+    <div class="said">${one.text && html`<p><${Text} text=${one.text} max=${one.role === 'system' ? RULES_MAX : TEXT_MAX} /></p>`}
       ${one.calls.map((call) => html`<details class="call"><summary><code>${call.name}</code> <span class="quiet">${brief(call.arguments)}</span>${call.result === undefined && html` <span class="quiet">no result</span>`}</summary>
         <${Tree} value=${{ arguments: call.arguments ?? null, ...(call.result === undefined ? {} : { result: call.result }) }} /></details>`)}
       ${one.other.length > 0 && html`<${Tree} value=${one.other} />`}</div></li>`)}</ol>`
+}
+
+/** One message in a line: who said it, and its beginning. @param {any} value */
+export function briefly (value) {
+  const one = turn(value)
+  return one === null ? brief(value) : `${one.role}  ${brief(one.text || one.calls.map(({ name }) => name).join(', ') || one.other)}`
 }
 
 /** @param {any} value */

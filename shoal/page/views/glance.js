@@ -75,9 +75,9 @@ export const columns = ({ spaces, isNarrow }) => [
   { name: 'what', width: 'minmax(80px, 4fr)', cell: what, by: by((row) => ORDER[row.state]) },
   { name: 'last', width: '54px', cell: (/** @type {Glance} */ row) => html`<${Time} ms=${row.checkpoint_ms || row.since_ms} />`, by: by((row) => -(row.checkpoint_ms || row.since_ms)) },
   ...(isNarrow ? [] : [
-    { name: 'driven by', width: 'minmax(60px, 2fr)', cell: driver, by: by((row) => row.driver) },
-    { name: 'author', width: 'minmax(60px, 1.5fr)', cell: (/** @type {Glance} */ row) => html`<span class="quiet">${row.author}</span>`, by: by((row) => row.author) },
-    { name: 'branches', width: '64px', cell: (/** @type {Glance} */ row) => row.branches.length, by: by((row) => row.branches.length) }
+    { name: 'driven by', when: /** @type {const} */ ('wide'), width: 'minmax(60px, 2fr)', cell: driver, by: by((row) => row.driver) },
+    { name: 'author', when: /** @type {const} */ ('wide'), width: 'minmax(60px, 1.5fr)', cell: (/** @type {Glance} */ row) => html`<span class="quiet">${row.author}</span>`, by: by((row) => row.author) },
+    { name: 'branches', when: /** @type {const} */ ('wide'), width: '64px', cell: (/** @type {Glance} */ row) => row.branches.length, by: by((row) => row.branches.length) }
   ])
 ]
 

@@ -39,7 +39,7 @@ function Listed ({ space, chosen, query }) {
     <${Shown} of=${first} rows=${12}>${() => rows.length === 0
       ? isFiltered ? html`<div class="empty"><p>No thread fits. ${more.hasMore ? 'There may be some further on.' : ''}</p><p><a href=${address(space, 'threads')}>Show all</a></p></div>`
         : html`<${Empty} why="There are no threads yet. An agent makes one with its first checkpoint; at a terminal:" command=${`shoal save researcher-1 '{"found": 3}' --url ${location.origin} --space ${space === EVERY_SPACE ? 'crew' : space}`} />`
-      : html`<${Table} label="Threads" fit=${text ? 12 : undefined} columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen !== undefined || innerWidth < 720 })} rows=${rows} rowKey=${keyOf} href=${to} anew=${JSON.stringify(filters)}
+      : html`<${Table} label="Threads" fit=${text ? 12 : undefined} columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen !== undefined })} rows=${rows} rowKey=${keyOf} href=${to} anew=${JSON.stringify(filters)}
         chosen=${chosen === undefined ? undefined : `${space}\n${chosen}`} onChoose=${(/** @type {any} */ row) => go(to(row))} sort=${sort} onSort=${(/** @type {string} */ by) => refine({ sort: by })} onEnd=${more.next} />`}</${Shown}><${SpacesLeft} more=${first.value?.left} />${text && html`<${Found} key=${`${space} ${text}`} space=${space} text=${text} />`}`
   return html`<${Panes} list=${list} chosen=${chosen !== undefined && html`<${ThreadPane} key=${chosen} space=${space} name=${chosen} query=${query} />`} />`
 }
