@@ -310,6 +310,17 @@ def test_runs_are_compared_and_exported(filled: Node, show: Show) -> None:
     assert [row["score"] for row in rows] == ["3", "6", "9"] == [str(row["score"]) for row in told]
 
 
+def test_runs_are_chosen_by_their_boxes(filled: Node, show: Show) -> None:
+    page = show(filled, f"#/{SPACE}/compare")
+    for number in range(3):
+        page.get_by_role("checkbox", name=f"compare run-{number}").click()
+    page.get_by_text("3 runs are compared").wait_for()
+    page.get_by_role("checkbox", name="compare run-1").click()
+    page.get_by_text("2 runs are compared").wait_for()
+    page.locator(".pick", has_text="run-1").locator("bdi").click()
+    page.get_by_text("3 runs are compared").wait_for()
+
+
 def test_the_audit_is_searched_by_author_and_word(filled: Node, show: Show) -> None:
     page = show(filled, f"#/{SPACE}/audit?by=writer&find=run-1")
     page.get_by_text("things were done").wait_for()

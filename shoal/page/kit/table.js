@@ -88,7 +88,7 @@ export function Table ({ columns: all, rows, rowKey, chosen, onChoose, href, sor
       <div role="presentation" style=${{ height: `${order.length * ROW}px`, position: 'relative' }}>${seen.map((each, index) => {
         const row = known.get(each)
         return html`<div key=${each} class=${'tr' + (each === chosen ? ' chosen' : '')} role="row" aria-rowindex=${from + index + 2} style=${{ ...widths, top: `${(from + index) * ROW}px` }}
-          onClick=${(/** @type {MouseEvent} */ event) => { if (!(event.target instanceof Element && event.target.closest('button, a'))) onChoose?.(row) }}>
+          onClick=${(/** @type {MouseEvent} */ event) => { if (!(event.target instanceof Element && event.target.closest('button, a, label, input'))) onChoose?.(row) }}>
           ${columns.map(({ cell }, place) => html`<span role="cell">${place === (columns[0].name === '' ? 1 : 0) && href ? html`<a href=${href(row)}>${cell(row)}</a>` : cell(row)}</span>`)}</div>`
       })}</div></div></div>`
 }
