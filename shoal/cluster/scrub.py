@@ -102,6 +102,8 @@ class Walk:
         self._began = 0.0
         self.pass_s = interval_s
         """How long the last pass took, or the interval if that is longer."""
+        self.passed: float | None = None
+        """When the last pass ended; None: none has."""
 
     def due(self, now: float, partitions: Callable[[], Iterable[int]]) -> tuple[int, bytes] | None:
         """The partition of the next piece and the key at which it begins, empty for the first; None if it is not time yet."""
@@ -126,6 +128,7 @@ class Walk:
             self._left.popleft()
             if not self._left:
                 self.pass_s = max(self._interval_s, now - self._began)
+                self.passed = now
 
 
 class Difference(NamedTuple):

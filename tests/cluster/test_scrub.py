@@ -75,6 +75,7 @@ def test_differences_that_a_pass_misses_are_over() -> None:
 def test_a_walk_goes_through_every_partition_once_an_interval_within_its_budget() -> None:
     walk = Walk(interval_s=10.0, bytes_per_s=100.0)
     read: list[tuple[int, bytes, float]] = []
+    assert walk.passed is None
     for step in range(400):
         now = step / 10
         place = walk.due(now, lambda: [3, 1])
@@ -83,3 +84,4 @@ def test_a_walk_goes_through_every_partition_once_an_interval_within_its_budget(
             walk.done(50, b"middle" if place == (3, b"") else None, now)
     assert [place[:2] for place in read] == [(1, b""), (3, b""), (3, b"middle")] * 3
     assert [place[2] for place in read[:4]] == [10.0, 10.5, 11.0, 20.0]
+    assert walk.passed == 31.0

@@ -664,6 +664,7 @@ export interface components {
             clocks: string[];
             /** @description The cluster's name. */
             cluster: string;
+            compared_ms: number | null;
             /** @description Objects whose rows differ from a peer's at equal vectors, and why. */
             differing: string[];
             /** @description Over all durable vectors, in hex; equal on nodes that hold the same operations. */

@@ -74,6 +74,7 @@ class ClusterState:
             snapshots_taken=progress.taken,
             snapshot_bytes=progress.bytes,
             unshown=self._scrubber.unshown,
+            compared_ms=self._scrubber.passed_ms(self._environment.monotonic()),
         )
 
     def incomplete(self, partition: int) -> Collection[bytes]:

@@ -206,6 +206,10 @@ class Scrubber:
         """Whether a save lacks data that it builds on, for which peers are asked repeatedly."""
         return bool(self._dangling)
 
+    def passed_ms(self, now: float) -> int | None:
+        """How long ago all rows here had been sent to the peers that this node compares with; None: they never were."""
+        return None if self._walk.passed is None else round((now - self._walk.passed) * 1000)
+
     @property
     def told(self) -> list[str]:
         """The objects that differ, and threads with a save that cannot be read, for people."""

@@ -41,6 +41,8 @@ function Lag ({ member }) {
 function List ({ space, cluster, conditions, chosen, held }) {
   const wrong = conditions === undefined ? [] : problems(conditions)
   const linked = cluster.members.filter((/** @type {any} */ member) => member.state !== 'unreachable').length
+  const others = cluster.members.filter((/** @type {any} */ member) => member.state !== 'self')
+  const isSame = others.length > 0 && others.every((/** @type {any} */ { state, lacks, ahead }) => state === 'linked' && lacks === 0 && ahead === 0)
   for (const member of cluster.members) if (member.state !== 'self') observed(`lag ${member.name}`, [member.lag_ms ?? -1])
   const columns = [
     { name: 'node', cell: (/** @type {any} */ row) => html`<${Mark} kind=${markOf(row)} /> <bdi>${row.name}</bdi>` },
@@ -50,7 +52,7 @@ function List ({ space, cluster, conditions, chosen, held }) {
     { name: 'waits to be sent', width: '112px', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="mono">${bytes(row.waiting_bytes)}</span>` }
   ]
   return html`
-    <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${wrong.length > 0 ? `; ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : conditions === undefined ? '' : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
+    <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${isSame ? ' and hold the same' : ''}${wrong.length > 0 ? `; ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : conditions === undefined ? '' : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
     ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map((/** @type {any} */ { kind, says, means, command, since }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${means && html`<p class="quiet">${means} Noticed <${Time} ms=${since} ago />.</p>`}${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
     <${Table} fit=${12} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
       href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} />
@@ -94,7 +96,7 @@ function Own ({ cluster, node }) {
   return html`<dl class="facts"><dt>version</dt><dd class="mono">${node.version}</dd><dt>started</dt><dd><${Time} ms=${node.started_ms} ago /></dd><dt>on disk</dt><dd class="mono">${bytes(node.bytes_on_disk)}</dd>
       <dt>spaces</dt><dd class="mono">${node.spaces}</dd><dt>operations, this opening</dt><dd class="mono">${node.operations}</dd><dt>group commits</dt><dd class="mono">${node.commits}</dd>
       <dt>sessions</dt><dd class="mono">${node.connections}</dd><dt>epoch of the members</dt><dd class="mono">${cluster.epoch}</dd><dt>quorum</dt><dd class="mono">${cluster.quorum} of ${cluster.size}</dd>
-      <dt>waits to be swept</dt><dd class="mono">${node.garbage}</dd><dt>repaired</dt><dd class="mono">${node.repaired}</dd>
+      <dt>waits to be swept</dt><dd class="mono">${node.garbage}</dd><dt>rows compared with peers</dt><dd>${cluster.compared_ms === null || cluster.compared_ms === undefined ? 'by the others, or not yet' : html`<${Duration} ms=${cluster.compared_ms} /> ago`}</dd><dt>repaired</dt><dd class="mono">${node.repaired}</dd>
       <dt>digest of all it holds</dt><dd>${cluster.digest ? html`<${Id} value=${cluster.digest} />` : 'not known yet'}</dd></dl>
     <${Plot} says=${html`Bytes on its disk, seen by this browser since <${Time} ms=${points[0][0] * 1000} />.`} x=${points.map(([at]) => at)} unit=${bytes} series=${[{ label: 'on disk', values: points.map(([, [size]]) => size) }]} />`
 }

@@ -67,6 +67,17 @@ def _altered(value: bytes) -> bytes:
     return value[:-1] + bytes([value[-1] ^ 1]) if value else b"\x00"
 
 
+async def test_the_last_comparison_of_all_rows_is_told() -> None:
+    async with Fleet("abc", **SETTINGS) as fleet:
+        await _written(fleet)
+        async with asyncio.timeout(WAIT_S):
+            while sum(fleet[name].replicator.quorum.view().compared_ms is None for name in "abc") > 1:
+                await asyncio.sleep(0.01)
+        told = [fleet[name].replicator.quorum.view().compared_ms for name in "abc"]
+        assert told.count(None) == 1  # Of two nodes the one whose id is less sends its rows.
+        assert all(ms >= 0 for ms in told if ms is not None)
+
+
 @pytest.mark.answers("differing-rows-are-replaced", "scrub-repairs-by-merging")
 async def test_a_row_that_was_altered_silently_is_found_named_and_replaced_whatever_it_holds() -> None:
     async with Fleet("abc", **SETTINGS) as fleet:

@@ -120,6 +120,9 @@ export function DocumentView ({ space, name, root, onRoot }) {
   }}</${Shown}>`
 }
 
+/** A part, for people: what is little is not nothing. @param {number} part */
+const share = (part) => part > 0 && part < 0.005 ? '< 1 %' : `${Math.round(100 * part)} %`
+
 /** @param {any} props */
 function Text ({ doc, awareness, document, space, name, root }) {
   const text = useMemo(() => doc.getText(root), [doc, root])
@@ -145,7 +148,7 @@ function Text ({ doc, awareness, document, space, name, root }) {
     <p class="legend">
       <label><input type="checkbox" checked=${blame} onChange=${() => setBlame(!blame)} /> who wrote what</label>
       ${blame && [...by].sort(([, a], [, b]) => b - a).slice(0, 8).map(([who, count]) => html`
-        <span class="writer"><span class=${who ? `swatch hue-${hueOf(who)}` : 'swatch'}></span><bdi>${who || 'unnamed'}</bdi> <span class="quiet">${Math.round(100 * count / Math.max(1, text.length))} %</span></span>`)}
+        <span class="writer"><span class=${who ? `swatch hue-${hueOf(who)}` : 'swatch'}></span><bdi>${who || 'unnamed'}</bdi> <span class="quiet">${share(count / Math.max(1, text.length))}</span></span>`)}
     </p>`
 }
 

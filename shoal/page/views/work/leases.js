@@ -39,8 +39,8 @@ export function LeaseView ({ space, name }) {
 export function EndLease ({ space, name, lease }) {
   const what = `end lease ${space}/${name}`
   const [to, reason] = [draft(`${what} to`), draft(`${what} reason`)]
-  return html`<${Confirm} what=${what} label="End its lease" danger says=${html`<bdi>${lease.holder || 'Its holder'}</bdi> may not write under it any more. ${lease.waiting.length > 0 ? 'The one that is chosen' : 'The next one that asks'} gets it once the former term is over everywhere.`}
-    undo="The former holder can acquire it again." done="Ended." onDone=${() => { drop(`${what} to`); drop(`${what} reason`) }}
+  return html`<${Confirm} what=${what} label=${lease.waiting.length > 0 ? 'Hand its lease over' : 'End its lease'} danger says=${html`<bdi>${lease.holder || 'Its holder'}</bdi> may not write under it any more. ${lease.waiting.length > 0 ? 'The one that is chosen' : 'The next one that asks'} gets it once the former term is over everywhere.`}
+    undo="The former holder can acquire it again." done=${lease.waiting.length > 0 ? 'Ended; the next one gets it.' : 'Ended.'} onDone=${() => { drop(`${what} to`); drop(`${what} reason`) }}
     run=${async (/** @type {any} */ { by, key }) => {
       const isEnded = await client().space(space).endLease(name, { fence: lease.fence, thread: lease.thread, to: to.peek(), by, reason: reason.peek(), key })
       if (!isEnded) throw new Error('Somebody else holds it by now. Nothing was written. Look who, and decide again.')
