@@ -45,7 +45,6 @@ async def measure(directory: Path, *, tasks: int, seconds: float) -> str:
             writes_pending_max=config.writes_pending_max,
             on_durable=None,
             now=loop.time,
-            witness_interval_s=config.witness_interval_s,
         )
         end = loop.time() + seconds
         saves, lateness = await asyncio.gather(

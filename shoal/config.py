@@ -19,6 +19,7 @@ KiB = 1024
 MiB = 1024 * KiB
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
+LOG_FORMATS = ("auto", "json", "text")
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^\s/?#@,]+")
 
 
@@ -29,6 +30,7 @@ class Config(Struct, frozen=True, kw_only=True):
     listen_host: str = "127.0.0.1"
     listen_port: int = 7400
     log_level: str = "info"  # `shoal serve` logs this severity and above to standard error; one of LOG_LEVELS.
+    log_format: str = "auto"  # One of LOG_FORMATS; "auto": text on a terminal, JSON elsewhere.
     allowed_origins: str = ""  # Web pages that may call this node, "https://a.example.com,…"; "*": all. Empty: none.
     allowed_hosts: str = ""  # Host names under which it answers, "shoal.example.com,…"; "*": any. Empty: see CONFIGURATION.md.
     connections_max: int = 4096  # Open, WebSockets included; beyond this a new one is answered with 429 and closed.
@@ -170,7 +172,6 @@ class Config(Struct, frozen=True, kw_only=True):
     block_cache_bytes: int = 64 * MiB
     tables_open_max: int = 512  # RocksDB files open at the same time; reading another one opens it.
     checkpoint_cache_bytes: int = 32 * MiB  # Latest serialised states of live threads; lists of a connected LangGraph saver.
-    witness_interval_s: float = 0.25
     erase_within_s: float = 24 * 3600.0  # From a sweep until no file holds what it removed. A pass may write all data again.
 
     # [encryption] Encryption at rest.
@@ -253,6 +254,10 @@ def checked(config: Config) -> Config:
     _check_tls(config)
     if config.log_level.lower() not in LOG_LEVELS:
         raise InvalidConfig(f"log_level must be one of {', '.join(LOG_LEVELS)}; it is {config.log_level!r}.", field="log_level")
+    if config.log_format not in LOG_FORMATS:
+        raise InvalidConfig(
+            f"log_format must be one of {', '.join(LOG_FORMATS)}; it is {config.log_format!r}.", field="log_format"
+        )
     origins(config)
     check_cluster_key(config.cluster_key)
     if config.cluster_key and config.cluster_key_file:

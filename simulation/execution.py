@@ -14,13 +14,14 @@ import gc
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from structlog.testing import capture_logs
-
+from shoal.logs import events
+from shoal.logs.event import Line
+from shoal.logs.lines import captured
 from shoal.testing.machines import Stalled, TooLong, quiet, run
 from simulation.judging.judge import judge, lost_with_a_minority
 from simulation.judging.violation import Violation
@@ -69,7 +70,7 @@ def execute(plan: Plan, *, patches: Sequence[Patch] = ()) -> Outcome:
     with ExitStack() as stack:
         for patch in patches:
             stack.enter_context(patch())
-        logged = stack.enter_context(capture_logs())
+        logged = stack.enter_context(captured())
         stack.enter_context(quiet())
         stack.enter_context(_collecting_only_afterwards())
         done.to_its_end()
@@ -125,13 +126,12 @@ class _Run:
         for told in self._late:
             self._violated(LATE, told)
 
-    def judge_logs(self, logged: Sequence[Mapping[str, Any]]) -> None:
-        """A node logs as an error what it did not expect of itself."""
-        for entry in logged:
-            if entry["log_level"] in ("error", "critical"):
-                error = entry.get("exc_info")
-                told = _told(error) if isinstance(error, BaseException) else ""
-                self._violated(BUG, f"logged: {entry['event']} ({entry.get('where', '')}) {told}".rstrip())
+    def judge_logs(self, logged: Sequence[Line]) -> None:
+        """A node logs what it did not expect of itself."""
+        for line in logged:
+            if line.event in (events.BUG, events.AGENT_BUG):
+                told = "" if line.bug is None else _told(line.bug)
+                self._violated(BUG, f"logged: {line.text}: {told}")
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache, partial
 from pathlib import Path
 from random import Random
@@ -19,6 +19,7 @@ from hypothesis import Phase, settings
 
 from shoal import opening
 from shoal.config import Config
+from shoal.logs.lines import counting_anew
 from simulation.world.environment import SimulatedEnvironment
 from tests.support.examples import WHOLE
 from tests.support.pacing import loop_factories
@@ -43,6 +44,13 @@ os.environ["SSL_CERT_FILE"] = str(Path(__file__).parent / "support" / "nobody.pe
 
 # A client gives up a node that does not answer within 1.8 s, and a busy machine lets a process stand still for longer.
 opening.Config = partial(Config, reach_timeout_s=30.0)  # type: ignore[attr-defined, assignment]
+
+
+@pytest.fixture(autouse=True)
+def _lines_are_counted_anew() -> Iterator[None]:
+    """Of an event there are so many lines a minute in one process; tests are hundreds in a minute."""
+    with counting_anew():
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

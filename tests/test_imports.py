@@ -73,7 +73,7 @@ def test_import_shoal_loads_nothing_but_itself() -> None:
         "jsonschema_rs",
         "jsonpatch",
     )
-    assert not within(more, (*needed_later, "prometheus_client", "structlog", "uvloop", "pydantic"))
+    assert not within(more, (*needed_later, "prometheus_client", "uvloop", "pydantic"))
 
 
 @pytest.mark.parametrize("code", [CONNECT, BLOCKING], ids=["connect", "sync.connect"])
@@ -120,7 +120,6 @@ def test_an_embedded_store_loads_nothing_of_the_network(tmp_path: Path) -> None:
         "jsonpatch",
         "jsonschema_rs",
         "cryptography",
-        "structlog",
         "re2",
     )
     assert within(modules, (*NETWORK, *unneeded, "numpy", "pydantic", "shoal.public")) == []

@@ -23,7 +23,7 @@ ROOT = TOP / "shoal"
 # Modules at the top that everyone may import: they import nothing above them.
 BASE = {
     *("errors", "forks", "names", "config", "values", "version", "schemas"),
-    *("outcomes", "encryption", "extras", "panics", "records"),
+    *("outcomes", "encryption", "extras", "logs", "panics", "records"),
 }
 
 # Layer → the other layers of shoal that it may import.
@@ -36,6 +36,7 @@ ALLOWED: dict[str, set[str]] = {
     "extras": {"errors"},
     "config": {"errors"},
     "outcomes": {"errors"},
+    "logs": {"errors", "records"},
     "panics": {"errors"},
     "records": set(),
     "values": {"errors", "records"},
@@ -45,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "protocol": {"errors", "names", "records", "crdt"},
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
     "tls": {"errors", "config", "records"},
-    "access": {"errors", "names", "config", "records", "values", "protocol", "schemas"},
+    "access": {"errors", "logs", "names", "config", "records", "values", "protocol", "schemas"},
     "backup": BASE | {"crdt"},
     "audit": BASE | {"crdt", "cluster", "protocol"},
     "transport": BASE | {"cluster", "protocol", "tls"},

@@ -7,11 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
-import structlog
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import shoal
 from shoal.api.metrics import EXEMPLAR_S, Metrics
+from shoal.logs.lines import of_request
 from shoal.protocol.requests import ClusterView, ConditionsView, ReadCounter
 from tests import metrics
 from tests.api.conftest import STATUS
@@ -36,7 +36,7 @@ def scraped(counted: Metrics) -> str:
 @pytest.mark.parametrize("id", ["t-1", "x" * 128, None])
 def test_a_slow_request_is_named_by_its_id_in_openmetrics(id: str | None) -> None:
     counted = Metrics()
-    with structlog.contextvars.bound_contextvars(**({} if id is None else {"request": id})):
+    with of_request(id or ""):
         counted.count(ReadCounter("s", "c"), "ok", EXEMPLAR_S / 2)
         counted.count(ReadCounter("s", "c"), "ok", EXEMPLAR_S * 2)
     families = list(text_string_to_metric_families(scraped(counted)))  # type: ignore[no-untyped-call]

@@ -15,8 +15,6 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-import structlog
-
 from shoal.access import keys
 from shoal.access.gate import Gate
 from shoal.access.guard import ReadLog
@@ -24,6 +22,8 @@ from shoal.access.keys import Issuers
 from shoal.access.revocations import Revocations
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.protocol.requests import Cluster, ClusterView
 from shoal.protocol.session import Session
 
@@ -80,7 +80,7 @@ class Access:
         if self._config.token_keys and stamp != self._stamp:
             self._stamp = stamp
             self.gate.trust(keys.load(self._config.token_keys, cluster=self._config.cluster))
-            structlog.get_logger("shoal").info("token keys loaded", file=self._config.token_keys)
+            log(events.TOKEN_KEYS_LOADED, file=self._config.token_keys)
 
     async def _look(self) -> None:
         while True:
@@ -92,7 +92,7 @@ class Access:
                     await self._revocations.load()
             except ShoalError as error:
                 told = error.message.replace("Nothing was started.", "The former keys stay in use.")
-                structlog.get_logger("shoal").warning("access", reason=told)
+                log(events.TOKEN_KEYS_TROUBLE, reason=told)
 
     async def _watch_links(self, session: Session) -> None:
         age_s_max = self._config.revocations_age_s_max
@@ -105,7 +105,7 @@ class Access:
             is_cut_off = now_s() - heard_s > age_s_max
             if is_cut_off != self.gate.is_cut_off:
                 self.gate.is_cut_off = is_cut_off
-                structlog.get_logger("shoal").warning("revocations", cut_off=is_cut_off, bound="revocations_age_s_max")
+                log(events.TOKENS_REFUSED if is_cut_off else events.TOKENS_ACCEPTED, bound="revocations_age_s_max")
             await asyncio.sleep(min(_LINKS_LOOK_S, age_s_max / 4))
 
 

@@ -36,7 +36,6 @@ from urllib.parse import urlsplit
 import aiohttp
 import jwt
 import msgspec
-import structlog
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
@@ -48,6 +47,8 @@ from shoal.access.token import Token
 from shoal.access.tokens import ALGORITHM, ISSUER, Keys
 from shoal.config import Config
 from shoal.errors import InvalidConfig, InvalidInput, NotFound, StorageError, Unavailable
+from shoal.logs import events
+from shoal.logs.lines import log
 
 OIDC_LOOK_S = 3600.0  # Between two fetches of an issuer's keys.
 OIDC_PAUSE_S = 10.0  # At least this long between two fetches, if tokens name keys that are not known.
@@ -322,7 +323,7 @@ class Issuers:
                     keys = await self._keys(issuer)
             except (Unavailable, aiohttp.ClientError, OSError) as error:
                 reason = error.message if isinstance(error, Unavailable) else str(error) or "it did not answer in time"
-                structlog.get_logger("shoal").warning("oidc issuer", issuer=issuer, reason=reason, keys="the former ones")
+                log(events.ISSUER_TROUBLE, issuer=issuer, reason=reason)
             else:
                 self._gate.trust(Keys(issuer, self._config.oidc_audience, ALGORITHMS, keys))
 

@@ -13,13 +13,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-import structlog
-
 from shoal import values
 from shoal.access.gate import Gate
 from shoal.access.grants import REVOKED
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import RESERVED
 from shoal.protocol.requests import MapEntry, ReadMap, RemoveEntry, Watch
 from shoal.protocol.session import Session
@@ -45,7 +45,7 @@ class Revocations:
         """
         found = await self._read()
         if len(found) > self._config.revocations_max:
-            structlog.get_logger("shoal").error("too many revocations", bound="revocations_max", accepted="no token")
+            log(events.REVOCATIONS_MANY, bound="revocations_max", accepted="no token")
             self._gate.close()
             return
         now_s = self._now_s()
@@ -57,7 +57,7 @@ class Revocations:
 
     async def follow(self) -> None:
         """Read the map again after each change, until cancelled."""
-        log, told = structlog.get_logger("shoal"), ""
+        told = ""
         while True:
             try:
                 async with self._session.subscribe(Watch(RESERVED, "map", REVOKED)) as changes:
@@ -67,7 +67,7 @@ class Revocations:
             except ShoalError as error:
                 if error.message != told:  # A node that waits for its peers says so once.
                     told = error.message
-                    log.warning("revocations", reason=told)
+                    log(events.REVOCATIONS_TROUBLE, reason=told)
             await asyncio.sleep(_AGAIN_S)
 
     async def _read(self) -> Mapping[str, float]:

@@ -17,13 +17,13 @@ import platform
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 
-import structlog
 from msgspec import Struct
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from shoal.errors import ShoalError
+from shoal.logs.lines import request_id
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
@@ -162,8 +162,8 @@ class Metrics:
 
 def _exemplar() -> dict[str, str] | None:
     """The request under way, by its id, as the log has it."""
-    id = structlog.contextvars.get_contextvars().get("request")
-    return {"request": id} if isinstance(id, str) and len(id) <= _EXEMPLAR_CHARS_MAX else None
+    id = request_id()
+    return {"request": id} if id and len(id) <= _EXEMPLAR_CHARS_MAX else None
 
 
 def _samples(metric: Counter | Histogram, suffix: str) -> Iterator[tuple[dict[str, str], float]]:

@@ -22,7 +22,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 from aiohttp import WSCloseCode, hdrs, web
 from aiohttp.typedefs import Middleware
 
@@ -44,6 +43,7 @@ from shoal.api.streams.door import StreamDoor
 from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH, YjsDoor
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, ShoalError, ShuttingDown
+from shoal.logs.lines import of_request
 from shoal.protocol.bookmark import Bookmark, SharedBookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.requests import Request
@@ -384,7 +384,7 @@ def _guarded_within(
 def _identified(make_id: Callable[[], str]) -> Middleware:
     @web.middleware
     async def identified(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        with structlog.contextvars.bound_contextvars(request=_id_of(request, make_id)):
+        with of_request(_id_of(request, make_id)):
             return await handler(request)
 
     return identified

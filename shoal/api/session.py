@@ -32,6 +32,7 @@ from shoal.api.http.problems import internal
 from shoal.api.metrics import Metrics
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, TooLarge, Unavailable
+from shoal.logs.lines import of_request, request_id
 from shoal.names import check_key
 from shoal.protocol.bookmark import Bookmark, SharedBookmark
 from shoal.protocol.frames import (
@@ -97,12 +98,13 @@ class SessionSocket:
         self._answered = asyncio.Event()  # A request has finished.
         self._stopping = False
         self._welcomed_at = 0.0
+        self._id = ""  # Of the request that opened the socket.
         self._ending: asyncio.Task[None] | None = None  # Keeps the task alive.
         self._turn = asyncio.Lock()  # Fair: requests that wait to begin keep their order.
 
     async def serve(self, request: web.Request) -> None:
         """Upgrade, shake hands, then answer until either side closes."""
-        self._transport = request.transport
+        self._transport, self._id = request.transport, request_id()
         await self._socket.prepare(request)
         if self._stopping:
             await self._close(WSCloseCode.GOING_AWAY, "the node is stopping")
@@ -225,10 +227,12 @@ class SessionSocket:
         match frame:
             case CallFrame():
                 # If others wait to begin, it waits too, so that requests keep their order.
-                if self._unbegun or not self._begin(frame):
-                    self._start(frame)
+                with of_request(f"{self._id}-{frame.id}"):
+                    if self._unbegun or not self._begin(frame):
+                        self._start(frame)
             case SubscribeFrame():
-                self._subscribe(frame)
+                with of_request(f"{self._id}-{frame.id}"):
+                    self._subscribe(frame)
             case CancelFrame(id):
                 subscription = self._subscriptions.get(id)
                 if subscription is not None:

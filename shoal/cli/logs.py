@@ -1,4 +1,4 @@
-"""Logging of a served node on standard error: coloured lines on a terminal, otherwise JSON."""
+"""Logging of a process that serves, on standard error, in the form that `log_format` names."""
 
 from __future__ import annotations
 
@@ -6,42 +6,21 @@ import logging
 import sys
 from collections.abc import Iterable
 
-import structlog
+from shoal.config import Config
+from shoal.logs import events
+from shoal.logs.forms import JsonForm, TextForm
+from shoal.logs.lines import log
 
 
-def configure(level: str) -> None:
-    """Set up structlog, and give the standard library's loggers (aiohttp's) the same form; `level` is one of LOG_LEVELS."""
-    least = logging.getLevelNamesMapping()[level.upper()]
-    shared: list[structlog.typing.Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.make_filtering_bound_logger(least),
-        cache_logger_on_first_use=True,
-    )
+def configure(config: Config) -> None:
+    """Write the lines of `log_level` and above to standard error, also those of libraries."""
+    is_text = config.log_format == "text" or (config.log_format == "auto" and sys.stderr.isatty())
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *_rendering(human=sys.stderr.isatty())],
-        )
-    )
-    logging.basicConfig(level=least, handlers=[handler], force=True)
+    handler.setFormatter(TextForm() if is_text else JsonForm())
+    logging.basicConfig(level=logging.getLevelNamesMapping()[config.log_level.upper()], handlers=[handler], force=True)
 
 
 def warn(warnings: Iterable[str]) -> None:
     """Log what is odd about how this process was started, but does not keep it from starting."""
-    log = structlog.get_logger("shoal")
     for each in warnings:
-        log.warning("environment", reason=each)
-
-
-def _rendering(*, human: bool) -> list[structlog.typing.Processor]:
-    if human:
-        return [structlog.dev.ConsoleRenderer()]
-    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+        log(events.ENVIRONMENT, reason=each)

@@ -21,7 +21,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import structlog
 import typer
 
 import shoal
@@ -32,6 +31,8 @@ from shoal.api.server import create_app
 from shoal.cli.operating.notifying import Manager
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log, tell_left_out
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.environment import Environment, system_environment
 from shoal.node.node import Node, open_node
@@ -78,13 +79,12 @@ async def serving(data: Path, config: Config, *, ready: Callable[[str], None] = 
     stopping = _signalled()
     manager = Manager(os.environ)
     refreshing: asyncio.Task[None] | None = None
-    log = structlog.get_logger("shoal")
     environment = system_environment()
     node = await open_node(data, config=config, environment=environment)
     try:
         node.service.present(lambda: credentials_of(tls, access, key))
         if node.resumed_after_crash:
-            log.warning("resumed", after="an end that was no clean stop", data=str(data))
+            log(events.RESUMED, data=str(data))
         peers = peers_of(node.replicator, config, environment, tls=tls, key=key)
         refreshing = asyncio.create_task(_refreshed(tls, node.keys, key, peers, config))
         if access is not None:
@@ -98,13 +98,13 @@ async def serving(data: Path, config: Config, *, ready: Callable[[str], None] = 
             # Objects that exist now stay, so exclude them from full collections, during which requests wait.
             gc.collect()
             gc.freeze()
-            log.info("ready", url=listener.url, data=str(data), version=shoal.__version__)
+            log(events.READY, url=listener.url, data=str(data), version=shoal.__version__)
             typer.echo(listener.url)
             manager.ready(listener.url)
             ready(listener.url)
             caught = await stopping
             manager.stopping()
-            log.info("stopping", signal=caught.name)
+            log(events.STOPPING, signal=caught.name)
         finally:
             await listener.stop()
     finally:
@@ -114,7 +114,8 @@ async def serving(data: Path, config: Config, *, ready: Callable[[str], None] = 
             refreshing.cancel()
         await node.stop()
         manager.stopped()
-    log.info("stopped")
+    log(events.STOPPED)
+    tell_left_out(is_over=True)
     return caught
 
 
@@ -174,7 +175,6 @@ async def _refreshed(
     """
     if tls is None and keys is None and not key.is_file:
         return
-    log = structlog.get_logger("shoal")
     asked, told = asyncio.Event(), ""
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, asked.set)
     while True:
@@ -183,14 +183,14 @@ async def _refreshed(
         if tls is not None and (is_asked or tls.has_changed()):
             with suppress(InvalidConfig):  # `trouble` has it.
                 tls.reload()
-                log.info("tls files loaded", until=tls.until)
+                log(events.TLS_LOADED, until=tls.until)
         if key.is_file and (is_asked or key.has_changed()):
             await _rekeyed(key, peers)
         if keys is not None and is_asked:
             await _rewrapped(keys)
         if tls is not None:
             if tls.trouble not in ("", told):
-                log.warning("tls", reason=tls.trouble)
+                log(events.TLS_TROUBLE, reason=tls.trouble)
             told = tls.trouble
         with suppress(TimeoutError):
             async with asyncio.timeout(config.tls_look_s):
@@ -198,24 +198,22 @@ async def _refreshed(
 
 
 async def _rekeyed(key: ClusterKey, peers: Peers | None) -> None:
-    log = structlog.get_logger("shoal")
     try:
         key.reload()
     except InvalidConfig:  # Reported in its words for a node that runs.
-        log.warning("cluster key", reason=key.trouble)
+        log(events.CLUSTER_KEY_TROUBLE, reason=key.trouble)
         return
-    log.info("cluster key loaded", keys=key.ring.names)
+    log(events.CLUSTER_KEY_LOADED, keys=key.ring.names)
     if peers is not None:
         await peers.rekeyed()
 
 
 async def _rewrapped(keys: KeyKeeper) -> None:
-    log = structlog.get_logger("shoal")
     try:
         if await keys.reload():
-            log.info("master key replaced", now=keys.master)
+            log(events.MASTER_KEY_REPLACED, keys=[keys.master])
     except ShoalError as error:
-        log.warning("master key", reason=error.message)
+        log(events.MASTER_KEY_TROUBLE, reason=error.message)
 
 
 def peers_of(
@@ -231,14 +229,12 @@ def peers_of(
     if replicator is None:
         return None
     held = key or ClusterKey(config)
-    log = structlog.get_logger("shoal")
-
     context = LinkContext(
         replicator,
         config,
         environment.entropy,
-        report=log.info,
-        warn=Warnings(log.warning),
+        report=log,
+        warn=Warnings(log),
         keys=lambda: held.ring,
         tls=lambda: None if tls is None else tls.dialling,
     )

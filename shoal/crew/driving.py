@@ -14,7 +14,6 @@ The context that an agent's function gets.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from copy import deepcopy
@@ -35,6 +34,8 @@ from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.handle.saves import SaveOptions
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.kinds.worklist.handle.worklist import Inbox
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.protocol.requests import Batch, Request, Save
 
 CREW_BACKOFF_S_MAX = 60.0  # Between two tries of an agent that raises; the first pause is a second.
@@ -132,8 +133,6 @@ T = TypeVar("T")
 
 Function = Callable[[CrewContext], Awaitable[object]]
 
-_log = logging.getLogger("shoal.crew")
-
 _OVER = ("done", "failed")  # The statuses of threads of agents that do not run.
 _UNWIND_S = 1.0  # A function that is cancelled has at least so long to end.
 _PAUSE_S = 0.5  # Before the record is read or changed again.
@@ -179,7 +178,7 @@ class Driving:
     def leave(self, why: str) -> None:
         """Give the agent up, at its next save."""
         if not self._leaving.is_set():
-            _log.info("agent %s is given up: %s", self.name, why)
+            log(events.AGENT_GIVEN_UP, agent=self.name, reason=why)
             self._leaving.set()
 
     async def run(self) -> None:
@@ -245,7 +244,7 @@ class Driving:
             seat.report_to(written=None, back=None)
         if self._is_over(seat) or self._is_stuck:
             if task.done() and not task.cancelled() and (error := task.exception()) is not None:
-                _log.warning("agent %s raised while it was given up: %s: %s", self.name, type(error).__qualname__, error)
+                log(events.AGENT_RAISED_LATE, agent=self.name, bug=error)
             return False
         return await self._ended(seat, task, ran_s=uptime() - began_s)
 
@@ -291,17 +290,12 @@ class Driving:
         if task.done():
             return
         if seat.ended.is_set():
-            _log.warning("agent %s: its lease is lost, so its function is cancelled", self.name)
+            log(events.AGENT_LOST_LEASE, agent=self.name)
         task.cancel()
         await asyncio.wait((task,), timeout=max(self._stage.grace_s, _UNWIND_S))
         if not task.done():
             self._is_stuck = True
-            _log.critical(
-                "agent %s: its function was cancelled and has not ended within %g s, so this process is ended. Another machine "
-                "goes on from its last checkpoint. Let the function pass on asyncio.CancelledError.",
-                self.name,
-                max(self._stage.grace_s, _UNWIND_S),
-            )
+            log(events.AGENT_STUCK, agent=self.name, seconds=max(self._stage.grace_s, _UNWIND_S))
             self._stage.end()
 
     # ── how it ended ──────────────────────────────────────────────────────────
@@ -310,10 +304,10 @@ class Driving:
         """Record how the function ended; True if it is started again here."""
         error: BaseException | None = asyncio.CancelledError() if task.cancelled() else task.exception()
         if error is None:
-            _log.info("agent %s has finished", self.name)
+            log(events.AGENT_FINISHED, agent=self.name)
             await self._recorded(seat, self._finished)
             return False
-        _log.warning("agent %s raised", self.name, exc_info=error)
+        log(events.AGENT_RAISED, agent=self.name, bug=error)
         if isinstance(error, ShoalError) and error.retryable:
             await self._until_leaving(1.0, seat)  # The cluster is to blame, so it is not a try.
             return not self._is_over(seat)
@@ -352,7 +346,7 @@ class Driving:
             try:
                 return await call()
             except ShoalError as error:
-                _log.warning("agent %s: %s", self.name, error)
+                log(events.AGENT_TROUBLE, agent=self.name, reason=error.message)
             await asyncio.sleep(_PAUSE_S)
         return None
 

@@ -19,7 +19,6 @@ not read yet.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 
@@ -31,6 +30,8 @@ from shoal.crew.seat import WAITS
 from shoal.errors import CrewConflict, LeaseHeld, LeaseLost, NotFound, ShoalError
 from shoal.kinds.lease.handle.leases import Lease, Leasing
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.protocol.requests import LeaseState
 
 CREW_MACHINES_MAX = 64  # Machines that run one crew, each with a lease.
@@ -150,8 +151,6 @@ class Holders:
 MACHINES = "shoal-crew/"
 """Before the name of a machine, the name of its lease."""
 
-_log = logging.getLogger("shoal.crew")
-
 _REST_S = 2.0  # After an agent could not be taken because of an error.
 _LOOK_S = 5.0  # Between two looks if nothing changes.
 _LEAVE_S = 5.0  # A machine that drains takes at least so long to tell the others, if there is no quorum.
@@ -244,7 +243,7 @@ class Machine:
             except LeaseLost as error:
                 if nth + 1 == _NAMINGS_MAX:
                     raise
-                _log.warning("machine %s stood still while it took its name, and tries again: %s", self._name, error)
+                log(events.MACHINE_STOOD_STILL, machine=self._name, reason=error.message)
         raise AssertionError
 
     async def _join(self, *, declares: bool) -> CrewRecord:
@@ -264,7 +263,7 @@ class Machine:
         while True:
             if self._lease is not None:
                 await self._lease.ended.wait()
-                _log.warning("machine %s was not heard of for its ttl; it takes no agents until it is back", self._name)
+                log(events.MACHINE_UNHEARD, machine=self._name)
                 self._lease = None
             try:
                 lease = await self._leasing(self._name, wait_s=_TURNS * self._ttl_s).acquire()
@@ -272,7 +271,7 @@ class Machine:
                 self._lease = lease
                 self._stirred.set()
             except ShoalError as error:
-                _log.warning("machine %s: %s", self._name, error)
+                log(events.MACHINE_TROUBLE, machine=self._name, reason=error.message)
                 await asyncio.sleep(_PAUSE_S)
 
     async def _leave(self) -> None:
@@ -305,7 +304,7 @@ class Machine:
                     async for record in records:
                         self._see(record)
             except ShoalError as error:
-                _log.warning("machine %s: %s", self._name, error)
+                log(events.MACHINE_TROUBLE, machine=self._name, reason=error.message)
             await asyncio.sleep(_PAUSE_S)
 
     def _see(self, record: CrewRecord) -> None:
@@ -373,7 +372,7 @@ class Machine:
         try:
             await driving.run()
         except ShoalError as error:
-            _log.warning("agent %s: %s", driving.name, error)
+            log(events.AGENT_TROUBLE, agent=driving.name, reason=error.message)
             await asyncio.sleep(_REST_S)
 
     def _dropped(self, task: asyncio.Task[None]) -> None:
@@ -384,7 +383,7 @@ class Machine:
         self._resting[name], self._changed_s = now + self._patience_s, now
         self._stirred.set()
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("agent %s: a bug in Shoal", name, exc_info=error)
+            log(events.AGENT_BUG, agent=name, bug=error)
 
     def _quiet_since_s(self) -> float:
         return max(self._changed_s, self._machines.changed_s)

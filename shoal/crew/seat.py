@@ -13,7 +13,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial
@@ -26,6 +25,8 @@ from shoal.crew.declaration import CrewRecord
 from shoal.errors import LeaseHeld, LeaseLost, ShoalError
 from shoal.kinds.lease.handle.leases import Lease, Leasing, go_on_as, tenure_of
 from shoal.kinds.lease.handle.tenure import Tenure, keeper_of
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.protocol.requests import Request
 from shoal.workflows.connection import HeldLease
 
@@ -34,8 +35,6 @@ CREW_RETURN_S = 60.0  # How long an agent waits for its lease after a wait, if s
 
 WAITS = "shoal-crew-waits/"
 """Before the name of an agent, the name of the lease that its machine holds while it waits."""
-
-_log = logging.getLogger("shoal.crew")
 
 _PAUSE_S = 0.5  # Before something that failed is tried again.
 
@@ -207,7 +206,7 @@ class Seat:
             try:
                 return await self._waits().acquire()
             except ShoalError as error:
-                _log.warning("agent %s waits, and keeps its lease for now: %s", self.name, error)
+                log(events.AGENT_WAITS, agent=self.name, reason=error.message)
             await asyncio.sleep(_PAUSE_S)
 
     # ── taking it again ───────────────────────────────────────────────────────
@@ -238,16 +237,14 @@ class Seat:
                 if uptime() >= ends_s:
                     raise self._forsaken(str(held.detail.get("holder", ""))) from None
                 if not wait_s:
-                    _log.warning(
-                        "agent %s goes on once it has its lease again, within %g s: %s", self.name, ends_s - uptime(), held
-                    )
+                    log(events.AGENT_WAITS_FOR_LEASE, agent=self.name, seconds=round(ends_s - uptime(), 1), reason=held.message)
                 wait_s = ends_s - uptime()
             except ShoalError as error:
                 if self.ended.is_set():
                     away.check()
                 if uptime() >= ends_s:
                     raise self._forsaken("") from error
-                _log.warning("agent %s does not have its lease again: %s", self.name, error)
+                log(events.AGENT_NO_LEASE, agent=self.name, reason=error.message)
                 await asyncio.sleep(_PAUSE_S)
 
     def _forsaken(self, holder: str) -> LeaseLost:
@@ -272,7 +269,7 @@ class Seat:
                     await self._on_back()
                 return
             except ShoalError as error:
-                _log.warning("agent %s: %s", self.name, error)
+                log(events.AGENT_TROUBLE, agent=self.name, reason=error.message)
             await asyncio.sleep(_PAUSE_S)
         raise LeaseLost(
             f"agent {self.name!r} was ended, or taken by another machine, while it waited here. Nothing was written.",

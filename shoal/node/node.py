@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import logging
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,8 @@ from shoal.kinds.lease.serving.leases import Leases
 from shoal.kinds.presence.handler import Presences
 from shoal.kinds.redaction.serving.hooks import Function, Threads, of_file, of_functions
 from shoal.kinds.worklist.serving.handouts import Handouts
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.backup.backups import Backups
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.conditions.observation import Use
@@ -51,8 +52,6 @@ QUOTA_COUNT_S = 2.0  # How long a write waits after a start until the bytes and 
 if TYPE_CHECKING:
     from shoal.node.peers.replicator import Replicator
     from shoal.storage.encrypted.storage import EncryptedStorage
-
-_log = logging.getLogger("shoal.node")
 
 
 class Node:
@@ -80,14 +79,13 @@ class Node:
         self._storage = storage
         self._environment = environment
         if finished := switching.recover(storage):
-            _log.info("finished replacing %d partitions by snapshots of peers, as the last start had begun", len(finished))
+            log(events.SNAPSHOTS_FINISHED, count=len(finished))
         self._commit = GroupCommit(
             storage,
             run_blocking=environment.run_blocking,
             writes_pending_max=config.writes_pending_max,
             on_durable=self._durable,
             now=environment.monotonic,
-            witness_interval_s=config.witness_interval_s,
             on_failed=self._failed,
         )
         if self._commit.failed is not None:
@@ -172,11 +170,7 @@ class Node:
         self._feed.publish(number)
 
     def _failed(self, reason: str) -> None:
-        _log.error(
-            "this node is read-only from now on, because storage failed: %s Writes are rejected, reads still work. Check the "
-            "disk, then restart the node.",
-            reason if reason.endswith(".") else f"{reason}.",
-        )
+        log(events.READ_ONLY, reason=reason if reason.endswith(".") else f"{reason}.")
 
     def _uses(self) -> dict[str, Use]:
         """How much is used of what has a bound in all, so that requests of every space may reach it."""
@@ -303,7 +297,7 @@ async def open_node(
     if environment.volume is not_known:
         environment = dataclasses.replace(environment, volume=volume_of(directory))
     for warning in untested():
-        _log.warning("%s", warning)
+        log(events.UNTESTED, reason=warning)
     now_ms, entropy = environment.now_ms, environment.entropy
     opening = asyncio.ensure_future(
         environment.run_blocking(lambda: open_storage(directory, config=config, now_ms=now_ms, entropy=entropy, master=master))

@@ -16,7 +16,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
@@ -46,6 +45,8 @@ from shoal.kinds.retention.serving.keeper import Keeper
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
 from shoal.kinds.worklist.serving.claims import is_under_claim
 from shoal.kinds.worklist.serving.handouts import Handouts
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import check_key, check_name
 from shoal.node.collection.sealing import KeyKeeper
 from shoal.node.conditions.watcher import Watcher
@@ -85,7 +86,6 @@ from shoal.protocol.session import Told
 from shoal.records import NamedTuple
 from shoal.version import __version__
 
-_log = logging.getLogger("shoal.node")
 _DURABLE = frozenset(kind for kind in operations(requests.ObjectWrite) if declaration_of(kind).durable)
 _DURABILITIES = ("memory", "local", "quorum", "all")
 _AGAIN = "Send it again with the same idempotency key: it is applied once."
@@ -387,7 +387,7 @@ class Service:
         except ShoalError as error:
             told(error if error.written != "no" else after(error, "the write is recorded on this node", _AGAIN))
         except Exception as bug:
-            _log.error("unexpected error after a write", exc_info=bug)
+            log(events.BUG, where="what follows a write", bug=bug)
             text = "the write is recorded on this node, which then met an unexpected error; see its log. "
             told(OutcomeUnknown(text + _AGAIN))
         else:

@@ -19,7 +19,6 @@ Answers who audits: statements, and the logs that prove them.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -34,6 +33,8 @@ from shoal.config import Config
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidInput, ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import RESERVED
 from shoal.node.collection.entries import of_partition
 from shoal.node.context import NodeContext
@@ -287,9 +288,6 @@ def heads_of(partition: Partition) -> list[LogHead]:
     return [LogHead(partition.number, origin, tip.sequence, tip.hlc, tip.chain) for origin, tip in logs]
 
 
-_log = logging.getLogger("shoal.node")
-
-
 class Write(Protocol):
     """Makes a write with the node's service."""
 
@@ -330,7 +328,7 @@ class Recorder:
             try:
                 await self.record()
             except ShoalError as error:
-                _log.warning("no audit statement could be kept: %s", error)
+                log(events.AUDIT_TROUBLE, reason=error.message)
             await asyncio.sleep(self._interval_s)
 
     async def record(self) -> None:

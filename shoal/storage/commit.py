@@ -30,6 +30,7 @@ Waiter = Callable[[StorageFull | None], None]
 
 RETRY_AFTER_S_MIN = 0.01
 WOKEN_PER_TURN = 16
+WITNESS_INTERVAL_S = 0.25  # Between two renewals of the witness, the record of the newest durable write.
 
 
 class RunBlocking(Protocol):
@@ -138,7 +139,7 @@ class GroupCommit:
         writes_pending_max: int,
         on_durable: Callable[[int], None] | None,
         now: Callable[[], float],
-        witness_interval_s: float = 0.25,
+        witness_interval_s: float | None = None,
         on_failed: Callable[[str], None] | None = None,
     ) -> None:
         self.written = 0
@@ -162,7 +163,7 @@ class GroupCommit:
         self._slowest_s = 0.0  # The longest since somebody asked.
         self._error: BaseException | None = None
         self._runner: asyncio.Task[None] | None = None
-        self._witness_interval_s = witness_interval_s
+        self._witness_interval_s = WITNESS_INTERVAL_S if witness_interval_s is None else witness_interval_s
         self._witness_timer: asyncio.TimerHandle | None = None
         self._witness_task: asyncio.Task[None] | None = None
         self._witnessed_at = now()  # Opening the storage wrote it.

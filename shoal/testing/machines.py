@@ -116,7 +116,7 @@ class Machine:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep from the log what nodes report of faults that are made on purpose."""
-    log = logging.getLogger("shoal.node")
+    log = logging.getLogger("shoal")
     before = log.level
     log.setLevel(logging.CRITICAL)
     try:

@@ -31,6 +31,7 @@ from shoal.cluster.handshake import HANDSHAKE_BYTES_MAX, NONCE_BYTES, Dialling, 
 from shoal.cluster.peering import Identity
 from shoal.config import Config
 from shoal.errors import Disconnected, Overloaded, PeerRefused, ShoalError, Unavailable, Unsupported
+from shoal.logs import events
 from shoal.transport.dialling import DialledSocket, why
 from shoal.transport.peer_link import (
     BROKEN,
@@ -302,10 +303,10 @@ class PeerDialler:
             self._reasons[address] = refusal.message
             if isinstance(refusal, PeerRefused):
                 self._peer.refused(address, refusal, met[0] if met else None)
-            self._warn("peer not linked", address, refusal, address=address, code=refusal.code)
+            self._warn(events.PEER_REFUSES, address, refusal, address=address, code=refusal.code)
         except Exception as bug:
             self._reasons[address] = f"{type(bug).__name__}: {bug}"
-            self._warn("peer not linked", address, bug, address=address, exc_info=bug)
+            self._warn(events.PEER_REFUSES, address, bug, address=address, code="", bug=bug)
         return _SLOWEST
 
     async def _dial(self, address: str, met: list[Identity]) -> PeerLink:
@@ -342,7 +343,7 @@ class PeerDialler:
         began = clock()
         code, reason = WSCloseCode.GOING_AWAY, "the node is stopping"
         self._reasons.pop(address, None)
-        self._report("peer linked", address=address, peer=link.peer.name, node=link.peer.node.hex())
+        self._report(events.PEER_LINKED, address=address, peer=link.peer.name, node=link.peer.node.hex())
         self._held.add(link)
         try:
             if not accepts(self._keys(), link.proven_key):  # They changed meanwhile.
@@ -363,7 +364,7 @@ class PeerDialler:
         """Report why there is no link. The same reason is reported once."""
         if address in self._hurried and self._reasons.get(address) != reason:
             self._reasons[address] = reason
-            self._report("peer not linked", address=address, reason=reason)
+            self._report(events.PEER_NOT_LINKED, address=address, reason=reason)
 
     def _delay_s(self, failures: int) -> float:
         bound_s = min(self._config.reconnect_delay_s_max, DELAY_S_FIRST * (1 << min(failures - 1, _SLOWEST)))

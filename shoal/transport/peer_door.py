@@ -29,6 +29,7 @@ from aiohttp.http_websocket import WebSocketReader
 from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, NAME_CHARS_MAX, NONCE_BYTES, Accepting, refusal
 from shoal.cluster.peering import Identity
 from shoal.errors import Disconnected, InvalidValue, Overloaded, PeerRefused, ShoalError, ShuttingDown
+from shoal.logs import events
 from shoal.tls.contexts import key_of, names_host
 from shoal.transport.peer_dialler import REKEYED
 from shoal.transport.peer_link import (
@@ -169,7 +170,7 @@ class PeerDoor:
                 reason="certificate",
             )
             name = request.remote or ""
-            self._warn("peer refused", name, error, peer=name, remote=name, code=error.code)
+            self._warn(events.PEER_REFUSED, name, error, peer=name, remote=name, code=error.code)
             raise error
 
     @asynccontextmanager
@@ -196,12 +197,12 @@ class PeerDoor:
             await self._take_place(link, identity)
             await self._listen(link, identity)
         except Disconnected as end:
-            self._report("peer left", peer=link.name, reason=end.message)
+            self._report(events.PEER_LEFT, peer=link.name, reason=end.message, remote="")
         except ShoalError as error:
-            self._warn("peer cut off", link.name, error, peer=link.name, code=error.code)
+            self._warn(events.PEER_CUT_OFF, link.name, error, peer=link.name, code=error.code)
             await link.close(close_code(error), reason=error.message)
         except Exception as bug:
-            self._warn("peer cut off", link.name, bug, peer=link.name, exc_info=bug)
+            self._warn(events.PEER_CUT_OFF, link.name, bug, peer=link.name, code="", bug=bug)
             await link.close(WSCloseCode.INTERNAL_ERROR, reason="unexpected error")
         finally:
             if self._newest.get(identity.node) is link:
@@ -265,10 +266,10 @@ class PeerDoor:
         """Tell both sides the reason: report it here, and send it there."""
         name = link.name if meeting.peer is None else meeting.peer.name[:NAME_CHARS_MAX]
         if isinstance(error, Disconnected):
-            self._report("peer left", peer=name, remote=link.name, reason=error.message)
+            self._report(events.PEER_LEFT, peer=name, remote=link.name, reason=error.message)
             return
         if error.detail.get("reason") not in ("self", "asked"):  # A node that meets itself reports that as the dialler.
-            self._warn("peer refused", name, error, peer=name, remote=link.name, code=error.code)
+            self._warn(events.PEER_REFUSED, name, error, peer=name, remote=link.name, code=error.code)
         if not meeting.told:
             with suppress(*BROKEN):
                 await link.socket.send_bytes(refusal(error))
@@ -277,7 +278,7 @@ class PeerDoor:
     async def _take_place(self, link: _Accepted, identity: Identity) -> None:
         older = self._newest.get(identity.node)
         self._newest[identity.node] = link
-        self._report("peer accepted", peer=link.name, node=identity.node.hex(), software=identity.software)
+        self._report(events.PEER_ACCEPTED, peer=link.name, node=identity.node.hex(), software=identity.software)
         self._accepted(identity.name)
         if older is not None:
             await older.close(WSCloseCode.POLICY_VIOLATION, reason="a newer link of this node took its place")

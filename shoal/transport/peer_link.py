@@ -32,6 +32,8 @@ from shoal.cluster.handshake import Side
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
 from shoal.errors import InvalidInput, ShoalError
+from shoal.logs.event import Event, Value
+from shoal.logs.events import LINES_LEFT_OUT
 from shoal.transport.dialling import DialledSocket
 from shoal.transport.keyring import Keyring
 
@@ -64,9 +66,9 @@ def plain() -> None:
 
 
 class Report(Protocol):
-    """Reports to people, as structlog does: an event, and its details."""
+    """Reports to people, as `shoal.logs.lines.log` does: an event, and its fields."""
 
-    def __call__(self, event: str, /, **detail: object) -> None:
+    def __call__(self, event: Event, /, *, bug: BaseException | None = None, **fields: Value) -> None:
         """Report an event."""
         ...
 
@@ -84,7 +86,9 @@ class Warnings:
         self._told: dict[tuple[str, str, str], float] = {}  # Event, peer and reason → when; the oldest first.
         self._left_out = 0
 
-    def __call__(self, event: str, about: str, error: Exception, /, **detail: object) -> None:
+    def __call__(
+        self, event: Event, about: str, error: Exception, /, *, bug: BaseException | None = None, **fields: Value
+    ) -> None:
         """Log a warning about a peer, or count it if it is one too many. `error` is its reason."""
         now = asyncio.get_running_loop().time()
         while self._told and (first := next(iter(self._told.items())))[1] <= now - self._interval_s:
@@ -92,14 +96,15 @@ class Warnings:
         kind = error.code if isinstance(error, ShoalError) else type(error).__name__
         if isinstance(error, ShoalError):
             kind += f"/{error.detail.get('reason')}"
-        if (event, about, kind) in self._told or len(self._told) >= self._most:
+        if (event.name, about, kind) in self._told or len(self._told) >= self._most:
             self._left_out += 1
             return
-        self._told[event, about, kind] = now
+        self._told[event.name, about, kind] = now
         if self._left_out:
-            detail["left_out"], self._left_out = self._left_out, 0
-        reason = error.message if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
-        self._warn(event, reason=reason, **detail)
+            self._warn(LINES_LEFT_OUT, of="warnings about peers", count=self._left_out)
+            self._left_out = 0
+        reason = error.message if isinstance(error, ShoalError) else type(error).__name__
+        self._warn(event, bug=bug, reason=reason, **fields)
 
 
 @dataclass(frozen=True, slots=True)

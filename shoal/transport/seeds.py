@@ -17,6 +17,7 @@ from shoal.cluster.handshake import NONCE_BYTES
 from shoal.cluster.membership.notices import FOUND_MAX
 from shoal.cluster.peering import Identity
 from shoal.errors import Disconnected, PeerRefused, ShoalError, Unavailable
+from shoal.logs import events
 from shoal.transport.peer_dialler import dial
 from shoal.transport.peer_link import LinkContext, side_of
 
@@ -91,7 +92,7 @@ class Seeds:
                 self._note("storage", error.message)
             if self._seeding.told not in ("", told):
                 told = self._seeding.told
-                self._report("members not known yet", reason=told)
+                self._report(events.MEMBERS_UNKNOWN, reason=told)
             await asyncio.sleep(pause_s * (0.5 + self._entropy(1)[0] / 512))
             pause_s = min(2 * pause_s, self._config.reconnect_delay_s_max)
 
@@ -135,4 +136,4 @@ class Seeds:
         """Report why something led nowhere, unless that was reported last."""
         if self._reported.get(about) != reason:
             self._reported[about] = reason
-            self._report("seed leads nowhere", seed=about, reason=reason)
+            self._report(events.SEED_LEADS_NOWHERE, seed=about, reason=reason)

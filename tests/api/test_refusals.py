@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import aiohttp
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from shoal.api.http.origins import SEALED
 from shoal.api.watching import WATCH_ID_BYTES_MAX
+from shoal.logs.lines import captured
 
 Served = Any  # Of conftest.py.
 Serve = Callable[..., Awaitable[Any]]
@@ -87,9 +87,9 @@ async def send(served: Served, octets: bytes, *, method: str = "GET") -> Answer:
 @pytest.fixture(autouse=True)
 def no_bug() -> Iterator[None]:
     """Nothing that a client sends is an unexpected error of the node."""
-    with capture_logs() as logs:
+    with captured() as logs:
         yield
-    assert [each for each in logs if each["log_level"] == "error"] == []
+    assert [each for each in logs if each.event.level == "error"] == []
 
 
 # ── requests that are none ────────────────────────────────────────────────────

@@ -11,11 +11,11 @@ from urllib.parse import quote
 import aiohttp
 import msgspec
 import pytest
-from structlog.testing import capture_logs
 
 from shoal import values
 from shoal.api.thread import auditing
 from shoal.errors import HeadMoved, KeyReused, Overloaded, ShoalError, ShuttingDown, SpansPartitions
+from shoal.logs.lines import captured
 from shoal.protocol import requests
 from tests.api.conftest import Rest
 
@@ -380,10 +380,10 @@ async def test_a_bug_is_a_500_without_internals(rest: Rest) -> None:
 async def test_a_bug_ends_no_connection(rest: Rest) -> None:
     """Requests of others may wait on it, as behind a proxy; and the log says which request met the bug."""
     rest.served.session.failure = KeyError("secret")
-    with capture_logs() as logs:
+    with captured() as logs:
         async with rest.request("GET", f"{SPACE}/counters/c") as response:
             assert (response.status, response.headers.get("Connection")) == (500, None)
-    assert [entry["where"] for entry in logs] == ["GET /v1/spaces/crew/counters/c"]
+    assert [line.fields for line in logs] == [{"where": "GET /v1/spaces/crew/counters/c"}]
 
 
 async def test_a_missing_object_is_not_found(rest: Rest) -> None:

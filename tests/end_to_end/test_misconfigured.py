@@ -69,10 +69,10 @@ async def test_other_lists_doubled_addresses_and_wrong_keys_are_told_by_every_no
         assert shown.returncode == 0, shown.stderr
         assert f"two nodes advertise {n1}" in " ".join(shown.stdout.split()), shown.stdout  # Lines are as wide as a terminal.
         await refused(url4)
-        turned_away = [event for event in ended(fourth) if event["event"] == "peer not linked"]
+        turned_away = [event for event in ended(fourth) if event["event"] in ("peer-not-linked", "peer-refuses")]
         assert {event["address"] for event in turned_away} == {n1, n2, n3}
         assert all("cluster_key" in event["reason"] for event in turned_away)
         for process in (first, second, third):
             warnings = ended(process)
-            assert any("members differ" in event["event"] for event in warnings)
-            assert any("cluster_key" in event["reason"] for event in warnings if event["event"] == "peer refused")
+            assert any(event["event"] == "members-differ" for event in warnings)
+            assert any("cluster_key" in event["reason"] for event in warnings if event["event"] == "peer-refused")

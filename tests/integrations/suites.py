@@ -81,7 +81,7 @@ SUITES = (
         "langgraph-api 0.16.7",
         ("langgraph-api==0.16.7", "langgraph-cli[inmem]==0.4.40"),
         "tests/integrations/langgraph_server",
-        unconstrained=("jsonschema_rs", "structlog"),
+        unconstrained=("jsonschema_rs",),
     ),
     Suite(
         "Claude Agent SDK",

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 import pytest
-import structlog
 
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.database import Database
 from shoal.storage.commit import GroupCommit, Waiter
 from simulation import execution
@@ -105,7 +106,7 @@ def test_a_task_that_fails_unseen_is_a_bug() -> None:
 def test_an_error_in_a_nodes_log_is_a_bug() -> None:
     def logs(original: Any) -> Any:
         async def heal(self: SimulatedCluster) -> None:
-            structlog.get_logger("shoal.api").error("unexpected error", where="add", exc_info=RuntimeError("oh no"))
+            log(events.BUG, where="add", bug=RuntimeError("oh no"))
             await original(self)
 
         return heal

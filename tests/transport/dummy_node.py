@@ -16,6 +16,7 @@ from shoal.cluster.handshake import Side
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.errors import PeerRefused, ShoalError
+from shoal.logs.event import Event
 from shoal.transport.keyring import Keyring
 from shoal.transport.peer_dialler import dial
 from shoal.transport.peer_link import PEER_PATH, LinkContext, PeerLink, Warnings
@@ -124,16 +125,16 @@ class DummyNode:
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         return await (self.answer or self.peers.serve)(request)
 
-    def _note(self, event: str, /, **detail: object) -> None:
+    def _note(self, event: Event, /, **detail: object) -> None:
         self.on_report()
-        self.events.append((event, detail))
+        self.events.append((event.name, detail))
 
-    def _warned(self, event: str, /, **detail: object) -> None:
+    def _warned(self, event: Event, /, **detail: object) -> None:
         self._note(event, **detail)
-        self.warned.append(event)
+        self.warned.append(event.name)
 
-    def reported(self, event: str) -> list[str]:
-        return [str(detail.get("reason")) for name, detail in self.events if name == event]
+    def reported(self, *events: str) -> list[str]:
+        return [str(detail.get("reason")) for name, detail in self.events if name in events]
 
     async def stop(self) -> None:
         await self.peers.stop()
@@ -151,10 +152,10 @@ class DummyNode:
         assert isinstance(outlet, PeerLink)
         return outlet
 
-    async def reason(self, event: str) -> str:
+    async def reason(self, *events: str) -> str:
         """The first reason reported. A loss is told some turns of the loop earlier: how many depends on the Python."""
-        await until(lambda: self.reported(event))
-        return self.reported(event)[0]
+        await until(lambda: self.reported(*events))
+        return self.reported(*events)[0]
 
     async def next(self) -> tuple[bytes, bytes]:
         return await soon(self.inbox.get())

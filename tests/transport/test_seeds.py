@@ -175,7 +175,7 @@ async def seeded(rounds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[flo
         cast(Any, None),
         Config(reconnect_delay_s_max=2.0),
         entropy=lambda count: b"\xff" * count,
-        report=cast(Any, lambda text, **_: reported.append(text)),
+        report=cast(Any, lambda event, **_: reported.append(event.name)),
         warn=cast(Any, None),
         keys=cast(Any, None),
     )
@@ -191,4 +191,4 @@ async def test_rounds_are_spread_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_broken_links_are_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert (await seeded(5, monkeypatch))[1] == ["seed leads nowhere"]
+    assert (await seeded(5, monkeypatch))[1] == ["seed-leads-nowhere"]

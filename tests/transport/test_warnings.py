@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from shoal.errors import Disconnected, PeerRefused
+from shoal.logs import events
+from shoal.logs.event import Event
 from shoal.testing.machines import run
 from shoal.transport.peer_link import Warnings
 from simulation.bounds import altered
@@ -25,10 +27,10 @@ def refused(reason: str) -> PeerRefused:
 
 class Log:
     def __init__(self) -> None:
-        self.told: list[tuple[str, dict[str, object]]] = []
+        self.told: list[tuple[Event, dict[str, object]]] = []
         self.warn = Warnings(self._note)
 
-    def _note(self, event: str, /, **detail: object) -> None:
+    def _note(self, event: Event, /, **detail: object) -> None:
         self.told.append((event, detail))
 
 
@@ -36,11 +38,12 @@ def test_a_peer_and_a_reason_are_told_once_in_an_interval() -> None:
     async def main() -> None:
         log = Log()
         for _ in range(100):
-            log.warn("peer refused", "n2", refused("key"), peer="n2")
+            log.warn(events.PEER_REFUSED, "n2", refused("key"), peer="n2")
             await asyncio.sleep(1.0)
-        assert len(log.told) == 2
-        event, detail = log.told[1]
-        assert (event, detail["peer"], detail["left_out"]) == ("peer refused", "n2", 59)
+        assert [event for event, _ in log.told] == [events.PEER_REFUSED, events.LINES_LEFT_OUT, events.PEER_REFUSED]
+        assert log.told[1][1]["count"] == 59
+        detail = log.told[2][1]
+        assert detail["peer"] == "n2"
         assert "it is refused: key" in str(detail["reason"])
 
     run(main())
@@ -49,9 +52,9 @@ def test_a_peer_and_a_reason_are_told_once_in_an_interval() -> None:
 def test_another_peer_or_another_reason_is_told_at_once() -> None:
     async def main() -> None:
         log = Log()
-        log.warn("peer refused", "n2", refused("key"))
-        log.warn("peer refused", "n2", refused("cluster"))
-        log.warn("peer refused", "n3", Disconnected("it broke"))
+        log.warn(events.PEER_REFUSED, "n2", refused("key"))
+        log.warn(events.PEER_REFUSED, "n2", refused("cluster"))
+        log.warn(events.PEER_REFUSED, "n3", Disconnected("it broke"))
         assert len(log.told) == 3
 
     run(main())
@@ -60,9 +63,9 @@ def test_another_peer_or_another_reason_is_told_at_once() -> None:
 def test_that_a_peer_is_refused_and_that_it_refuses_are_two_things() -> None:
     async def main() -> None:
         log = Log()
-        log.warn("peer refused", "n2", refused("key"))
-        log.warn("peer not linked", "n2", refused("key"))
-        assert [event for event, _ in log.told] == ["peer refused", "peer not linked"]
+        log.warn(events.PEER_REFUSED, "n2", refused("key"))
+        log.warn(events.PEER_REFUSES, "n2", refused("key"))
+        assert [event for event, _ in log.told] == [events.PEER_REFUSED, events.PEER_REFUSES]
 
     run(main())
 
@@ -71,10 +74,11 @@ def test_strangers_with_ever_new_names_do_not_fill_the_log() -> None:
     async def main() -> None:
         log = Log()
         for number in range(1000):
-            log.warn("peer refused", f"stranger-{number}", refused("key"))
+            log.warn(events.PEER_REFUSED, f"stranger-{number}", refused("key"))
         assert len(log.told) == 3
         await asyncio.sleep(61.0)
-        log.warn("peer refused", "n2", ValueError("a bug"))
-        assert log.told[-1][1] == {"reason": "ValueError: a bug", "left_out": 997}
+        log.warn(events.PEER_REFUSED, "n2", ValueError("a bug"))
+        assert log.told[-2][1]["count"] == 997
+        assert log.told[-1][1]["reason"] == "ValueError", "its text may hold what a peer sent"
 
     run(main())

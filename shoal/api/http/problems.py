@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 
 import msgspec
-import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMessage, BadHttpMethod, HttpProcessingError, InvalidURLError, LineTooLong
 
@@ -29,12 +28,12 @@ from shoal.errors import (
     Unavailable,
     Unsupported,
 )
+from shoal.logs import events
+from shoal.logs.lines import log
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1.0
 """`Retry-After` if the error itself has no time."""
-
-_log = structlog.get_logger("shoal.api")
 
 
 class MethodNotAllowed(Unsupported):
@@ -129,7 +128,7 @@ class UpgradeRequired(Unsupported):
 
 def internal(error: Exception | None, *, where: str) -> ShoalError:
     """Log a bug, and return an error for the caller, whose `written` is "unknown"."""
-    _log.error("unexpected error", where=where, exc_info=error)
+    log(events.BUG, where=where, bug=error)
     failure = ShoalError("the node met an unexpected error; a write may or may not be applied. See the node's log.")
     failure.written = "unknown"
     return failure

@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Annotated
 
+import msgspec
 import typer
 
 from shoal.cli import logs, settings, target
@@ -103,6 +104,10 @@ def serve(
             "--log-level", metavar="LEVEL", help=f"{', '.join(LOG_LEVELS[:-1])} or {LOG_LEVELS[-1]}. \\[default: info]"
         ),
     ] = None,
+    log_format: Annotated[
+        str | None,
+        typer.Option("--log-format", metavar="FORM", help="json or text. \\[default: text on a terminal, else json]"),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", metavar="FILE", help="A TOML file with settings. \\[env: SHOAL_CONFIG]")
     ] = None,
@@ -138,6 +143,7 @@ def serve(
         flags += [settings.Given("encryption_key", encryption_key, "--encryption-key")] if encryption_key is not None else []
         flags += [settings.Given("token_keys", str(token_keys), "--token-keys")] if token_keys is not None else []
         flags += [settings.Given("log_level", log_level, "--log-level")] if log_level is not None else []
+        flags += [settings.Given("log_format", log_format, "--log-format")] if log_format is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
         exposure.check_closed(chosen, insecure=insecure)
     except InvalidConfig as error:
@@ -145,7 +151,7 @@ def serve(
     # Imported here, because no other command needs it, and all would start more slowly.
     from shoal.cli.serving import serving
 
-    logs.configure(chosen.log_level)
+    logs.configure(chosen)
     logs.warn(settings.unknown_variables(os.environ))
     caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
@@ -185,7 +191,7 @@ def ui(
             # In a thread of its own: some browsers let their caller wait.
             Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    logs.configure("warning")
+    logs.configure(msgspec.structs.replace(chosen, log_level="warning"))
     caught = execute(serving(data, chosen, ready=ready))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
@@ -246,7 +252,7 @@ def mcp(
         from shoal.cli.serving_mcp import serving_mcp
 
         config = _listening(listen, tls, assignments or [])
-        logs.configure(config.log_level)
+        logs.configure(config)
         logs.warn(settings.unknown_variables(os.environ))
         work = serving_mcp(target, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
         execute(interruptible(work))

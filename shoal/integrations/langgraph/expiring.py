@@ -9,7 +9,6 @@ Laws:
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -18,12 +17,12 @@ from langgraph.store.base import TTLConfig
 
 from shoal.client.store import Space
 from shoal.errors import InvalidConfig, ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.outcomes import why
 from shoal.protocol.requests import RetentionRules
 
 _STORE, _CHECKPOINTER, _THREADS = "LANGGRAPH_STORE", "LANGGRAPH_CHECKPOINTER", "LANGGRAPH_THREAD_TTL"
-
-_log = logging.getLogger("shoal.langgraph")
 
 
 def of_items(environment: Mapping[str, str]) -> TTLConfig | None:
@@ -50,11 +49,7 @@ def of_threads(environment: Mapping[str, str]) -> timedelta | None:
     if minutes is None:
         ttl = _object(environment, _THREADS) if given else _object(environment, _CHECKPOINTER).get("ttl") or {}
         if ttl.get("strategy", "delete") != "delete":
-            _log.warning(
-                "langgraph.json: `ttl` of the checkpointer has the strategy %r, which Shoal does not carry out by itself. "
-                "Nothing goes. Call `saver.prune`, or use the strategy 'delete'.",
-                ttl["strategy"],
-            )
+            log(events.TTL_STRATEGY, strategy=repr(ttl["strategy"]))
             return None
         minutes = ttl.get("default_ttl")
     try:
@@ -69,15 +64,11 @@ async def declare(space: Space, ttl: timedelta) -> RetentionRules | None:
         known = [rule.threads_older_than_ms for rule in (await space.retention.get()).rules if not rule.prefix]
         if known:
             if known != [int(ttl.total_seconds() * 1000)]:
-                _log.warning(
-                    "langgraph.json: `ttl` of threads is not used, because space %r has another rule of retention. "
-                    "See it with `shoal retention show`, and remove it with `shoal retention unset`.",
-                    space.name,
-                )
+                log(events.TTL_OTHER_RULE, space=space.name)
             return None
         return await space.retention.set(threads_older_than=ttl)
     except ShoalError as error:
-        _log.warning("langgraph.json: `ttl` of threads is not used: %s", why(error))
+        log(events.TTL_TROUBLE, reason=why(error))
         return None
 
 

@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -40,6 +39,8 @@ from shoal.client.store import Space
 from shoal.client.watching import Change, Reset
 from shoal.errors import Forbidden, InvalidInput, InvalidValue, ShoalError, TooLarge, Unauthenticated
 from shoal.kinds.thread.handle.thread import Thread
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.position import Position
@@ -193,8 +194,6 @@ def _position(cursor: str | None) -> tuple[Kind | Literal["file"], str | None]:
     return kind, after
 
 
-logger = logging.getLogger(__name__)
-
 _SEEN_MAX = 4096  # Names of which clients need not be told again that the list may be another.
 _PAUSE_S = 1.0  # Between attempts of a watch that no node serves.
 
@@ -314,12 +313,12 @@ class Subscriptions:
                         await self._told(change)
                         bookmark = change.bookmark
             except (Unauthenticated, Forbidden) as error:
-                logger.warning("the watch has ended: %s", error.message)
+                log(events.WATCH_ENDED, reason=error.message)
                 self.failed, self._watch = error, None
                 self._ended()
                 return
             except ShoalError as error:
-                logger.warning("the watch was interrupted: %s", error.message)
+                log(events.WATCH_INTERRUPTED, reason=error.message)
                 await asyncio.sleep(_PAUSE_S)
                 if not error.retryable:
                     with suppress(ShoalError):

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import os
 import sys
 import time
@@ -57,6 +56,8 @@ from shoal.client.store import Store
 from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.integrations.mcp import documents, items, memory, resources, shared, threads
 from shoal.integrations.mcp.views import Arguments, Call, OneView, Tool, View, Views, Writing
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import check_key, check_name
 from shoal.version import __version__
 
@@ -96,8 +97,6 @@ class Lines:
     def _put(self, line: str | None) -> None:
         asyncio.run_coroutine_threadsafe(self._lines.put(line), self._loop).result()
 
-
-logger = logging.getLogger(__name__)
 
 STATE_TOOLS: tuple[Tool, ...] = (*threads.TOOLS, *documents.TOOLS, *items.TOOLS, *shared.TOOLS)
 
@@ -172,8 +171,8 @@ class ShoalServer:
                 answer = await tool.run(Call(view.connection, view.space, self._author, key), given)
         except ShoalError as error:
             return _refused(error)
-        except Exception:
-            logger.exception("the tool %s failed", tool.name)
+        except Exception as error:
+            log(events.TOOL_BUG, tool=tool.name, bug=error)
             bug = ShoalError(
                 f"{tool.name} failed because of a bug in Shoal; the log of this server has more. Whether anything was "
                 "written is unknown. Read what is there before you go on."

@@ -11,7 +11,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import PurePosixPath
@@ -21,6 +20,8 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from shoal.errors import BackupConflict, InvalidInput, NoQuorum, OutcomeUnknown, RegisterChanged, ShoalError, Unsupported
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
@@ -39,8 +40,6 @@ KEEP_MS_MIN = 24 * 3600 * 1000  # Mistakes are noticed later than at once.
 _URL_CHARS_MAX = 1000
 _FORMAT = 1
 _SHOWN_CHARS = 200
-
-_log = logging.getLogger("shoal.node")
 
 
 class Declaration(msgspec.Struct, array_like=True, frozen=True):
@@ -176,7 +175,7 @@ class Backups:
             except ShoalError as error:
                 failures += 1
                 if error.message != self._trouble:
-                    _log.warning("backup: %s", error.message)
+                    log(events.BACKUP_TROUBLE, reason=error.message)
                 self._trouble = error.message
             except ValueError as error:
                 failures, self._trouble = failures + 1, f"the backup cannot be written: {error}"

@@ -108,7 +108,6 @@ async def folded(
         writes_pending_max=config.writes_pending_max,
         on_durable=None,
         now=environment.monotonic,
-        witness_interval_s=config.witness_interval_s,
     )
     try:
         context = context_of(storage, commit, config, environment)

@@ -8,8 +8,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
-
 import msgspec
 
 from shoal.cluster import operation
@@ -17,6 +15,8 @@ from shoal.crdt import deletion
 from shoal.crdt.dot import NOTHING_SEEN, Dot
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import What
 from shoal.node.appliers.mutation import Mutation
@@ -26,8 +26,6 @@ from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage
 from shoal.storage.keys import Kind
-
-_log = logging.getLogger("shoal.node")
 
 
 class Garbage(msgspec.Struct, array_like=True, frozen=True):
@@ -101,7 +99,7 @@ class Made:
             return named if self._is_over(partition, named) else None
         if not right or not self._is_over(partition, right[-1]):
             return None
-        _log.warning("an entry of the queue of garbage was altered on the disk, and is written again from the log")
+        log(events.GARBAGE_ALTERED)
         self._commit.write({key: _encoder.encode(right[-1])})
         return right[-1]
 

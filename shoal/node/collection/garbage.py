@@ -13,7 +13,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
@@ -53,8 +52,6 @@ from shoal.storage.keys import Kind
 # begins so many times as long after the last as that took.
 RECLAIM_INTERVAL_S = 60.0
 RECLAIM_REST = 2000
-
-_log = logging.getLogger("shoal.node")
 
 LOOKED_AT_MAX = 64  # Entries in one look.
 _MARKS_AT_ONCE = 512  # Marks of pruned checkpoints that are read before others get a turn.

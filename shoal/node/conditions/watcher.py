@@ -11,11 +11,12 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Mapping
 
 import msgspec
 
+from shoal.logs import events
+from shoal.logs.lines import log, tell_left_out
 from shoal.node.conditions.observation import Observation, Signals, Use, Volume
 from shoal.node.conditions.table import CONDITIONS, look
 from shoal.node.context import NodeContext
@@ -30,7 +31,7 @@ RECENT_S = 10.0  # What happened stands so long.
 TOLD_AFTER_S = 4.0  # The log tells of what has stood so long: at the second look.
 MEASURE_S = 1.0  # So long a look waits to be told how much room the disk has. A disk that hangs answers nothing.
 
-_log = logging.getLogger("shoal.node.conditions")
+_STANDS = {"page": events.CONDITION_PAGE, "ticket": events.CONDITION_TICKET, "note": events.CONDITION_NOTE}
 
 
 class _Grown:
@@ -137,9 +138,10 @@ class Watcher:
     async def _run(self) -> None:
         while True:
             try:
+                tell_left_out()
                 await self.sample()
             except Exception as bug:
-                _log.error("unexpected error while the node looked at itself", exc_info=bug)
+                log(events.BUG, where="the look of a node at itself", bug=bug)
             await asyncio.sleep(self._environment.look_s)
 
     def observe(self) -> Observation:
@@ -182,12 +184,15 @@ class Watcher:
         for place, each in self._since.items():
             if place not in self._logged and now - self._begun_at[place] >= TOLD_AFTER_S:
                 self._logged[place] = each
-                level = logging.INFO if each.severity == "note" else logging.WARNING
-                _log.log(level, "condition %s (%s): %s. It means: %s Mend it: %s", *_told(each))
+                log(
+                    _STANDS[each.severity],
+                    condition=each.name,
+                    severity=each.severity,
+                    about=each.about,
+                    says=each.says.rstrip("."),
+                    means=each.means,
+                    mends=each.mends,
+                )
         for place in [place for place in self._logged if place not in self._since]:
             each = self._logged.pop(place)
-            _log.info("condition %s is gone%s", each.name, f" from {each.about}" if each.about else "")
-
-
-def _told(each: StandingCondition) -> tuple[str, str, str, str, str]:
-    return each.name, each.severity, each.says.rstrip("."), each.means, each.mends
+            log(events.CONDITION_GONE, condition=each.name, about=each.about)

@@ -13,7 +13,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Protocol
@@ -52,6 +51,8 @@ from shoal.errors import (
     StoreCorrupt,
     TooLarge,
 )
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import check_key
 from shoal.node.consensus.condition import COMMAND, Condition, foundation_of, why_missing
 from shoal.node.context import NodeContext
@@ -62,8 +63,6 @@ from shoal.storage.interface import Storage
 QUORUM_REGISTER_HELLO_S = 5.0  # Between two reports of a voter to its peers, once the register is used.
 QUORUM_REGISTER_KEYS_MAX = 64  # Keys of the quorum register, which every member holds in memory.
 QUORUM_REGISTER_REQUESTS_MAX = 64  # Its operations in progress on one node; beyond this: Overloaded.
-
-_log = logging.getLogger("shoal.node")
 
 _ROWS, _ROWS_END = keys.meta("register/"), keys.meta("register0")  # "0" follows "/".
 _PLACE = keys.meta("register-place")  # The identity of the directory in which a store that is alone voted last.
@@ -484,7 +483,7 @@ class QuorumRegister:
         if isinstance(motion, Accept):
             self._proposed(source, motion)
         if isinstance(motion, Answer) and self._acceptor.term is not None:
-            _log.info("this node votes in the quorum register, in term %d", self._acceptor.term.number)
+            log(events.VOTES_BEGUN, term=self._acceptor.term.number)
         self._reply(answers)
         attempt = self._attempts.get(motion.ballot) if isinstance(motion, Vote) else None
         if attempt is not None and isinstance(motion, Vote):
@@ -538,5 +537,5 @@ def _read(storage: Storage) -> dict[bytes, bytes] | None:
     try:
         return {key[len(_ROWS) :]: value for key, value in storage.scan(_ROWS, _ROWS_END)}
     except StoreCorrupt as error:
-        _log.warning("this node does not vote in the quorum register until it has recovered: %s", error.message)
+        log(events.VOTES_NOT_YET, reason=error.message)
         return None

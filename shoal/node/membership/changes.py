@@ -15,7 +15,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 
@@ -26,6 +25,8 @@ from shoal.cluster.membership.agreement import Voices
 from shoal.cluster.membership.epochs import Kind, Record
 from shoal.cluster.membership.notices import Membership, Notice, RebuildNotice, Standing
 from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, RegisterChanged, ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.node.membership.roster import Roster
@@ -33,8 +34,6 @@ from shoal.protocol.requests import ClusterView
 from shoal.records import NamedTuple
 
 MEMBERS_TELL_S = 1.0  # Between two reports of how far a node is with a change of the members.
-
-_log = logging.getLogger("shoal.node")
 
 _TURN = 5  # How long a member leaves a step to the one before it, in intervals of `MEMBERS_TELL_S`.
 _NAMED_CHARS_MIN = 8  # Of a directory's id, in hex.
@@ -435,7 +434,7 @@ class Changes:
             await self._set(record, epochs.advance(record, directories=self._directories(record)))
         except ShoalError as error:
             self.trouble = error.message
-            _log.info("the change of members does not go on yet: %s", error.message)
+            log(events.CHANGE_STANDS, reason=error.message)
             await asyncio.sleep(MEMBERS_TELL_S)
         finally:
             self._stepping = None

@@ -17,7 +17,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 
@@ -28,14 +27,14 @@ from shoal.cluster.membership import notices as rebuilds
 from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import MET_MAX, Founded, Founding, Inquiry, RebuildNotice, Report
 from shoal.errors import InvalidInput, NotAMember, OutcomeUnknown, ShoalError, Unavailable
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.consensus.condition import foundation_of
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.node.membership.changes import Sight
 from shoal.node.membership.roster import Roster
 from shoal.records import NamedTuple
-
-_log = logging.getLogger("shoal.node")
 
 _HALTED = 4  # How long a member stays halted, in times of `quorum_timeout_s`: longer than its rebuild takes.
 
@@ -196,7 +195,7 @@ class Rebuilding:
                 f"epoch {record.epoch} is founded, but {', '.join(missing)} did not say that it has it. If the register stays "
                 "without a quorum (`shoal status`), run `shoal cluster rebuild` again."
             )
-        _log.warning("the register was rebuilt: epoch %d, the members are %s", record.epoch, ", ".join(record.members))
+        log(events.REGISTER_REBUILT, epoch=record.epoch, members=record.members)
         return record
 
     def _gone(self, record: Record, kept: Mapping[str, Report]) -> dict[bytes, str]:
@@ -299,7 +298,7 @@ class Rebuilding:
                 raise Unavailable(f"this founding is refused: {why}. Nothing was written. Look again.")
             await self._begin(founding)
         except ShoalError as error:
-            _log.warning("this node did not take part in a rebuild: %s", error.message)
+            log(events.REBUILD_DECLINED, reason=error.message)
             refusal = error.message
         self._sight.send(node, Founded(founding.id, refusal))
 
@@ -333,11 +332,11 @@ class Rebuilding:
                 found = await self._look(epoch=0)
                 self.trouble = found.whole
                 if not self.trouble:
-                    _log.warning("all members are copies that hold all votes of their originals: the register is founded anew")
+                    log(events.COPIES_FOUND)
                     await self._found(found, unseen_ms=0, is_whole=True)
             except ShoalError as error:
                 self.trouble = error.message
-                _log.info("the copies do not found the register yet: %s", error)
+                log(events.COPIES_WAIT, reason=error.message)
 
     async def stop(self) -> None:
         """Take part in no rebuild any more. Stopping twice is allowed."""

@@ -26,7 +26,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
@@ -40,12 +39,12 @@ from shoal.cluster.membership.epochs import MEMBERS_MAX, Record, Removal
 from shoal.cluster.peering import Identity
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidValue, NotAMember, PeerRefused, ShoalError, StoreCorrupt
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.context import NodeContext
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
-
-_log = logging.getLogger("shoal.node")
 
 _ROW = keys.meta("members")
 _REFUSED = keys.meta("refused")
@@ -309,8 +308,8 @@ class Roster:
             self._refusal = None
             self._write_refusal()
         self._bar()
-        change = "" if record.change is None else f"; {record.change.told} is under way"
-        _log.info("epoch %d: the members are %s%s", record.epoch, ", ".join(record.members), change)
+        change = "" if record.change is None else record.change.told
+        log(events.MEMBERS_ENTERED, epoch=record.epoch, members=record.members, change=change)
         self._entered.set()
         self._entered = asyncio.Event()
         self._adopted(before)

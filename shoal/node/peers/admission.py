@@ -27,7 +27,6 @@ covers.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
@@ -38,13 +37,13 @@ from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.context import NodeContext
 from shoal.node.peers.members import Members
 from shoal.storage import keys, marks
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
-
-_log = logging.getLogger("shoal.node")
 
 
 class Admission:
@@ -113,7 +112,7 @@ class Admission:
         learning = self._protocol.learning
         assert learning is not None, "the protocol has made it a learner"
         if not self._incarnation.fence:
-            _log.warning("this node's directory was set back: %s knows that it once held more", self._members.name_of(peer))
+            log(events.SET_BACK, peer=self._members.name_of(peer))
         self._write, self._set_back_by = None, peer
         rows = self._incarnation.set_back(self._members.name_of(peer), learning.owed)
         with suppress(ShoalError):  # A later tick tries again; after a restart peers report it again.
@@ -229,7 +228,7 @@ class Resets:
         """A peer says that what this node lacks has left its log. The first time it is logged."""
         place = reset.partition, reset.peer
         if place not in self._due:
-            _log.warning("%s", self._text(reset))
+            log(events.LEFT_BEHIND, reason=self._text(reset))
         self._due[place] = reset
 
     def forget(self, peer: bytes) -> None:

@@ -5,16 +5,14 @@ Law: a clock that is wrong stops nothing but what would carry its time. Reads, r
 
 from __future__ import annotations
 
-import logging
-
 from shoal.cluster.clocks import ANY, NOT_HEARD, Clock, Clocks
 from shoal.config import Config
 from shoal.errors import ClockWrong
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.environment import Environment
 from shoal.node.peers.members import Members
 from shoal.node.peers.replica import Outlets
-
-_log = logging.getLogger("shoal.node")
 
 _STEPPED_MS = 1000  # If the clock was set by so much, the peers are told at once.
 
@@ -146,6 +144,6 @@ class ClockComparison:
             return
         self._logged = found
         for difference in self.differing:
-            _log.warning("clocks differ: %s", difference)
+            log(events.CLOCKS_DIFFER, difference=difference)
         if not found:
-            _log.info("the members' clocks agree again")
+            log(events.CLOCKS_AGREE)

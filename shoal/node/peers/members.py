@@ -12,7 +12,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -25,10 +24,10 @@ from shoal.cluster.messages import Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.errors import InvalidConfig, PeerRefused
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.membership.roster import Roster
 from shoal.records import NamedTuple
-
-_log = logging.getLogger("shoal.node")
 
 _DISAGREEMENTS_MAX = 64
 
@@ -209,7 +208,7 @@ class Members:
         record, told = self.roster.record, epochs.decode(value.content)
         why = epochs.objection(record, told, self.reached | {self.roster.own: self.roster.directory}) if told != record else ""
         if why:
-            _log.warning("this node does not vote for epoch %d of the members: %s", told.epoch, why)
+            log(events.VOTE_REFUSED, epoch=told.epoch, reason=why)
         return bool(why)
 
     def node_at(self, address: str) -> bytes:

@@ -18,7 +18,6 @@ number, so nothing that needs one can be had.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from itertools import filterfalse
 
@@ -30,6 +29,8 @@ from shoal.cluster.membership.notices import Founder, Membership, Notice, Rebuil
 from shoal.cluster.peering import Identity
 from shoal.cluster.replication import Replication
 from shoal.errors import PeerRefused
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.node.membership import views
@@ -41,8 +42,6 @@ from shoal.node.peers.replica import Outlets
 from shoal.protocol.requests import ChangeMembers, MembersView, Rebuild, RebuildView
 from shoal.storage import keys
 from shoal.version import __version__
-
-_log = logging.getLogger("shoal.node")
 
 _ROW = keys.meta("founding")
 
@@ -97,7 +96,7 @@ class Seeding:
 
     def _begin(self, members: tuple[str, ...]) -> None:
         self.is_over = True
-        _log.info("the members are %s", ", ".join(members))
+        log(events.MEMBERS_FOUND, members=members)
         self._roster.found(members)
 
 
@@ -195,9 +194,9 @@ class Memberships:
         """Log once if a peer's list of members differs; `GET /v1/cluster` shows that as long as it does."""
         found = self._members.compare(peer, own=self.identity())
         if found:
-            _log.warning("members differ: %s", found)
+            log(events.MEMBERS_DIFFER, difference=found)
         elif found is not None:
-            _log.info("members agree again with those of %s", peer.name)
+            log(events.MEMBERS_AGREE, peer=peer.name)
 
     def check(self, peer: Identity) -> None:
         """Check whether a link from this peer may begin.
@@ -287,7 +286,7 @@ class Memberships:
             # A node of another cluster, to which this one's address means nothing, is no member here.
             is_ours = reason == "removed" or (peer is not None and peer.name in self._roster.record.electorate.members)
             if epoch > self._roster.epoch and is_ours and self._register.is_voting:
-                _log.warning("this node votes no more, because epoch %d goes on without it: %s", epoch, error.message)
+                log(events.VOTES_ENDED, epoch=epoch, reason=error.message)
                 self._register.abdicate()
         if reason == "member" and peer is not None and self._roster.waits and self._members.meet(peer.members):
             self._dial(self.addresses)

@@ -14,7 +14,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -27,6 +26,8 @@ from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, StoreCorrupt, Unavailable
 from shoal.kinds.thread.state import dag
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import check_name
 from shoal.node.appliers import mutation
 from shoal.node.collection.generations import rows_of
@@ -43,8 +44,6 @@ from shoal.storage import keys
 from shoal.storage.keys import Kind
 
 REPAIR_ROWS_MAX = 4096  # Repaired for one read; other damaged rows wait for the next.
-
-_log = logging.getLogger("shoal.node")
 
 
 class DamagedObject(NamedTuple):
@@ -191,7 +190,7 @@ class ReadRepairer:
                 return Brought(taken, failed, unheard)
             failed[member.address] = "does not have it" if taken is not None else "sent other rows than those asked for"
             if taken is None:
-                _log.warning("%s was asked for damaged rows of %s, but sent others", member.address, named(place.target))
+                log(events.ROWS_OTHERS, peer=member.address, object=named(place.target))
         return Brought({}, failed, unheard)
 
     def _candidates(self, partition: int) -> list[MemberState]:
@@ -275,11 +274,11 @@ class ObjectRepair:
         except ShoalError as refusal:
             raise self._failure(error, f" A peer has it, but it could not be written here: {refusal.message}") from refusal
         self._mender.mended.rows += len(rows)
-        _log.warning("%d damaged rows of %s were fetched again from a peer", len(rows), named(self._target))
+        log(events.ROWS_FETCHED, count=len(rows), object=named(self._target))
 
     def _failure(self, error: StoreCorrupt, why: str = "") -> StoreCorrupt | Unavailable:
         self._mender.mended.failed += 1
-        _log.error("%s is damaged here, and no peer could repair it: %s", named(self._target), error.message)
+        log(events.ROWS_LOST, object=named(self._target), reason=error.message)
         if not any(map(mendable, error.lost)):
             why = " Peers are not asked for rows of this kind."
         elif not why:

@@ -13,7 +13,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -70,8 +69,6 @@ from shoal.node.snapshots.exchange import SnapshotExchange
 from shoal.node.snapshots.witnessing import Others, Owners
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.node.writes.issuing import Logged, Outbound
-
-_log = logging.getLogger("shoal.node")
 
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 _BRING = (Push, Supply, SnapshotPiece)  # Those that bring operations.

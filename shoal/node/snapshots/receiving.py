@@ -29,7 +29,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -42,6 +41,8 @@ from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
 from shoal.cluster.snapshots.taking import Snapshots
 from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, Overloaded, ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.partitions import Partition
@@ -131,9 +132,6 @@ class Rests:
         if now < self._lately_until:
             rest_s = self._snapshots.rests_for(now) + _RESTS * worked_s
             self._snapshots.rest(now + min(rest_s, _REST_S_MAX))
-
-
-_log = logging.getLogger("shoal.node")
 
 
 @dataclass(slots=True)
@@ -285,7 +283,7 @@ class SnapshotReceiver:
                 self._database.partitions.reopen(number)
                 self._fail(peer, number, error)
             else:
-                _log.error("partition %d is not served until the node is started again: %s", number, error.message)
+                log(events.PARTITION_LOST, partition=number, reason=error.message)
             return
         self._database.after_switch(number, before)
         done = self._snapshots.installed(number)
@@ -344,8 +342,6 @@ class SnapshotReceiver:
 
     def _fail(self, peer: bytes, number: int, error: ShoalError) -> None:
         """Try again later, maybe with another peer."""
-        _log.warning(
-            "the snapshot of partition %d that %s sent is not used: %s", number, self._others.named(peer), error.message
-        )
+        log(events.SNAPSHOT_REFUSED, partition=number, peer=self._others.named(peer), reason=error.message)
         self._staging.pop(number, None)
         self._snapshots.failed(number, self._environment.monotonic())

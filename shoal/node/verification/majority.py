@@ -14,7 +14,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -23,13 +22,13 @@ from shoal.cluster.messages import Message, ObjectRows, ObjectRowsRequest, Objec
 from shoal.cluster.scrub import UNSURE, Piece, digest_of
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.database import Database
 from shoal.node.verification.evidence import REPAIR_WAIT_S, Ask, shown_by
 from shoal.node.verification.rebuilding import Outcome
 from shoal.node.verification.report import ObjectPlace, is_damaged, text_of
 from shoal.records import NamedTuple
-
-_log = logging.getLogger("shoal.node")
 
 _TRIES_MAX = 3  # Of an owner, to show its log of an object: a link may be cut meanwhile.
 
@@ -135,12 +134,7 @@ class Majority:
                 return Outcome.MENDED
             self._failed[name, node] += 1
             self.unshown += 1
-            _log.warning(
-                "%s says that its log makes its rows of %s, and did not show it. Nothing was replaced by its word; compare the "
-                "nodes with `shoal verify`.",
-                self._named(node),
-                text_of(place),
-            )
+            log(events.LOG_UNSHOWN, peer=self._named(node), object=text_of(place))
         return None
 
     async def _shown_by(self, place: ObjectPlace, node: bytes) -> Outcome | None:

@@ -21,7 +21,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from math import inf
@@ -37,6 +36,8 @@ from shoal.kinds.document.serving.opening import ROOTS_MAX
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.live import Building, LiveDocument
 from shoal.kinds.document.state.readiness import parts
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node import blobs
 from shoal.node.database import Database
 from shoal.node.target import Target
@@ -46,8 +47,6 @@ from shoal.node.verification.majority import Majority, Owners
 from shoal.node.verification.rebuilding import Outcome, Supplied
 from shoal.node.verification.report import ObjectPlace, text_of
 from shoal.storage import keys
-
-_log = logging.getLogger("shoal.node")
 
 
 class Proving:
@@ -89,7 +88,7 @@ class Proving:
             with suppress(ShoalError):  # A part of it is on its way, or cannot be read: its use says so.
                 place = ObjectPlace(*keys.split_object(key)[:4])
                 if await in_turns(self.differing(key)):
-                    _log.warning("%s showed something else than its updates build: it is built again", text_of(place))
+                    log(events.DOCUMENT_REBUILT, object=text_of(place))
                     self._differs(place)
                     await self._database.exchange.rebuilder.write(place, {})
         finally:
@@ -302,7 +301,7 @@ class Scrubber:
         if name not in self._outcomes and name not in self._due:
             if len(self.noticed) < ROWS_DIFFER_MAX:
                 self.noticed.add(name)
-            _log.warning("%s", self._text(name, peer))
+            log(events.ROWS_DIFFER, reason=self._text(name, peer))
         if name in self._due or self._stopped or len(self._due) >= ROWS_DIFFER_MAX:
             return
         shows = proved and self.majority.may_show(name, peer)
@@ -385,7 +384,7 @@ class Scrubber:
         elif outcome in (Outcome.REPLACED, Outcome.ADOPTED, Outcome.MENDED, Outcome.RESTORED):
             self._replaced(name, place, outcome)
         elif is_news:
-            _log.warning("the rows of %s differ from those of a peer: %s", text_of(place), outcome.value)
+            log(events.ROWS_NOT_REPAIRED, object=text_of(place), outcome=outcome.value)
 
     def _settle(self, name: bytes, place: ObjectPlace, outcome: Outcome, *, is_news: bool) -> None:
         """Record the outcome for a thread with a save that builds on erased data."""
@@ -394,13 +393,13 @@ class Scrubber:
         if outcome in (Outcome.SOUND, Outcome.REPLACED):
             self._dangling.discard(name)
             if outcome is Outcome.REPLACED:
-                _log.info("peers supplied the data of pruned checkpoints that %s needs", text_of(place))
+                log(events.THREAD_SUPPLIED, object=text_of(place))
         elif outcome is Outcome.DEAD and is_news:
-            _log.warning("%s: %s", text_of(place), outcome.value)
+            log(events.THREAD_DANGLES, object=text_of(place), outcome=outcome.value)
 
     def _replaced(self, name: bytes, place: ObjectPlace, outcome: Outcome) -> None:
         self.replaced += 1
-        _log.warning("the rows of %s differed from those of a peer: %s", text_of(place), outcome.value)
+        log(events.ROWS_REPLACED, object=text_of(place), outcome=outcome.value)
         peers = [found.peer for found in self._differences.all() if found.object == name]
         self._differences.forget(name)
         piece = self._whole(name)

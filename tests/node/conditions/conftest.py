@@ -47,7 +47,7 @@ async def faces(member: Member) -> dict[str, set[str]]:
 
 def logged(caplog: pytest.LogCaptureFixture, name: str) -> list[str]:
     """The lines of the log about a condition."""
-    lines = [record.getMessage() for record in caplog.records if record.name == "shoal.node.conditions"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "shoal.conditions"]
     return [line for line in lines if line.startswith(f"condition {name} ")]
 
 
@@ -63,4 +63,4 @@ def is_known(view: ConditionsView, name: str) -> bool:
 
 @pytest.fixture(autouse=True)
 def _logs(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "shoal.node.conditions")
+    caplog.set_level(logging.INFO, "shoal.conditions")

@@ -143,7 +143,7 @@ async def test_a_look_that_fails_ends_nothing(
     with monkeypatch.context() as patched:
         patched.setattr(watcher, "observe", fails)
         await asyncio.sleep(11)
-    assert "unexpected error while the node looked at itself" in caplog.text
+    assert "unexpected error in the look of a node at itself" in caplog.text
     bench.simulated.volume = 1, 1 << 40
     await asyncio.sleep(6)
     assert [each.name for each in watcher.standing] == ["disk-nearly-full"]
@@ -172,7 +172,7 @@ async def test_a_finding_keeps_the_moment_in_which_it_was_noticed(bench: Bench) 
 
 
 async def test_trouble_that_passes_at_a_start_is_no_line(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "shoal.node.conditions")
+    caplog.set_level(logging.INFO, "shoal.conditions")
     bench.simulated.volume = 1, 1 << 40
     await bench.node.conditions.sample()
     bench.simulated.volume = 1 << 40, 1 << 40

@@ -19,7 +19,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from hashlib import sha256
@@ -29,6 +28,8 @@ from shoal.crdt.dot import VersionVector
 from shoal.errors import ShoalError
 from shoal.kinds.retention import state
 from shoal.kinds.retention.state import Moment, Rule
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import RESERVED, check_name
 from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
@@ -67,8 +68,6 @@ _PAGES_MAX = 16  # Of rules. If there are more, nothing goes.
 _QUIET_MAX = 65_536  # Threads of which is known that nothing goes.
 _QUIET_MS_MAX = 3600 * 1000  # For so long at most.
 _QUIET = 20  # Or for one part in so many of the rule's ages.
-
-_log = logging.getLogger("shoal.node")
 
 
 class Call(Protocol):
@@ -169,7 +168,7 @@ class Keeper:
         self._hindered = waits_for
         waits_for = waits_for or next((trouble for space in mine if (trouble := self._trouble(space))), "")
         if waits_for != self.waits_for and waits_for:
-            _log.warning("retention waits: %s", waits_for)
+            log(events.RETENTION_WAITS, reason=waits_for)
         self.waits_for = waits_for
         self.last_ms = self._environment.now_ms()
 
