@@ -40,7 +40,7 @@ class Line(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What people read."""
+        """The line as people read it."""
         try:
             return self.event.text.format_map({name: told(value) for name, value in self.fields.items()})
         except (KeyError, ValueError):  # A field is missing: a test looks at each place, and a line raises nothing.
