@@ -227,7 +227,7 @@ def test_an_interval_begins_anew() -> None:
     assert limits.admits("a", EVENT_INTERVAL_S)
 
 
-def test_what_nobody_wants_is_not_counted(records: list[logging.LogRecord]) -> None:
+def test_lines_that_nobody_wants_are_not_counted(records: list[logging.LogRecord]) -> None:
     logging.getLogger("shoal").setLevel("WARNING")
     for _ in range(EVENT_LINES_MAX + 1):
         log(events.STOPPED)
