@@ -64,6 +64,7 @@ NOT_OVER_HTTP: Reasons = {
     "a client's renewals, together; over HTTP `PUT …/leases/{lease}` renews one": (requests.RenewLeases,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
     "nodes write it when an item is claimed": (requests.BeginAttempt,),
+    "it is a part of imports": (requests.RecallTry,),
     "nodes write it to carry out `CompareAndSet`": (requests.Swap,),
     "it holds another write; over HTTP the header `Shoal-Lease` does": (requests.Fenced,),
     "`GET …/mutations` shows it": (requests.ReadDelta,),
@@ -94,6 +95,7 @@ NOT_IN_PYTHON: Reasons = {
     "a store renews its leases together": (requests.RenewLease,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
     "nodes write it when an item is claimed": (requests.BeginAttempt,),
+    "it is a part of imports": (requests.RecallTry,),
     "nodes write it to carry out `CompareAndSet`": (requests.Swap,),
     "a `Document` is a mirror: callers edit it in place, and it follows the node": (
         requests.Patch,
@@ -180,6 +182,7 @@ NOT_ON_THE_COMMAND_LINE: Reasons = {
     "a program that works for longer than its claim's ttl is written in Python": (requests.ExtendClaim,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
     "nodes write it when an item is claimed": (requests.BeginAttempt,),
+    "it is a part of imports": (requests.RecallTry,),
     "nodes write it to carry out `CompareAndSet`": (requests.Swap,),
     "a running agent's: it says what that agent did": (
         requests.Ack,

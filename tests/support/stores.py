@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from shoal import Store
+from shoal.kinds.worklist.handle.worklist import Worklist
 
 
 async def filled(store: Store) -> None:
@@ -43,6 +44,7 @@ async def filled(store: Store) -> None:
     await thread.put_file("empty", b"")
     await thread.worklist("pages").add(["p-1", "p-2"])
     await thread.worklist("pages").done("p-1", result={"words": 5})
+    await _worked(thread.worklist("jobs"))
     await thread.inbox.send({"text": "stop"}, by="ada")
     await thread.pause(reason="look", by="ana")
     await space.counter("tokens").add(512)
@@ -60,3 +62,19 @@ async def filled(store: Store) -> None:
     document = await space.document("notes", initial={"tasks": {"t1": "write"}}, author="ana")
     document.map("tasks")["t2"] = "test"
     await document.close()
+
+
+async def _worked(work: Worklist) -> None:
+    """A worklist with an item in each state that it can have."""
+    await work.add({"dead": 1}, by="ana", attempts_max=1, priority=9)
+    await work.add({"given back": 2}, priority=8, attempts_max=3)
+    await work.add({"tried and done": 3}, priority=7)
+    await work.add({"claimed": 4}, priority=6, group="example.org", group_max=2)
+    await work.add({"late": 5}, delay=3600)
+    for ends in ("fail", "fail", "complete", ""):
+        job = await work.claim(ttl=600, holder="worker-7")
+        assert job is not None
+        if ends == "fail":
+            await job.fail("no answer", retry_in=3600)
+        elif ends == "complete":
+            await job.complete({"pages": 3})

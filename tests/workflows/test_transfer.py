@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 import shoal
 from shoal import Store
 from shoal.errors import InvalidInput, OutcomeUnknown, ShoalError, TooLarge, Unsupported
 from shoal.kinds import LABELS
+from shoal.kinds.worklist.state import identify
 from shoal.protocol import requests
 from shoal.workflows.transfer import lines as transfer_lines
 from shoal.workflows.transfer import sending
@@ -373,3 +375,47 @@ async def test_an_import_after_a_deletion_begins_anew(source: Store, there: Stor
     assert report.differs == ["document 'notes' of space 'crew': it was deleted here: import it under another name"]
     assert (await imported(there, lines, "again")).whole
     assert kept(await exported(there))[2:-1] == [each for each in kept(lines)[2:-1] if each["type"] != "document"]
+
+
+async def test_tries_priorities_and_dead_letters_come_back(source: Store, there: Store) -> None:
+    await filled(source)
+    assert (await imported(there, await exported(source))).whole
+    work = there.space("crew").thread("t").worklist("jobs")
+    pending = {item.key: item async for item in work.pending()}
+    assert sorted(pending) == ["claimed", "given back", "late"]
+    dead = [(item.key, item.tried.attempt, item.tried.reason) async for item in work.dead() if item.tried is not None]
+    assert dead == [("dead", 1, "no answer")]
+    job = await work.claim(
+        ttl=60
+    )  # The given back one waits for its time, as the late one does; the old claim is not known here.
+    assert job is not None
+    assert (job.item, job.attempt) == ("claimed", 2)
+    await job.complete(1)
+    assert await work.claim(ttl=60) is None
+    await work.revive("dead")
+    revived = await work.claim(ttl=60)
+    assert revived is not None
+    assert (revived.item, revived.attempt) == ("dead", 1)
+
+
+async def test_a_try_is_recalled_in_an_import_alone(there: Store) -> None:
+    connection = there.connection
+    tried = requests.QueueTry(3, "dead", "w", 0, 0, "no", 0)
+    work = there.space("crew").thread("t").worklist("jobs")
+    await work.add({"a": 1})
+    recall = requests.RecallTry("crew", "t", "jobs", identify("a").hex(), tried)
+    with pytest.raises(InvalidInput, match="part of an import"):
+        await connection.write(recall, key=None, durability=None)
+    for wrong in (
+        structs.replace(tried, state="over"),
+        structs.replace(tried, attempt=-1),
+        structs.replace(tried, not_before_ms=2**62),
+    ):
+        with pytest.raises(InvalidInput, match="a try has a state"):
+            imported = requests.Import([requests.Imported(structs.replace(recall, tried=wrong))])
+            await connection.write(imported, key=None, durability=None)
+    job = await work.claim(ttl=60)
+    assert job is not None
+    [reply] = (await connection.write(requests.Import([requests.Imported(recall)]), key=None, durability=None)).replies
+    assert reply == requests.TryRecalled(False)  # What happened here counts.
+    assert [item.key async for item in work.dead()] == []

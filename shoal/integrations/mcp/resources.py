@@ -86,12 +86,13 @@ def place_of(uri: str, space: str) -> Place:
         InvalidName: it holds a name that is not legal.
     """
     head, _, rest = uri.partition(_SCHEME)
-    parts = rest.split("/", 2)
-    if head or len(parts) != 3 or parts[1] not in ("threads", "documents", "files"):
+    parts = rest.split("/")
+    of_file = len(parts) == 5 and (parts[1], parts[3]) == ("threads", "files")
+    if head or not (of_file or (len(parts) == 3 and parts[1] in ("threads", "documents", "files"))):
         raise InvalidInput(
             f"{uri[:200]!r} names no resource of this server. Nothing was read. A URI is "
             f"shoal://{quote(space, safe='')}/threads/NAME, …/threads/NAME/files/FILE, …/documents/NAME or …/files/FILE, with "
-            "the names percent-encoded."
+            "the names percent-encoded: a slash within a name is %2F."
         )
     named = check_name("space", unquote(parts[0]))
     if named != space:
@@ -100,9 +101,8 @@ def place_of(uri: str, space: str) -> Place:
         )
     if parts[1] == "files":
         return Place(space, "thread", SPACE_FILES, check_name("file", unquote(parts[2])))
-    thread, has_file, file = parts[2].partition("/files/")
-    if parts[1] == "threads" and has_file and "/" not in thread + file:
-        return Place(space, "thread", check_name("thread", unquote(thread)), check_name("file", unquote(file)))
+    if of_file:
+        return Place(space, "thread", check_name("thread", unquote(parts[2])), check_name("file", unquote(parts[4])))
     kind: Kind = "thread" if parts[1] == "threads" else "document"
     return Place(space, kind, check_name(kind, unquote(parts[2])))
 

@@ -59,7 +59,9 @@ __all__ = [
     "QueueTry",
     "ReadQueue",
     "ReadQueueEntry",
+    "RecallTry",
     "ReviveItem",
+    "TryRecalled",
     "Worklist",
     "Worklists",
 ]
@@ -438,6 +440,7 @@ class QueueEntry(Struct, array_like=True, frozen=True):
     finishes: list[Finish] = field(default_factory=list)  # The first counts; there are several if it was finished concurrently.
     others: list[Value] = field(default_factory=list)  # Other values that were put concurrently under its key.
     tried: QueueTry | None = None  # None if nobody has claimed it.
+    plan: QueuePlan | None = None  # How it is handed out, if something was said of that. Its delay counts from `wall_ms` on.
 
 
 class QueueEntries(Reply, array_like=True, frozen=True, tag="queue-entries"):
@@ -675,3 +678,19 @@ class AttemptBegun(Reply, array_like=True, frozen=True, tag="attempt-begun"):
     by: str = ""
     wall_ms: int = 0
     value: bytes = NIL
+
+
+@operation()
+class RecallTry(ObjectWrite["TryRecalled"], array_like=True, frozen=True, tag="recall-try"):
+    """Note how often an entry was handed out elsewhere, in an import; an entry that was handed out here stays as it is."""
+
+    thread: str
+    worklist: str
+    id: str
+    tried: QueueTry  # Without its fencing number, which is of another cluster.
+
+
+class TryRecalled(Reply, array_like=True, frozen=True, tag="try-recalled"):
+    """The outcome."""
+
+    recalled: bool  # False: it was handed out here, or is finished.

@@ -137,7 +137,22 @@ def _parts(record: Record, counts: Counter[str]) -> list[tuple[str, Any]]:
         case records.Entry():
             finishes = [(each.by, each.time, each.result) for each in record.finishes[:1]]
             id = record.id if record.key is not None else ""
-            return [(kind, (record.worklist, id, record.key, record.by, record.time, record.value, finishes))]
+            return [
+                (
+                    kind,
+                    (
+                        record.worklist,
+                        id,
+                        record.key,
+                        record.by,
+                        record.time,
+                        record.value,
+                        finishes,
+                        record.plan,
+                        record.tried,
+                    ),
+                )
+            ]
         case records.Step():
             made = [(each.id, each.state, each.holder, each.begun, each.ended, each.error) for each in record.attempts]
             named = (record.key, record.name, record.state, record.begun, record.ended, record.parent, record.compensation)

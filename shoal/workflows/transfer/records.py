@@ -199,6 +199,27 @@ class Finish(Struct, frozen=True, omit_defaults=True):
     result: Raw = ABSENT
 
 
+class Plan(Struct, frozen=True, omit_defaults=True):
+    """How an entry is handed out."""
+
+    priority: int = 0
+    delay_ms: int = 0  # From the entry's time on.
+    group: str = ""
+    group_max: int = 0
+    attempts_max: int = 0
+
+
+class Tried(Struct, frozen=True, omit_defaults=True):
+    """The last time that an entry was handed out, or given back."""
+
+    attempt: int  # How often it was handed out by then.
+    state: str  # "claimed", "waiting" or "dead".
+    time: datetime
+    by: str = ""
+    reason: str = ""
+    not_before: datetime | None = None
+
+
 class Entry(Record, frozen=True, tag="entry"):
     """An entry of a worklist, or of the inbox, whose name is empty; in the order in which they are handed out."""
 
@@ -211,6 +232,8 @@ class Entry(Record, frozen=True, tag="entry"):
     by: str = ""
     finishes: list[Finish] = field(default_factory=list)  # The first counts.
     others: list[Raw] = field(default_factory=list)  # Values that were put concurrently under its key.
+    plan: Plan | None = None
+    tried: Tried | None = None
 
 
 class Status(Record, frozen=True, tag="status"):

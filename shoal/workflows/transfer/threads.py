@@ -13,7 +13,7 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Any, cast
 
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from shoal.errors import NotFound, Pruned
 from shoal.kinds.file.flows import Upload, found_file
@@ -268,7 +268,14 @@ async def entry_record(thread: str, worklist: str, entry: requests.QueueEntry) -
     finishes = [records.Finish(each.by, moment(each.wall_ms), await text_of(each.result)) for each in entry.finishes]
     others = [await text_of(each) for each in entry.others]
     value = await text_of(entry.value)
-    return records.Entry(thread, worklist, entry.id, moment(entry.wall_ms), value, entry.key, entry.by, finishes, others)
+    plan = None if entry.plan is None else records.Plan(**structs.asdict(entry.plan))
+    tried = None
+    if entry.tried is not None:
+        last = entry.tried
+        not_before = moment(last.not_before_ms) if last.not_before_ms else None
+        tried = records.Tried(last.attempt, last.state, moment(last.wall_ms), last.by, last.reason, not_before)
+    time = moment(entry.wall_ms)
+    return records.Entry(thread, worklist, entry.id, time, value, entry.key, entry.by, finishes, others, plan, tried)
 
 
 # ── records as threads ────────────────────────────────────────────────────────
@@ -472,15 +479,24 @@ class ThreadImport:
                     )
 
     async def _entry(self, record: records.Entry) -> None:
+        space, thread, worklist = self._space, self._thread, record.worklist
         item = requests.QueueItem(record.key, await packed_of(record.value))
-        enqueue = requests.Enqueue(self._space, self._thread, record.worklist, [item], record.by)
-        await self._put(enqueue, record.time, f"entry {record.worklist}/{record.id}")
+        plan = None if record.plan is None else requests.QueuePlan(**structs.asdict(record.plan))
+        enqueue = requests.Enqueue(space, thread, worklist, [item], record.by, plan)
+        await self._put(enqueue, record.time, f"entry {worklist}/{record.id}")
+        if not record.finishes and record.tried is None:
+            return
+        [*_, reply] = await self._send.flush()
+        if (last := record.tried) is not None:
+            not_before_ms = as_wall_ms(last.not_before) or 0
+            tried = requests.QueueTry(last.attempt, last.state, last.by, 0, 0, last.reason, not_before_ms)
+            recall = requests.RecallTry(space, thread, worklist, reply.ids[0], tried)
+            await self._put(recall, last.time, f"try {worklist}/{record.id}")
         if record.finishes:
-            [*_, reply] = await self._send.flush()
             first = record.finishes[0]
             result = await packed_of(first.result)
-            done = requests.Dequeue(self._space, self._thread, record.worklist, reply.ids[0], first.by, result)
-            await self._put(done, first.time, f"finish {record.worklist}/{record.id}")
+            done = requests.Dequeue(space, thread, worklist, reply.ids[0], first.by, result)
+            await self._put(done, first.time, f"finish {worklist}/{record.id}")
 
     async def _status(self, record: records.Status) -> None:
         await self._send.flush()

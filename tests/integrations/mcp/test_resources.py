@@ -48,6 +48,21 @@ def test_a_uri_of_a_file_gives_its_name_back(thread: str, file: str) -> None:
     assert place_of(place.uri, "my space") == place
 
 
+@pytest.mark.parametrize(
+    "name", ["a/b", "a/files", "a/files/b/c", "a/b/files/c", "files/a/files/b", "a/files/b/files/c", "a//b"]
+)
+@pytest.mark.parametrize("kind", ["threads", "documents", "files"])
+def test_a_slash_that_is_not_encoded_is_refused(kind: str, name: str) -> None:
+    """Else it would depend on the names which of two objects is meant."""
+    with pytest.raises(InvalidInput, match="%2F"):
+        place_of(f"shoal://crew/{kind}/{name}", "crew")
+
+
+def test_a_thread_and_a_file_of_another_are_told_apart() -> None:
+    assert place_of("shoal://crew/threads/a/files/b", "crew") == Place("crew", "thread", "a", "b")
+    assert place_of("shoal://crew/threads/a%2Ffiles%2Fb", "crew") == Place("crew", "thread", "a/files/b")
+
+
 async def test_files_are_listed_and_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shoal.open(tmp_path, config=Config(page_items_max=2)) as store:
         space = store.space("crew")

@@ -3,7 +3,8 @@
 Tries of queue entries: handed out, completed, given back, put back.
 
 Law: these writes are accepted only while the node knows that their claim has not ended (`shoal.node.leases`), except for
-`ReviveItem`. Here it is decided whether the entry is still the claim's: the last try has its fencing number.
+`ReviveItem`, and `RecallTry`, which is a part of imports. Here it is decided whether the entry is still the claim's: the last
+try has its fencing number.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ from shoal.protocol.requests import (
     QueueTry,
     ReadQueue,
     ReadQueueEntry,
+    RecallTry,
     ReviveItem,
+    TryRecalled,
     Worklist,
     Worklists,
 )
@@ -165,7 +168,8 @@ class Queues:
                     by=[finish.by for finish in found.takers()],
                 )
             return Dequeued(False, first.by, first.result)
-        if found.last is not None and found.last.state == queue.RUNNING and id not in context.unclaimed:
+        is_claimed = found.last is not None and found.last.state == queue.RUNNING and id not in context.unclaimed
+        if is_claimed and context.imported is None:
             raise UnderClaim(context.target, name, id)
         change = queue.Dequeue(name, id, request.by, context.implied_key, request.result)
         context.apply(change)
@@ -239,7 +243,9 @@ def _shown(id: bytes, place: bytes, entry: RankedEntry) -> QueueEntry:
     finishes = [requests.Finish(finish.by, finish.wall_ms, finish.result) for finish in entry.takers()]
     others = list(dict.fromkeys(other.value for other in entry.puts[1:] if other.value != put.value))
     tried = None if entry.last is None else _tried(entry.last)
-    return QueueEntry(id.hex(), place.hex(), users_key(entry.key), put.by, put.wall_ms, put.value, finishes, others, tried)
+    plan = None if put.plan is None else _shown_plan(put)
+    key = users_key(entry.key)
+    return QueueEntry(id.hex(), place.hex(), key, put.by, put.wall_ms, put.value, finishes, others, tried, plan)
 
 
 def _tried(last: queue.Try) -> QueueTry:
@@ -250,6 +256,12 @@ def _tried(last: queue.Try) -> QueueTry:
 def _plan(plan: QueuePlan, now_ms: int) -> queue.Plan:
     from_ms = min(now_ms + plan.delay_ms, END_MS - 1) if plan.delay_ms else 0
     return queue.Plan(plan.priority, from_ms, plan.group, plan.group_max, plan.attempts_max)
+
+
+def _shown_plan(put: queue.Put) -> QueuePlan:
+    plan = put.plan or queue.Plan()
+    delay_ms = max(0, plan.not_before_ms - put.wall_ms) if plan.not_before_ms else 0
+    return QueuePlan(plan.priority, delay_ms, plan.group, plan.group_max, plan.attempts_max)
 
 
 def _check_plan(plan: QueuePlan) -> None:
@@ -321,12 +333,14 @@ class Tries:
             BeginAttempt: _check_item,
             CompleteItem: self._check_complete,
             FailItem: self._check_fail,
+            RecallTry: _check_recalled,
             ReviveItem: _check_item,
         }
         self.writers = {
             BeginAttempt: self._begin,
             CompleteItem: self._complete,
             FailItem: self._fail,
+            RecallTry: _recall,
             ReviveItem: self._revive,
         }
         self.readers = {}
@@ -420,6 +434,40 @@ def _check_item(request: _UnderClaim | ReviveItem) -> None:
     check_names(request.thread, request.worklist)
     unhexed(request.id)
     check_by(request.by)
+
+
+def _check_recalled(request: RecallTry) -> None:
+    check_names(request.thread, request.worklist)
+    unhexed(request.id)
+    tried = request.tried
+    check_by(tried.by)
+    check_text(tried.reason, "a reason")
+    if tried.state not in _STATES or not 0 <= tried.attempt < 2**31 or not 0 <= tried.not_before_ms < END_MS:
+        raise InvalidInput(
+            f"a try has a state ({', '.join(_STATES)}), a count and a time; got {tried.state[:40]!r}, {tried.attempt} and "
+            f"{tried.not_before_ms}. Nothing was written.",
+            field="tried",
+        )
+
+
+def _recall(context: WriteContext, request: RecallTry) -> TryRecalled:
+    """Note the tries of an entry that is imported.
+
+    Raises:
+        InvalidInput: it is no part of an import.
+        NotFound: there is no such entry.
+    """
+    if context.imported is None:
+        raise InvalidInput("recall-try is a part of an import. Nothing was written. Claim the item instead.")
+    id, tried = unhexed(request.id), request.tried
+    entry = queue.entry(context.rows, request.worklist, id)
+    if entry is None or not entry.puts:
+        raise NotFound(f"{described(request.thread, request.worklist)} has no entry {request.id}. Nothing was written.")
+    if entry.tries or entry.finishes:
+        return TryRecalled(False)
+    state = _STATES.index(tried.state)
+    context.apply(queue.Attempt(request.worklist, id, 1, 0, tried.attempt, state, tried.by, tried.not_before_ms, tried.reason))
+    return TryRecalled(True)
 
 
 def _try(
