@@ -95,7 +95,6 @@ NOT_IN_PYTHON: Reasons = {
     "a store renews its leases together": (requests.RenewLease,),
     "nodes write it when a lease is acquired or released": (requests.MarkLease,),
     "nodes write it when an item is claimed": (requests.BeginAttempt,),
-    "it is a part of imports": (requests.RecallTry,),
     "nodes write it to carry out `CompareAndSet`": (requests.Swap,),
     "a `Document` is a mirror: callers edit it in place, and it follows the node": (
         requests.Patch,

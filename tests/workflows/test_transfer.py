@@ -400,20 +400,15 @@ async def test_tries_priorities_and_dead_letters_come_back(source: Store, there:
 
 async def test_a_try_is_recalled_in_an_import_alone(there: Store) -> None:
     connection = there.connection
-    tried = requests.QueueTry(3, "dead", "w", 0, 0, "no", 0)
     work = there.space("crew").thread("t").worklist("jobs")
     await work.add({"a": 1})
-    recall = requests.RecallTry("crew", "t", "jobs", identify("a").hex(), tried)
+    recall = requests.RecallTry("crew", "t", "jobs", identify("a").hex(), 3, "dead", "w", "no")
     with pytest.raises(InvalidInput, match="part of an import"):
         await connection.write(recall, key=None, durability=None)
-    for wrong in (
-        structs.replace(tried, state="over"),
-        structs.replace(tried, attempt=-1),
-        structs.replace(tried, not_before_ms=2**62),
-    ):
-        with pytest.raises(InvalidInput, match="a try has a state"):
-            imported = requests.Import([requests.Imported(structs.replace(recall, tried=wrong))])
-            await connection.write(imported, key=None, durability=None)
+    for field, wrong in (("state", "over"), ("attempt", -1), ("attempt", 2**31), ("not_before_ms", 2**62), ("id", "x")):
+        with pytest.raises(InvalidInput):
+            refused = structs.replace(recall, **{field: wrong})
+            await connection.write(requests.Import([requests.Imported(refused)]), key=None, durability=None)
     job = await work.claim(ttl=60)
     assert job is not None
     [reply] = (await connection.write(requests.Import([requests.Imported(recall)]), key=None, durability=None)).replies

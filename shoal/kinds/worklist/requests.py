@@ -6,7 +6,7 @@ a time. A claim is a lease of an entry; its token is a secret of 32 hex digits, 
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -687,7 +687,11 @@ class RecallTry(ObjectWrite["TryRecalled"], array_like=True, frozen=True, tag="r
     thread: str
     worklist: str
     id: str
-    tried: QueueTry  # Without its fencing number, which is of another cluster.
+    attempt: Natural  # How often it was handed out.
+    state: Literal["claimed", "waiting", "dead"]  # Whether a worker had it, gave it back, or nobody gets it any more.
+    by: str = ""
+    reason: str = ""  # Why it was given back.
+    not_before_ms: Natural = 0  # Nobody gets it earlier.
 
 
 class TryRecalled(Reply, array_like=True, frozen=True, tag="try-recalled"):

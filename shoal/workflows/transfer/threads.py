@@ -489,8 +489,9 @@ class ThreadImport:
         [*_, reply] = await self._send.flush()
         if (last := record.tried) is not None:
             not_before_ms = as_wall_ms(last.not_before) or 0
-            tried = requests.QueueTry(last.attempt, last.state, last.by, 0, 0, last.reason, not_before_ms)
-            recall = requests.RecallTry(space, thread, worklist, reply.ids[0], tried)
+            state = cast("Any", last.state)
+            tried = last.attempt, state, last.by, last.reason, not_before_ms
+            recall = requests.RecallTry(space, thread, worklist, reply.ids[0], *tried)
             await self._put(recall, last.time, f"try {worklist}/{record.id}")
         if record.finishes:
             first = record.finishes[0]

@@ -54,6 +54,7 @@ from shoal.protocol.requests import (
 WORKLISTS_MAX = 256  # Worklists of one thread.
 WORKLIST_ATTEMPTS_MAX = 5  # Claims of one item that nobody completes; then it is a dead letter.
 
+ATTEMPTS_RECALLED_MAX = 2**31
 DELAY_MS_MAX = 400 * 24 * 3600 * 1000
 _STATES = ("claimed", "waiting", "dead")
 _PURGED_BESIDE = 4  # Old entries that each finish in an inbox forgets: more than it adds.
@@ -439,15 +440,14 @@ def _check_item(request: _UnderClaim | ReviveItem) -> None:
 def _check_recalled(request: RecallTry) -> None:
     check_names(request.thread, request.worklist)
     unhexed(request.id)
-    tried = request.tried
-    check_by(tried.by)
-    check_text(tried.reason, "a reason")
-    if tried.state not in _STATES or not 0 <= tried.attempt < 2**31 or not 0 <= tried.not_before_ms < END_MS:
-        raise InvalidInput(
-            f"a try has a state ({', '.join(_STATES)}), a count and a time; got {tried.state[:40]!r}, {tried.attempt} and "
-            f"{tried.not_before_ms}. Nothing was written.",
-            field="tried",
-        )
+    check_by(request.by)
+    check_text(request.reason, "a reason")
+    for name, most in (("attempt", ATTEMPTS_RECALLED_MAX), ("not_before_ms", END_MS)):
+        if not 0 <= getattr(request, name) < most:
+            raise InvalidInput(f"{name} is 0 to {most - 1}; got {getattr(request, name)}. Nothing was written.", field=name)
+    if request.state not in _STATES:
+        told = f"state is one of {', '.join(_STATES)}; got {request.state[:40]!r}. Nothing was written."
+        raise InvalidInput(told, field="state")
 
 
 def _recall(context: WriteContext, request: RecallTry) -> TryRecalled:
@@ -459,14 +459,16 @@ def _recall(context: WriteContext, request: RecallTry) -> TryRecalled:
     """
     if context.imported is None:
         raise InvalidInput("recall-try is a part of an import. Nothing was written. Claim the item instead.")
-    id, tried = unhexed(request.id), request.tried
+    id = unhexed(request.id)
     entry = queue.entry(context.rows, request.worklist, id)
     if entry is None or not entry.puts:
         raise NotFound(f"{described(request.thread, request.worklist)} has no entry {request.id}. Nothing was written.")
     if entry.tries or entry.finishes:
         return TryRecalled(False)
-    state = _STATES.index(tried.state)
-    context.apply(queue.Attempt(request.worklist, id, 1, 0, tried.attempt, state, tried.by, tried.not_before_ms, tried.reason))
+    state = _STATES.index(request.state)
+    context.apply(
+        queue.Attempt(request.worklist, id, 1, 0, request.attempt, state, request.by, request.not_before_ms, request.reason)
+    )
     return TryRecalled(True)
 
 
