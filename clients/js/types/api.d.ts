@@ -3438,6 +3438,8 @@ export interface components {
             others: unknown[];
             /** @description Its place in the listing, for `after`; opaque. */
             place: string;
+            /** @description How it is handed out, if something was said of that. Its delay counts from `wall_ms` on. */
+            plan: components["schemas"]["QueuePlanView"] | null;
             /** @description None if nobody has claimed it. */
             tried: components["schemas"]["QueueTryView"] | null;
             /** @description A value. */
@@ -3470,6 +3472,22 @@ export interface components {
             group_max?: number;
             /** @description 0 to 9, the greatest first. Default: `0`. */
             priority?: number;
+        };
+        /**
+         * QueuePlanView
+         * @description How entries are to be handed out to those who claim them.
+         */
+        QueuePlanView: {
+            /** @description After so many attempts they are dead letters; 0: as the node is configured. */
+            attempts_max: number;
+            /** @description How long nobody gets them. */
+            delay_s: number;
+            /** @description The group that they count in. */
+            group: string;
+            /** @description How many entries of the group are handed out at once; 0: as many as there are. */
+            group_max: number;
+            /** @description 0 to 9, the greatest first. */
+            priority: number;
         };
         /**
          * QueueTryView
