@@ -697,4 +697,4 @@ class RecallTry(ObjectWrite["TryRecalled"], array_like=True, frozen=True, tag="r
 class TryRecalled(Reply, array_like=True, frozen=True, tag="try-recalled"):
     """The outcome."""
 
-    recalled: bool  # False: it was handed out here, or is finished.
+    first: bool  # False: it was handed out here, or is finished; then nothing was written.
