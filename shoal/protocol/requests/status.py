@@ -159,8 +159,7 @@ class ClusterView(Reply, array_like=True, frozen=True, tag="cluster-view"):
     snapshots_taken: int = 0  # Those that it has replaced, in this opening,
     snapshot_bytes: int = 0  # and the bytes of snapshots that have arrived.
     unshown: int = 0  # How often a peer said that its log decides about rows, and did not show it, in this opening.
-    # How long ago all rows had been compared with those of peers with greater ids; None: not yet, or there is no such peer.
-    compared_ms: int | None = None
+    compared_ms: int | None = None  # Since all rows had been compared with those of peers with greater ids; None: not yet.
 
 
 def _listing(kind: ObjectKind) -> Http:
