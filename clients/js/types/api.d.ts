@@ -664,6 +664,7 @@ export interface components {
             clocks: string[];
             /** @description The cluster's name. */
             cluster: string;
+            /** @description Since all rows had been compared with those of peers with greater ids; None: not yet. */
             compared_ms: number | null;
             /** @description Objects whose rows differ from a peer's at equal vectors, and why. */
             differing: string[];
