@@ -31,6 +31,7 @@ from shoal.errors import InvalidConfig, InvalidInput, ShoalError, StoreLocked
 from shoal.protocol.conformance import nearest
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
+from shoal.traces.sessions import traced
 
 
 class Opening(AbstractAsyncContextManager[Store]):
@@ -152,12 +153,13 @@ async def _open(
         raise _locked_here(error, where) from None
     home = Home(line)
     own = node.session()
+    asked = traced(own, "store")
 
     async def stop() -> None:
         own.end()
         await node.stop()
 
-    session = homed(own, home)
+    session = homed(asked, home)
     opened = Opened(home, session=session, stop=stop, abandon=node.abandon, save=node.save, directory=where)
     connection = StoreConnection(session, settings, durability, environment.entropy, uptime=environment.uptime, home=home)
     return Store(connection, close=opened.close, abandon=opened.abandon)
@@ -238,7 +240,7 @@ async def _connect(
         wait_s=wait_s,
     )
     home = Home(line)
-    session = homed(remote, home)
+    session = homed(traced(remote, "client"), home)
     opened = Opened(home, session=session, stop=remote.close, abandon=remote.abandon, save=lambda: None)
     connection = StoreConnection(session, settings, durability, os.urandom, uptime=_uptime, home=home)
     return Store(connection, close=opened.close, abandon=opened.abandon)

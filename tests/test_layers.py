@@ -44,6 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "crdt": BASE,
     "cluster": BASE | {"crdt"},
     "protocol": {"errors", "names", "records", "crdt"},
+    "traces": BASE | {"protocol"},
     "storage": BASE | {"crdt"},  # For the layout of dots in keys.
     "tls": {"errors", "config", "records"},
     "access": {"errors", "logs", "names", "config", "records", "values", "protocol", "schemas"},
@@ -52,16 +53,16 @@ ALLOWED: dict[str, set[str]] = {
     "transport": BASE | {"cluster", "protocol", "tls"},
     "node": BASE | {"audit", "backup", "crdt", "cluster", "protocol", "storage"},
     "workflows": BASE | {"crdt", "protocol"},
-    "client": BASE | {"crdt", "protocol", "workflows"},
+    "client": BASE | {"crdt", "protocol", "traces", "workflows"},
     "page": {"records"},
-    "api": BASE | {"access", "page", "protocol", "workflows"},  # Not the client: `workflows` has what both share.
-    "opening": BASE | {"client", "node", "protocol", "transport"},
+    "api": BASE | {"access", "page", "protocol", "traces", "workflows"},  # Not the client: `workflows` has what both share.
+    "opening": BASE | {"client", "node", "protocol", "traces", "transport"},
     "sync": BASE | {"client", "opening", "protocol"},
     "replies": {"protocol"},
     "kinds": set(),  # What names a kind's folder; its modules have the layers of ROLES.
-    "crew": BASE | {"client", "protocol", "workflows"},
+    "crew": BASE | {"client", "protocol", "traces", "workflows"},
     "public": BASE | {"workflows", "client", "crew", "opening", "protocol", "replies", "sync"},
-    "integrations": BASE | {"workflows", "client", "opening", "protocol", "sync"},
+    "integrations": BASE | {"workflows", "client", "opening", "protocol", "sync", "traces"},
     "testing": BASE | {"workflows", "crdt", "cluster", "protocol", "storage", "node", "client", "transport", "api"},
     "demo": BASE | {"workflows", "opening", "client", "node", "protocol", "sync"},
     "__main__": {"cli"},
@@ -82,6 +83,7 @@ ALLOWED: dict[str, set[str]] = {
         "storage",
         "sync",
         "tls",
+        "traces",
         "transport",
     },
 }

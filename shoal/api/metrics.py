@@ -38,6 +38,7 @@ from shoal.protocol.requests import (
     space_of,
 )
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
+from shoal.protocol.tracing import Stages, stages
 from shoal.workflows import measured
 from shoal.workflows.measured import Backlog as Backlog
 
@@ -102,10 +103,12 @@ class Metrics:
         self._kinds: dict[type[AnyRequest], tuple[Counter, Histogram]] = {}
         self._spaces: dict[str, Counter] = {}
 
-    def count(self, request: AnyRequest, outcome: str, seconds: float) -> None:
-        """Count one answered request. `outcome` is "ok" or an error's code; `seconds` is how long it took."""
+    def count(self, request: AnyRequest, outcome: str, seconds: float, traced: Stages | None = None) -> None:
+        """Count one answered request. `outcome` is "ok" or an error's code; `seconds` is how long it took; `traced`: its span,
+        if it has one.
+        """
         answered, duration = self._kind(type(request))
-        duration.observe(seconds, _exemplar() if seconds >= EXEMPLAR_S else None)
+        duration.observe(seconds, _exemplar(traced) if seconds >= EXEMPLAR_S else None)
         if outcome != "ok":
             self._requests.labels(_tag(type(request)), outcome).inc()
             return
@@ -160,8 +163,10 @@ class Metrics:
             self.lateness.observe(max(0.0, loop.time() - due))
 
 
-def _exemplar() -> dict[str, str] | None:
-    """The request under way, by its id, as the log has it."""
+def _exemplar(traced: Stages | None) -> dict[str, str] | None:
+    """The request under way: by its trace, else by its id, as the log has it. Both are too long for one exemplar."""
+    if traced is not None:
+        return {"trace_id": traced.name}
     id = request_id()
     return {"request": id} if id and len(id) <= _EXEMPLAR_CHARS_MAX else None
 
@@ -220,7 +225,7 @@ class Metered(Wrapper):
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
         """Answer `request` (`Session.call`); counts the request with its outcome and duration, also if it is cancelled."""
-        begun, outcome = self._monotonic(), "bug"
+        begun, outcome, traced = self._monotonic(), "bug", stages.get()
         try:
             reply = await self._session.call(request, key=key, durability=durability, stale=stale)
             outcome = "ok"
@@ -232,7 +237,7 @@ class Metered(Wrapper):
             outcome = "cancelled"
             raise
         finally:
-            self._metrics.count(request, outcome, self._monotonic() - begun)
+            self._metrics.count(request, outcome, self._monotonic() - begun, traced)
 
     def begin(
         self,
@@ -249,18 +254,18 @@ class Metered(Wrapper):
         """
         if self._prompt is None:
             return False
-        begun = self._monotonic()
+        begun, traced = self._monotonic(), stages.get()
 
         def answered(answer: AnyReply | ShoalError) -> None:
             outcome = answer.code if isinstance(answer, ShoalError) else "ok"
-            self._metrics.count(request, outcome, self._monotonic() - begun)
+            self._metrics.count(request, outcome, self._monotonic() - begun, traced)
             told(answer)
 
         try:
             return self._prompt.begin(request, answered, key=key, durability=durability, stale=stale)
         except BaseException as error:
             outcome = error.code if isinstance(error, ShoalError) else "bug"
-            self._metrics.count(request, outcome, self._monotonic() - begun)
+            self._metrics.count(request, outcome, self._monotonic() - begun, traced)
             raise
 
     @asynccontextmanager

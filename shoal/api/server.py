@@ -28,7 +28,7 @@ from aiohttp.typedefs import Middleware
 from shoal.access.guard import Guarded
 from shoal.api.health import METRICS
 from shoal.api.http import bodies as deadlines
-from shoal.api.http import headers, problems
+from shoal.api.http import headers, problems, traced
 from shoal.api.http import origins as credentials
 from shoal.api.http.bodies import Bodies, Limited, Noting
 from shoal.api.http.exchange import JSON, Exchange, decoded
@@ -48,6 +48,7 @@ from shoal.protocol.bookmark import Bookmark, SharedBookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.requests import Request
 from shoal.protocol.session import Session
+from shoal.traces.sessions import traced as sessions_traced
 
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
@@ -196,7 +197,7 @@ def create_app(
         if bearer is not None:
             session.bookmark.token = bearer.token.id
             session = Guarded(session, bearer, None if gate is None else gate.reads)
-        return Metered(session, metrics, monotonic=monotonic)
+        return sessions_traced(Metered(session, metrics, monotonic=monotonic), "node")
 
     def admitted(request: web.Request) -> Bearer | None:
         return None if gate is None else credentials.bearer_of(request, gate)
@@ -384,8 +385,9 @@ def _guarded_within(
 def _identified(make_id: Callable[[], str]) -> Middleware:
     @web.middleware
     async def identified(request: web.Request, handler: _Handler) -> web.StreamResponse:
-        with of_request(_id_of(request, make_id)):
-            return await handler(request)
+        id = _id_of(request, make_id)
+        with of_request(id):
+            return await traced.answered(request, handler, id)
 
     return identified
 

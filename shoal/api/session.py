@@ -60,6 +60,7 @@ from shoal.protocol.frames import (
 from shoal.protocol.replacing import noting
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Replaced
 from shoal.protocol.session import Prompt, Session
+from shoal.traces.sessions import arrived, left
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 
@@ -226,10 +227,12 @@ class SessionSocket:
     def _accept(self, frame: CallFrame | SubscribeFrame | CancelFrame) -> None:
         match frame:
             case CallFrame():
+                token = arrived(frame.trace)
                 # If others wait to begin, it waits too, so that requests keep their order.
                 with of_request(f"{self._id}-{frame.id}"):
                     if self._unbegun or not self._begin(frame):
                         self._start(frame)
+                left(token)
             case SubscribeFrame():
                 with of_request(f"{self._id}-{frame.id}"):
                     self._subscribe(frame)

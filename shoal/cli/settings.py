@@ -39,6 +39,7 @@ OPTIONS = frozenset(
         "SHOAL_INSECURE",
         "SHOAL_TOKEN",
         "SHOAL_TOKEN_FILE",
+        "SHOAL_TRACE_NAMES",
     }
 )
 

@@ -37,6 +37,7 @@ from shoal.kinds.worklist.handle.worklist import Inbox
 from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.protocol.requests import Batch, Request, Save
+from shoal.traces import agents
 
 CREW_BACKOFF_S_MAX = 60.0  # Between two tries of an agent that raises; the first pause is a second.
 CREW_STEADY_S = 600.0  # After an agent has run for this long, its tries are counted anew.
@@ -262,7 +263,8 @@ class Driving:
 
     async def _called(self, context: CrewContext, seat: Seat) -> None:
         attend(seat)
-        await self._function(context)
+        with agents.running(context.agent, self.name):
+            await self._function(context)
 
     def _handed_over(self, request: Request[Any], task: asyncio.Task[None], seat: Seat) -> None:
         """A save of an agent that is given up is the point from which it goes on elsewhere."""

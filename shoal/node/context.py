@@ -18,6 +18,7 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partitions
 from shoal.node.spaces.sharing import Sharing
 from shoal.node.watching.feed import Feed
+from shoal.protocol.tracing import Commits
 from shoal.storage.commit import GroupCommit, LoggedStorage
 
 WATCH_TELLS_MAX = 1_000_000  # Changes × their subscribers that are still to be told; beyond this, other work waits.
@@ -36,6 +37,7 @@ class NodeContext:
     partitions: Partitions  # Their vectors and tips: what the node holds.
     feed: Feed  # To the subscribers.
     sharing: Sharing  # The turns of the spaces.
+    traced: Commits  # The traced writes that are not durable yet.
 
 
 def context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, environment: Environment) -> NodeContext:
@@ -59,4 +61,5 @@ def context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, envi
             tells_max=WATCH_TELLS_MAX,
         ),
         sharing=Sharing(environment.monotonic),
+        traced=Commits(),
     )

@@ -168,6 +168,7 @@ class Node:
         if self.replicator is not None:
             self.replicator.durable(number)
         self._feed.publish(number)
+        self._context.traced.settled(number, self._commit.cycles)
 
     def _failed(self, reason: str) -> None:
         log(events.READ_ONLY, reason=reason if reason.endswith(".") else f"{reason}.")

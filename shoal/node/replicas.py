@@ -133,6 +133,12 @@ class Replicas(Protocol):
         """
         ...
 
+    def when_each_holds(self, partition: int, wanted: VersionVector, told: Callable[[str, bool], None], /) -> list[str]:
+        """Call `told` with the address of each other owner: with True once it is known to hold what `wanted` covers, with False
+        if it is not within `quorum_timeout_s`. Returns these addresses.
+        """
+        ...
+
     @property
     def size(self) -> int:
         """The number of owners, this node included."""
@@ -298,6 +304,10 @@ class SingleNode:
         """Call `told` at once."""
         told(None)
         return lambda: None
+
+    def when_each_holds(self, partition: int, wanted: VersionVector, told: Callable[[str, bool], None], /) -> list[str]:
+        """There is no other owner."""
+        return []
 
     size = 1
     refilling = False

@@ -83,6 +83,7 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.requests.families import operations
 from shoal.protocol.session import Told
+from shoal.protocol.tracing import stages
 from shoal.records import NamedTuple
 from shoal.version import __version__
 
@@ -179,7 +180,7 @@ class Service:
         self.redactor = database.redactor
         """Replaces in what clients write: their sessions ask it before anything else."""
         self._reads = Reads(database, replicas=replicas, answers=answers, config=config)
-        self._acknowledging = Acknowledging(database, context.commit, replicas=replicas)
+        self._acknowledging = Acknowledging(database, context.commit, replicas=replicas, traced=context.traced)
         self._rights = Rights(context, database, replicas=replicas)
         self._flows = self._rights.flows
         self.prompt = frozenset(get_args(AnyWrite)) - self._flows.keys() - self._alone.answers.keys()
@@ -231,6 +232,8 @@ class Service:
         stale: bool = False,
     ) -> AnyReply:
         """Answer `request` (`Session.call`). `bookmark` is the session's, and grows by what the answer shows."""
+        if (traced := stages.get()) is not None:
+            traced.begun()
         if type(request) not in self._always:
             self.readiness.check(stale=stale and isinstance(request, requests.Read))
         if isinstance(request, requests.Maintenance):
@@ -302,6 +305,8 @@ class Service:
             await self._database.all_durable()  # The schema may be of another partition.
             raise
         self._database.do_chores()
+        if (traced := stages.get()) is not None:
+            self._acknowledging.issued(traced, located, issued, durability)
         try:
             await self._acknowledging.made_durable(located, issued, bookmark, durability)
             await self._holding.acknowledged(located, terms)
@@ -336,6 +341,9 @@ class Service:
         Returns False if something has to be, or if it was made before; the caller uses `call`.
         """
         self._refuse_if_stopping()
+        traced = stages.get()
+        if traced is not None:
+            traced.begun()
         self.readiness.check(stale=False)
         located = self._located(request, key, bookmark.token)
         partition, is_copied = located.partition, durability != "local"
@@ -360,8 +368,12 @@ class Service:
             self._quotas.give_back(located)
             return False  # This node may lack deletions that its owners know, which must be fetched.
         self._database.do_chores()
+        if traced is not None:
+            self._acknowledging.issued(traced, located, issued, durability)
 
         def replicated(error: ShoalError | None) -> None:
+            if error is None and is_copied and traced is not None:
+                traced.copied()
             if error is not None:
                 told(error)
             elif is_copied and self._database.partitions.load(partition).endings is not issued.endings:

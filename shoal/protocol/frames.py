@@ -99,6 +99,7 @@ class CallFrame(Struct, array_like=True, frozen=True, tag=0):
     request: Raw
     stale: bool = False
     until_ms: int = 0  # When the caller gives up, in ms after the welcome; 0: never. The node does not begin it later.
+    trace: str = ""  # The trace that it belongs to (`shoal.protocol.tracing.carried_in`). An illegal one counts as none.
 
 
 class SubscribeFrame(Struct, array_like=True, frozen=True, tag=1):
@@ -189,9 +190,12 @@ def encode_call(
     durability: Durability = "local",
     stale: bool = False,
     until_ms: int = 0,
+    trace: str = "",
 ) -> bytes:
     """The frame of a `CallFrame`; fields at their defaults are left out at the end."""
     frame = (0, id, key, durability, request)
+    if trace:
+        return _encoder.encode((*frame, stale, until_ms, trace))
     if until_ms:
         return _encoder.encode((*frame, stale, until_ms))
     return _encoder.encode((*frame, True) if stale else frame)

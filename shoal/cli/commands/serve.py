@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Thread
 from typing import Annotated
@@ -19,6 +22,7 @@ from shoal.cli.target import Data, SpaceName, Url, chosen, ensured, opened
 from shoal.config import LOG_LEVELS, Config
 from shoal.errors import InvalidConfig
 from shoal.names import check_name
+from shoal.traces import export
 
 PANEL = "Run"
 
@@ -153,7 +157,8 @@ def serve(
 
     logs.configure(chosen)
     logs.warn(settings.unknown_variables(os.environ))
-    caught = execute(serving(data, chosen))
+    with _traced(chosen.advertise or f"{chosen.listen_host}:{chosen.listen_port}", lambda reason: logs.warn([reason])):
+        caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
 
@@ -255,14 +260,26 @@ def mcp(
         logs.configure(config)
         logs.warn(settings.unknown_variables(os.environ))
         work = serving_mcp(target, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
-        execute(interruptible(work))
+        with _traced(listen, lambda reason: logs.warn([reason])):
+            execute(interruptible(work))
         return
 
     async def served() -> None:
         async with opened(target) if read_only else ensured(target) as store:
             await serve(store, space, author=by, memory_only=memory, read_only=read_only)
 
-    execute(interruptible(served()))
+    with _traced(f"mcp:{os.getpid()}", partial(typer.echo, err=True)):
+        execute(interruptible(served()))
+
+
+@contextmanager
+def _traced(instance: str, warn: Callable[[str], None]) -> Iterator[None]:
+    """Within, spans are sent where the environment says, if it does; `instance` names this process among others."""
+    finish = export.started(os.environ, instance=instance, warn=warn)
+    try:
+        yield
+    finally:
+        finish()
 
 
 def _listening(listen: str, tls: Path | None, assignments: list[str]) -> Config:

@@ -29,6 +29,7 @@ from shoal.node.replicas import Estate, Repairs
 from shoal.node.target import Target
 from shoal.node.verification.majority import Owners
 from shoal.protocol.requests import ClusterView, Durability
+from shoal.protocol.tracing import ASK_QUORUM, FOLLOW, during
 
 _PATIENCE_S = 0.05  # The next shared run begins then, even if the last one still waits for what may never come.
 
@@ -158,9 +159,11 @@ class Quorum:
         (`Replicas.wait_applied`).
         """
         question = self._hurry(partition)
-        if await self._true(
-            self._reaching[partition], lambda: self._database.holds(partition, wanted), self._config.session_wait_s
-        ):
+        with during(FOLLOW):
+            reached = await self._true(
+                self._reaching[partition], lambda: self._database.holds(partition, wanted), self._config.session_wait_s
+            )
+        if reached:
             return
         if self._is_lost(partition, wanted, question):
             raise BookmarkLost(
@@ -214,6 +217,22 @@ class Quorum:
             return _nothing
         return _Waiter(self._spreading[partition], copied, self._config.quorum_timeout_s, ended).leave
 
+    def when_each_holds(self, partition: int, wanted: VersionVector, told: Callable[[str, bool], None], /) -> list[str]:
+        """Call `told` once for each other owner, with whether it is known to hold what `wanted` covers
+        (`Replicas.when_each_holds`).
+        """
+        addresses = [owner.address for owner in self.members.owners if owner.node != self._incarnation.node]
+        for address in addresses:
+            holds, ended = partial(self._does_hold, address, partition, wanted), partial(told, address)
+            if holds():
+                ended(True)
+            else:
+                _Waiter(self._spreading[partition], holds, self._config.quorum_timeout_s, ended)
+        return addresses
+
+    def _does_hold(self, address: str, partition: int, wanted: VersionVector) -> bool:
+        return address in self._holders(partition, wanted)
+
     def _late(self, partition: int, wanted: VersionVector, durability: Durability) -> OutcomeUnknown:
         """The error for a write that too few owners are known to hold once the time is over."""
         needed = self.members.needed(durability)
@@ -242,7 +261,8 @@ class Quorum:
         if sharing is None:
             sharing = self._sharing[place] = Sharing(partial(self._catch_up, partition, durability))
         try:
-            await sharing.run()
+            with during(ASK_QUORUM):
+                await sharing.run()
         finally:
             if sharing.is_idle and self._sharing.get(place) is sharing:
                 del self._sharing[place]

@@ -18,16 +18,25 @@ from shoal.node.replicas import Replicas
 from shoal.node.writes.issuing import Issued, Located
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, Durability
+from shoal.protocol.tracing import Commits, Stages, stages
 from shoal.storage.commit import GroupCommit
 
 
 class Acknowledging:
     """Waits until writes of this node may be acknowledged."""
 
-    def __init__(self, database: Database, commit: GroupCommit, *, replicas: Replicas) -> None:
+    def __init__(self, database: Database, commit: GroupCommit, *, replicas: Replicas, traced: Commits) -> None:
         self._database = database
         self._commit = commit
+        self._traced = traced
         self._replicas = replicas
+
+    def issued(self, told: Stages, located: Located, issued: Issued, durability: Durability) -> None:
+        """Tell a traced write how far it comes from here on."""
+        told.issued(is_durable=issued.number <= self._commit.durable)
+        self._traced.add(issued.number, told)
+        if durability in ("quorum", "all"):
+            told.copying(self._replicas.when_each_holds(located.partition, issued.copied, told.acknowledged))
 
     async def made_durable(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:
         """Return once the write is as durable as was asked.
@@ -42,6 +51,8 @@ class Acknowledging:
         await self._commit.wait_durable(issued.number, located.targets[0].space)
         if durability != "local":
             await self._wait_replicated(located.partition, issued.copied, durability)
+            if (told := stages.get()) is not None:
+                told.copied()
             await self.refuse_dead(located, issued, bookmark, durability)
 
     async def refuse_dead(self, located: Located, issued: Issued, bookmark: Bookmark, durability: Durability) -> None:

@@ -41,6 +41,7 @@ from shoal.kinds.step.flows import StepRecord, not_kept, record_of, refusal, ste
 from shoal.names import KEY_BYTES_MAX, check_key
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, EndStep
+from shoal.traces.agents import ToolSpan
 
 _MESSAGE_CHARACTERS_MAX = 4000
 running: ContextVar[tuple[tuple[str, str, str], ...]] = ContextVar("shoal_steps", default=())
@@ -176,6 +177,7 @@ class Beginning:
         self._step: Step | None = None
         self._lock: asyncio.Lock | None = None
         self._token: Token[tuple[tuple[str, str, str], ...]] | None = None
+        self._span: ToolSpan | None = None
 
     async def __aenter__(self) -> Step:
         """Write the intent.
@@ -192,11 +194,14 @@ class Beginning:
         self._log.connection.check_home()
         self._lock = self._log.turn_of(self._request.step)
         await self._lock.acquire()
+        self._span = ToolSpan(self._request.name, key=self._request.step, thread=self._log.thread)
         try:
             self._step = await self._log.begun(self._request, self._durability)
-        except BaseException:
+        except BaseException as error:
+            self._span.end(error)
             self._lock.release()
             raise
+        self._span.begun(attempt=self._step.attempt, is_done=self._step.done)
         self._token = running.set((*outer, place))
         return self._step
 
@@ -204,6 +209,7 @@ class Beginning:
         assert self._step is not None
         assert self._lock is not None
         assert self._token is not None
+        assert self._span is not None
         with suppress(ValueError):  # The blocking store enters and leaves in two tasks; nothing runs within it then.
             running.reset(self._token)
         try:
@@ -213,7 +219,11 @@ class Beginning:
                 await self._step.finish(self._step.result)
             elif isinstance(error, Exception):
                 await self._step.fail(error)
+        except BaseException as failure:
+            error = failure
+            raise
         finally:
+            self._span.end(error)
             self._lock.release()
 
 

@@ -1,0 +1,149 @@
+"""OpenTelemetry, if the program has loaded it and set a provider of traces.
+
+Laws:
+- It is never loaded here: without a provider each call costs one look.
+- A provider that is set after a store was opened counts from then on.
+- The ids of spans and their times come from here alone, so a simulation can give its own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from shoal.protocol.tracing import TRACESTATE_CHARS_MAX, Carried
+from shoal.traces.spans import ATTRIBUTE_CHARS_MAX, ATTRIBUTES, CONTENT, NONE, TOOLS
+from shoal.version import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, SpanContext, TracerProvider
+
+VARIABLE = "SHOAL_TRACE_NAMES"
+_NEEDS = {row.name: row.needs for row in ATTRIBUTES}
+_SHOWN: dict[str, tuple[str, ...]] = {NONE: ("",), TOOLS: ("", TOOLS), CONTENT: ("", TOOLS, CONTENT)}
+
+
+class Tracing:
+    """A provider of traces, and what is made with it. `names`: as SHOAL_TRACE_NAMES; another word counts as "none"."""
+
+    def __init__(self, provider: TracerProvider, *, now_ns: Callable[[], int] = time.time_ns, names: str = TOOLS) -> None:
+        from opentelemetry import trace
+        from opentelemetry.context import Context
+
+        self.trace = trace
+        self.now_ns = now_ns
+        self._tracer = provider.get_tracer("shoal", __version__)
+        self._levels = _SHOWN.get(names, _SHOWN[NONE])
+        self._nothing = Context()
+        self._kinds = {
+            "client": trace.SpanKind.CLIENT,
+            "server": trace.SpanKind.SERVER,
+            "internal": trace.SpanKind.INTERNAL,
+        }
+        self._failed = trace.StatusCode.ERROR
+
+    def shows(self, attribute: str) -> bool:
+        """Whether spans have this attribute."""
+        return _NEEDS[attribute] in self._levels
+
+    def kept(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes that are shown, each within its bound."""
+        return {
+            name: value[:ATTRIBUTE_CHARS_MAX] if isinstance(value, str) else value
+            for name, value in attributes.items()
+            if self.shows(name) and value != ""
+        }
+
+    # ── contexts ──────────────────────────────────────────────────────────────
+
+    def here(self) -> SpanContext:
+        """The span in which the program is; an invalid one if it is in none."""
+        return self.trace.get_current_span().get_span_context()
+
+    def within(self, span: Span) -> Context:
+        """The context of the children of a span."""
+        return self.trace.set_span_in_context(span, self._nothing)
+
+    def remote(self, carried: Carried | None) -> Context:
+        """The context that came from elsewhere; an empty one if none did."""
+        if carried is None:
+            return self._nothing
+        trace, parent = self.trace, carried.parent
+        came = trace.SpanContext(
+            int(parent[3:35], 16),
+            int(parent[36:52], 16),
+            is_remote=True,
+            trace_flags=trace.TraceFlags(int(parent[53:55], 16)),
+            trace_state=trace.TraceState.from_header([carried.state]) if carried.state else None,
+        )
+        return self.within(trace.NonRecordingSpan(came))
+
+    def carried(self, context: SpanContext) -> str:
+        """A span's context, as a frame of a session carries it (`shoal.protocol.tracing.Carried.text`)."""
+        if not context.is_valid:
+            return ""
+        parent = f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 0xFF:02x}"
+        state = context.trace_state.to_header() if context.trace_state else ""
+        return f"{parent} {state}" if 0 < len(state) <= TRACESTATE_CHARS_MAX else parent
+
+    # ── spans ─────────────────────────────────────────────────────────────────
+
+    def root(self) -> Context:
+        """The context of a span without a parent."""
+        return self._nothing
+
+    def span(
+        self,
+        name: str,
+        *,
+        kind: str = "internal",
+        parent: Context | None,
+        at_ns: int,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Span:
+        """Begin a span; `parent` None: within the one in which the program is. Its attributes are shown as `kept` says."""
+        shown = self.kept(attributes) if attributes else None
+        return self._tracer.start_span(name, context=parent, kind=self._kinds[kind], attributes=shown, start_time=at_ns)
+
+    def fail(self, span: Span, error: str) -> None:
+        """Mark a span as failed, with the error's code or class. Its message may have content, and is not shown."""
+        span.set_attribute("error.type", error[:ATTRIBUTE_CHARS_MAX])
+        span.set_status(self.trace.Status(self._failed, error[:ATTRIBUTE_CHARS_MAX]))
+
+
+_found: Tracing | None = None
+_given: list[Tracing | None] = []
+
+
+def tracing() -> Tracing | None:
+    """The provider that is set; None if there is none."""
+    if _given:
+        return _given[-1]
+    if _found is not None:
+        return _found
+    api = sys.modules.get("opentelemetry.trace")
+    # `get_tracer_provider` makes one that does nothing if none is set, and takes longer.
+    if api is None or getattr(api, "_TRACER_PROVIDER", None) is None:
+        return None
+    return _find(api)
+
+
+def _find(api: Any) -> Tracing:
+    global _found
+    _found = Tracing(api.get_tracer_provider(), names=os.environ.get(VARIABLE, TOOLS) or TOOLS)
+    return _found
+
+
+@contextmanager
+def using(provider: Tracing | None) -> Iterator[None]:
+    """Within, spans are made with this provider, whatever OpenTelemetry's global one is; None: none are made."""
+    _given.append(provider)
+    try:
+        yield
+    finally:
+        _given.pop()

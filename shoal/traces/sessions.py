@@ -1,0 +1,215 @@
+"""Sessions whose requests are spans.
+
+Laws:
+- A request has one span at each side. What begins without a task and goes on with one keeps its span.
+- A caller that does not record its trace decides that for the node, too: then there is no span at either side.
+- Of several contexts the nearest counts: that of the frame, that of the program, that of the handshake.
+- A span changes nothing of a request: not its answer, its error or its order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import TYPE_CHECKING, Any, Literal
+
+from shoal.errors import ShoalError
+from shoal.protocol.requests import AnyReply, AnyRequest, Batch, Durability, ObjectRead, ObjectWrite, R, Read, Request, space_of
+from shoal.protocol.session import Prompt, Session, Told, Wrapper
+from shoal.protocol.tracing import Carried, carried_in, carrying, stages
+from shoal.traces.provider import Tracing, tracing
+from shoal.traces.stages import RequestSpan
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+
+Face = Literal["client", "store", "node"]
+"""Where a session is: at a client of nodes, at an embedded store, or at a node."""
+
+
+class _Arrival:
+    """A frame of a session that has arrived at a node."""
+
+    __slots__ = ("at_ns", "carried", "is_decided", "opened")
+
+    def __init__(self, at_ns: int, carried: Carried | None) -> None:
+        self.at_ns = at_ns
+        self.carried = carried
+        self.is_decided = False
+        self.opened: RequestSpan | None = None
+
+
+_arrival: ContextVar[_Arrival | None] = ContextVar("shoal_arrival", default=None)
+_greeting: ContextVar[Carried | None] = ContextVar("shoal_greeting", default=None)
+
+
+def arrived(trace: str) -> Token[Any] | None:
+    """A frame has arrived that carries this; the request that begins from here on, or in a task that begins here, is its own.
+
+    Give what this returns to `left`.
+    """
+    known = tracing()
+    return None if known is None else _arrival.set(_Arrival(known.now_ns(), carried_in(trace)))
+
+
+def left(token: Token[Any] | None) -> None:
+    """The frame has begun."""
+    if token is not None:
+        _arrival.reset(token)
+
+
+@contextmanager
+def greeted(carried: Carried | None) -> Iterator[None]:
+    """Within, sessions are opened whose requests belong to this trace, unless they have a nearer one."""
+    token = _greeting.set(carried)
+    try:
+        yield
+    finally:
+        _greeting.reset(token)
+
+
+class Traced(Wrapper):
+    """A session whose requests are spans, while a provider of traces is set."""
+
+    __slots__ = ("_face", "_greeting")
+
+    def __init__(self, session: Session, face: Face) -> None:
+        super().__init__(session)
+        self._face = face
+        self._greeting = _greeting.get()
+
+    def call(
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> Coroutine[Any, Any, R]:
+        """Answer `request` (`Session.call`)."""
+        known = tracing()
+        if known is None:
+            return self._session.call(request, key=key, durability=durability, stale=stale)
+        if self._face == "client":
+            return self._sent(known, request, key, durability, stale)
+        opened = self._opened(known, request, durability)
+        if opened is None:
+            return self._session.call(request, key=key, durability=durability, stale=stale)
+        return self._answered(opened, request, key, durability, stale)
+
+    async def _sent(self, known: Tracing, request: Request[R], key: str | None, durability: Durability, stale: bool) -> R:
+        here = known.here()
+        if here.is_valid and not here.trace_flags & 1:
+            opened, carried = None, known.carried(here)
+        else:
+            parent = None if here.is_valid else known.root()
+            span = _span(known, request, durability, "client", parent, known.now_ns())
+            opened = RequestSpan(known, span) if span.is_recording() else None
+            carried = known.carried(span.get_span_context())
+        token = carrying.set(carried)
+        try:
+            reply = await self._session.call(request, key=key, durability=durability, stale=stale)
+        except BaseException as error:
+            if opened is not None:
+                opened.end(error)
+            raise
+        finally:
+            carrying.reset(token)
+        if opened is not None:
+            opened.end()
+        return reply
+
+    async def _answered(
+        self, opened: RequestSpan, request: Request[R], key: str | None, durability: Durability, stale: bool
+    ) -> R:
+        token = stages.set(opened)
+        try:
+            reply = await self._session.call(request, key=key, durability=durability, stale=stale)
+        except BaseException as error:
+            opened.end(error)
+            raise
+        finally:
+            stages.reset(token)
+        opened.end()
+        return reply
+
+    def _opened(self, known: Tracing, request: Any, durability: Durability) -> RequestSpan | None:
+        """The span of a request that begins here; None if it is not recorded."""
+        arrival = _arrival.get()
+        if arrival is not None and arrival.is_decided:
+            return arrival.opened
+        at_ns, parent, kind = known.now_ns(), None, "internal"
+        if arrival is not None and arrival.carried is not None:
+            parent, kind = self._of(known, arrival.carried)
+        elif (here := known.here()).is_valid:
+            if not here.trace_flags & 1:
+                return None
+        elif self._greeting is not None:
+            parent, kind = self._of(known, self._greeting)
+        else:
+            parent, kind = known.root(), "internal" if self._face == "store" else "server"
+        opened = None
+        if kind:
+            span = _span(known, request, durability, kind, parent, at_ns if arrival is None else arrival.at_ns)
+            if span.is_recording():
+                began_ns = at_ns if arrival is None else arrival.at_ns
+                opened = RequestSpan(known, span, arrived_ns=began_ns, decides=not isinstance(request, Read))
+        if arrival is not None:
+            arrival.is_decided, arrival.opened = True, opened
+        return opened
+
+    def _of(self, known: Tracing, carried: Carried) -> tuple[Context | None, str]:
+        return (known.remote(carried), "server") if carried.is_sampled else (None, "")
+
+
+class PromptlyTraced(Traced):
+    """The same, of a session that is `Prompt`."""
+
+    __slots__ = ("_prompt",)
+
+    def __init__(self, session: Prompt, face: Face) -> None:
+        super().__init__(session, face)
+        self._prompt = session
+
+    def begin(
+        self,
+        request: AnyRequest,
+        told: Told,
+        /,
+        *,
+        key: str | None = None,
+        durability: Durability = "local",
+        stale: bool = False,
+    ) -> bool:
+        """Begin `request`, and call `told` with its answer, now or later (`Prompt.begin`)."""
+        known = tracing()
+        opened = None if known is None else self._opened(known, request, durability)
+        if opened is None:
+            return self._prompt.begin(request, told, key=key, durability=durability, stale=stale)
+
+        def answered(answer: AnyReply | ShoalError) -> None:
+            opened.end(answer if isinstance(answer, ShoalError) else None)
+            told(answer)
+
+        token = stages.set(opened)
+        try:
+            return self._prompt.begin(request, answered, key=key, durability=durability, stale=stale)
+        except BaseException as error:
+            opened.end(error)
+            raise
+        finally:
+            stages.reset(token)
+
+
+def traced(session: Session, face: Face) -> Traced:
+    """The session, whose requests are spans while a provider of traces is set."""
+    return PromptlyTraced(session, face) if isinstance(session, Prompt) else Traced(session, face)
+
+
+def _span(known: Tracing, request: Any, durability: Durability, kind: str, parent: Context | None, at_ns: int) -> Any:
+    tag = str(type(request).__struct_config__.tag)
+    attributes: dict[str, Any] = {"db.system.name": "shoal", "db.operation.name": tag}
+    if not isinstance(request, Read):
+        attributes["shoal.durability"] = durability
+    if known.shows("shoal.object"):
+        attributes["db.namespace"] = space_of(request) or ""
+        one = request.writes[0] if isinstance(request, Batch) and request.writes else request
+        if isinstance(one, ObjectWrite | ObjectRead):
+            attributes["shoal.object"] = str(getattr(one, one.__struct_fields__[1]))
+    return known.span(f"shoal {tag}", kind=kind, parent=parent, at_ns=at_ns, attributes=attributes)
