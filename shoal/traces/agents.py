@@ -57,7 +57,7 @@ class ToolSpan:
         leave(self._token)
         if error is not None:
             known.fail(span, code_of(error))
-        span.end(known.now_ns())
+        known.end(span, known.now_ns())
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def running(agent: str, name: str) -> Iterator[None]:
         known.fail(span, code_of(error))
         raise
     finally:
-        span.end(known.now_ns())
+        known.end(span, known.now_ns())
 
 
 def _named(known: Tracing, operation: str, name: str) -> str:

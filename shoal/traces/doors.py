@@ -54,7 +54,7 @@ def http(method: str, route: str, headers: Mapping[str, str], request_id: str) -
         known.fail(span, code_of(error))
         raise
     finally:
-        span.end(known.now_ns())
+        known.end(span, known.now_ns())
 
 
 def _untold(_: int) -> None:

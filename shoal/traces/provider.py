@@ -4,10 +4,12 @@ Laws:
 - It is never loaded here: without a provider each call costs one look.
 - A provider that is set after a store was opened counts from then on.
 - The ids of spans and their times come from here alone, so a simulation can give its own.
+- An error of the provider, of its sampler or of its processors, reaches no caller: the span is lost.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -22,6 +24,8 @@ from shoal.version import __version__
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, TracerProvider
+
+_log = logging.getLogger("shoal.traces")
 
 VARIABLE = "SHOAL_TRACE_NAMES"
 _NEEDS = {row.name: row.needs for row in ATTRIBUTES}
@@ -46,6 +50,7 @@ class Tracing:
             "internal": trace.SpanKind.INTERNAL,
         }
         self._failed = trace.StatusCode.ERROR
+        self._is_broken = False
 
     def shows(self, attribute: str) -> bool:
         """Whether spans have this attribute."""
@@ -107,8 +112,26 @@ class Tracing:
         attributes: Mapping[str, Any] | None = None,
     ) -> Span:
         """Begin a span; `parent` None: within the one in which the program is. Its attributes are shown as `kept` says."""
-        shown = self.kept(attributes) if attributes else None
-        return self._tracer.start_span(name, context=parent, kind=self._kinds[kind], attributes=shown, start_time=at_ns)
+        try:
+            shown = self.kept(attributes) if attributes else None
+            return self._tracer.start_span(name, context=parent, kind=self._kinds[kind], attributes=shown, start_time=at_ns)
+        except Exception as reason:  # Of a sampler or a processor.
+            self._broken(reason)
+            return self.trace.INVALID_SPAN
+
+    def end(self, span: Span, at_ns: int) -> None:
+        """End a span."""
+        try:
+            span.end(at_ns)
+        except Exception as reason:  # Of a processor.
+            self._broken(reason)
+
+    def _broken(self, reason: Exception) -> None:
+        if not self._is_broken:
+            self._is_broken = True
+            _log.warning(
+                "spans are lost, because the provider of traces raised %s; this is told once", type(reason).__qualname__
+            )
 
     def fail(self, span: Span, error: str) -> None:
         """Mark a span as failed, with the error's code or class. Its message may have content, and is not shown."""

@@ -54,7 +54,7 @@ class RequestSpan:
         if self._queue is None:
             return
         now_ns = self._now_ns()
-        self._queue.end(now_ns)
+        self._tracing.end(self._queue, now_ns)
         self._queue = None
         if self._decides:
             self._decide = self._child(DECIDE, now_ns)
@@ -63,7 +63,7 @@ class RequestSpan:
         """A write of it is made (`Stages.issued`)."""
         now_ns = self._now_ns()
         if self._decide is not None:
-            self._decide.end(now_ns)
+            self._tracing.end(self._decide, now_ns)
             self._decide = None
         if not is_durable:
             self._commits.append(self._child(COMMIT, now_ns))
@@ -81,7 +81,7 @@ class RequestSpan:
         for other in commit.together[1 : LINKS_MAX + 1] if first is self else (first,):
             if other is not self and isinstance(other, RequestSpan) and (linked := other.commit) is not None:
                 span.add_link(linked)
-        span.end(now_ns)
+        self._tracing.end(span, now_ns)
         if self._wanted and not self._commits:
             self._copy(now_ns)
 
@@ -115,12 +115,12 @@ class RequestSpan:
             return
         if not holds:
             self._tracing.fail(span, "unacknowledged")
-        span.end(self._now_ns())
+        self._tracing.end(span, self._now_ns())
 
     def copied(self) -> None:
         """Enough owners hold it (`Stages.copied`)."""
         if self._replicate is not None:
-            self._replicate.end(self._now_ns())
+            self._tracing.end(self._replicate, self._now_ns())
             self._replicate = None
 
     @contextmanager
@@ -134,7 +134,7 @@ class RequestSpan:
             self._tracing.fail(span, code_of(error))
             raise
         finally:
-            span.end(self._now_ns())
+            self._tracing.end(span, self._now_ns())
 
     def end(self, error: BaseException | None = None) -> None:
         """The request is answered, with this error if there is one."""
@@ -143,14 +143,14 @@ class RequestSpan:
             if open is not None:
                 if code:
                     self._tracing.fail(open, code)
-                open.end(now_ns)
+                self._tracing.end(open, now_ns)
         self._queue = self._decide = self._replicate = None
         self._commits.clear()
         if code:
             self._tracing.fail(self.span, code)
             if isinstance(error, ShoalError):
                 self.span.set_attribute("shoal.written", error.written)
-        self.span.end(now_ns)
+        self._tracing.end(self.span, now_ns)
 
 
 def code_of(error: BaseException) -> str:

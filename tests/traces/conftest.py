@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("opentelemetry.sdk", reason="the SDK of OpenTelemetry is not installed")
 
-from collections.abc import Iterator  # noqa: E402
+from collections.abc import Iterator
 
-from tests.traces.recording import Recorded, recording  # noqa: E402
+from tests.traces.recording import Recorded, recording
 
 
 @pytest.fixture

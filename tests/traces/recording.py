@@ -55,8 +55,8 @@ class Recorded:
         self._exporter.clear()
 
     def tree(self) -> list[str]:
-        """The spans as lines: each indented below its parent, in the order of their beginnings, with its kind if it is no internal
-        one. Those of peers are in the order of their addresses.
+        """The spans as lines: each indented below its parent, in the order of their beginnings, with its kind if it is not an
+        internal one. Those of peers are in the order of their addresses.
         """
         by_id = {span.context.span_id: span for span in self.spans}
         lines: list[str] = []

@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from opentelemetry.sdk.trace import SpanProcessor
 
 import shoal
 from shoal.errors import HeadMoved, StepFailed
@@ -85,7 +86,8 @@ async def test_a_replayed_run_calls_no_tool(tmp_path: Path, recorded: Recorded) 
             return [await thread.step(name, call=lambda: 7) for name in ("look", "pay")]
 
     assert await run() == [7, 7]
-    first, _ = recorded.tree(), recorded.clear()
+    first = recorded.tree()
+    recorded.clear()
     assert await run() == [7, 7]
     assert recorded.tree() == [
         "execute_tool look",
@@ -152,6 +154,29 @@ async def test_long_names_are_cut(tmp_path: Path) -> None:
         async with shoal.open(tmp_path) as store:
             await store.space("crew").thread("t" * 300).save({})
     assert attributes(recorded.one("shoal save"))["shoal.object"] == "t" * ATTRIBUTE_CHARS_MAX
+
+
+class Broken(SpanProcessor):
+    """Raises where it is called."""
+
+    def __init__(self, where: str) -> None:
+        setattr(self, where, self._raise)
+
+    def _raise(self, *_: object, **__: object) -> None:
+        raise RuntimeError("broken")
+
+
+@pytest.mark.parametrize("where", ["on_start", "on_end"])
+async def test_a_provider_that_raises_fails_no_request(
+    tmp_path: Path, recorded: Recorded, where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorded.provider.add_span_processor(Broken(where))
+    async with shoal.open(tmp_path) as store:
+        thread = store.space("crew").thread("t")
+        await thread.save({"a": 1})
+        assert await thread.step("pay", call=lambda: 7) == 7
+        assert (await thread.load()).state == {"a": 1}
+    assert len([record for record in caplog.records if record.name == "shoal.traces"]) == 1
 
 
 async def test_calls_are_within_the_span_of_the_program(tmp_path: Path, recorded: Recorded) -> None:
