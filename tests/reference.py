@@ -1,5 +1,5 @@
 """Write what follows from the code: docs/API.md, docs/CONDITIONS.md, docs/ERRORS.md, docs/LOGS.md, docs/REQUESTS.md,
-docs/MODULES.md, docs/decisions/README.md, deploy/prometheus/shoal.rules.yml,
+docs/MODULES.md, docs/TRACES.md, docs/decisions/README.md, deploy/prometheus/shoal.rules.yml,
 the listings of docs/PROTOCOL.md, the tables of docs/VERIFICATION.md, shoal/cli/summary.json, shoal/blocking.pyi and, if they
 are stale, clients/js/types.
 
@@ -29,7 +29,7 @@ from shoal.cli.derived import BY_HAND, derived_commands
 from shoal.client.arguments import of_part
 from shoal.errors import ShoalError
 from shoal.workflows.streams.decisions import StreamGone
-from tests import blocking, conditions, log_lines, metrics, operations, verification
+from tests import blocking, conditions, log_lines, metrics, operations, spans, verification
 from tests.clients.js import description as javascript
 from tests.protocol import listing
 
@@ -295,6 +295,7 @@ PAGES = {
     "CONDITIONS.md": conditions.page,
     "LOGS.md": log_lines.page,
     "METRICS.md": metrics.page,
+    "TRACES.md": spans.page,
     "../deploy/prometheus/shoal.rules.yml": conditions.rules,
     "../deploy/grafana/shoal.json": metrics.board,
     "ERRORS.md": errors_page,

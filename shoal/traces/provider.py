@@ -4,6 +4,7 @@ Laws:
 - It is never loaded here: without a provider each call costs one look.
 - A provider that is set after a store was opened counts from then on.
 - The ids of spans and their times come from here alone, so a simulation can give its own.
+- Every attribute has a bounded length.
 - An error of the provider, of its sampler or of its processors, reaches no caller: the span is lost.
 """
 

@@ -1,9 +1,7 @@
 """The spans that Shoal makes, and their attributes: docs/TRACES.md is written from these tables.
 
-Laws:
-- Attributes have no content of users: no values, arguments, results, messages of errors or tokens. Names and keys of what is
-  stored are there only if SHOAL_TRACE_NAMES is "all".
-- Every attribute has a bounded length.
+Law: attributes have no content of users: no values, arguments, results, messages of errors or tokens. Names and keys of what is
+stored are there only if SHOAL_TRACE_NAMES is "all".
 """
 
 from __future__ import annotations

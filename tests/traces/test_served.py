@@ -12,6 +12,7 @@ from typing import Any
 import aiohttp
 import pycrdt
 import pytest
+from opentelemetry.sdk.trace import SpanProcessor
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
 import shoal
@@ -21,6 +22,7 @@ from shoal.config import Config
 from shoal.errors import NotFound
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
+from shoal.protocol.frames import PROTOCOL, Hello, encode_call, encode_hello, messages
 from shoal.protocol.requests import CounterValue, ReadCounter
 from shoal.protocol.tracing import TRACE_CHARS_MAX, carried_of, carrying
 from shoal.traces.doors import entered
@@ -233,3 +235,36 @@ async def test_a_slow_request_is_named_by_its_trace(url: str, recorded: Recorded
     ):
         told = await response.text()
     assert f'trace_id="{trace}"' in told
+
+
+class Started(SpanProcessor):
+    """Notes the names of the spans that begin."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def on_start(self, span: Any, parent_context: object = None) -> None:
+        self.names.append(f"{span.name} ({span.kind.name.lower()})")
+
+
+async def test_a_request_that_needs_a_task_begins_one_span(url: str, recorded: Recorded) -> None:
+    started = Started()
+    recorded.provider.add_span_processor(started)
+    async with shoal.connect(url) as store:
+        await store.space("crew").counter("tokens").value()
+    assert started.names == ["shoal read-counter (client)", "shoal read-counter (server)", "shoal.queue (internal)"]
+
+
+async def test_the_trace_of_a_frame_counts_before_that_of_its_socket(url: str, recorded: Recorded) -> None:
+    own = "00-" + "1" * 32 + "-" + "2" * 16 + "-01"
+    async with (
+        aiohttp.ClientSession() as http,
+        http.ws_connect(f"{url}/v1/session", headers={"traceparent": SAMPLED}) as socket,
+    ):
+        await socket.send_bytes(encode_hello(Hello(PROTOCOL, "test")))
+        await socket.receive_bytes()
+        for id, trace in ((1, own), (2, "")):
+            [message] = messages([encode_call(id, ReadCounter("crew", "tokens"), trace=trace)], bytes_max=1 << 20)
+            await socket.send_bytes(message)
+            await socket.receive_bytes()
+    assert [span.context.trace_id for span in recorded.named("shoal read-counter")] == [int("1" * 32, 16), TRACE]

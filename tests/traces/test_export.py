@@ -1,0 +1,137 @@
+"""Where a node sends its spans, as the variables of OpenTelemetry say, and the trace of a turn over three nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import shoal
+from chaos.ports import free_ports
+from shoal.traces import export
+from tests.cli.conftest import PATIENCE_S, served
+from tests.traces.collector import collecting
+from tests.traces.recording import Recorded
+
+OTLP = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "exporters"),
+    [
+        ({}, []),
+        ({"OTEL_SERVICE_NAME": "mine"}, []),
+        (OTLP, ["otlp"]),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://c/v1/traces"}, ["otlp"]),
+        ({"OTEL_TRACES_EXPORTER": "console, otlp"}, ["console", "otlp"]),
+        ({**OTLP, "OTEL_TRACES_EXPORTER": "none"}, []),
+        ({**OTLP, "OTEL_SDK_DISABLED": "True"}, []),
+    ],
+)
+def test_traces_are_wanted_as_the_variables_say(environment: dict[str, str], exporters: list[str]) -> None:
+    assert export.wanted(environment) == exporters
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"OTEL_TRACES_EXPORTER": "unheard-of"},
+        {**OTLP, "OTEL_EXPORTER_OTLP_PROTOCOL": "pigeons"},
+        {**OTLP, "OTEL_TRACES_EXPORTER": "otlp,unheard-of"},
+    ],
+)
+def test_what_is_wrong_is_told_and_stops_nothing(environment: dict[str, str]) -> None:
+    told: list[str] = []
+    export.started(environment, instance="n1:7400", warn=told.append)()
+    [warning] = told
+    assert "serves without" in warning
+
+
+def test_a_missing_package_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
+    told: list[str] = []
+    export.started(OTLP, instance="n1:7400", warn=told.append)()
+    assert "opentelemetry-sdk" in told[0]
+
+
+def test_the_end_waits_for_no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(export, "EXPORT_END_S", 0.01)
+    answered, ended = threading.Event(), threading.Event()
+
+    class Hanging:
+        def shutdown(self) -> None:
+            answered.wait(PATIENCE_S)
+            ended.set()
+
+    waiting = threading.Thread(target=export._end, args=(Hanging(),))
+    waiting.start()
+    waiting.join(PATIENCE_S / 2)
+    assert not ended.is_set()
+    assert not waiting.is_alive()
+    answered.set()
+
+
+async def test_a_turn_over_three_nodes_is_one_trace(tmp_path: Path, recorded: Recorded) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the exporter is not installed")
+    addresses = [f"127.0.0.1:{port}" for port in free_ports(3)]
+    with collecting() as collected, ExitStack() as stack:
+        variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": collected.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        nodes = [
+            stack.enter_context(served(tmp_path / str(n), "--listen", address, "--join", ",".join(addresses), config=variables))
+            for n, address in enumerate(addresses)
+        ]
+        tracer = recorded.provider.get_tracer("agent")
+        async with shoal.connect(nodes[0][1], durability="quorum", wait=PATIENCE_S) as store:
+            thread = store.space("crew").thread("t")
+            await thread.save({"warm": True})
+            recorded.clear()
+            with tracer.start_as_current_span("turn") as turn:
+                assert await thread.step("pay", call=lambda: 7) == 7
+                await thread.save({"a": 1})
+        trace = turn.get_span_context().trace_id.to_bytes(16, "big")
+        async with asyncio.timeout(PATIENCE_S):
+            while len(found := [span for span in collected.spans if span.trace_id == trace and span.name == "shoal.peer"]) < 6:
+                await asyncio.sleep(0.05)
+        for process, _ in nodes:
+            process.send_signal(signal.SIGTERM)
+            _, errors = await asyncio.to_thread(process.communicate, timeout=PATIENCE_S)
+            assert process.returncode == 0, errors
+    assert recorded.tree() == [
+        "turn",
+        "  execute_tool pay",
+        "    shoal begin-step (client)",
+        "    shoal end-step (client)",
+        "  shoal save (client)",
+    ]
+    clients = {span.context.span_id.to_bytes(8, "big"): span for span in recorded.spans}
+    spans = [span for span in collected.spans if span.trace_id == trace]
+    by_id = {span.span_id: span for span in spans}
+
+    def path(span: Any) -> str:
+        above = by_id.get(span.parent_span_id)
+        return f"{path(above)} > {span.name}" if above is not None else span.name
+
+    for kind in ("begin-step", "end-step", "save"):
+        [server] = [span for span in spans if span.name == f"shoal {kind}"]
+        assert clients[server.parent_span_id].name == f"shoal {kind}"
+    assert len(found) == 6
+    asked = "shoal begin-step > shoal.decide > shoal.ask_quorum"
+    assert Counter(map(path, spans)) == {
+        **{f"shoal {kind}": 1 for kind in ("begin-step", "end-step", "save")},
+        **{
+            f"shoal {kind} > {stage}": 1
+            for kind in ("begin-step", "end-step", "save")
+            for stage in ("shoal.queue", "shoal.decide", "shoal.commit", "shoal.replicate")
+        },
+        **{f"shoal {kind} > shoal.replicate > shoal.peer": 2 for kind in ("begin-step", "end-step", "save")},
+        asked: 1,
+        "shoal begin-step > shoal.ask_quorum": 1,
+    }
+    own = {span["service.instance.id"] for span in collected.resources if span["service.name"] == "shoal"}
+    assert own <= set(addresses)
