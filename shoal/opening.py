@@ -153,13 +153,12 @@ async def _open(
         raise _locked_here(error, where) from None
     home = Home(line)
     own = node.session()
-    asked = traced(own, "store")
 
     async def stop() -> None:
         own.end()
         await node.stop()
 
-    session = homed(asked, home)
+    session = homed(traced(own, "store"), home)
     opened = Opened(home, session=session, stop=stop, abandon=node.abandon, save=node.save, directory=where)
     connection = StoreConnection(session, settings, durability, environment.entropy, uptime=environment.uptime, home=home)
     return Store(connection, close=opened.close, abandon=opened.abandon)

@@ -17,7 +17,8 @@ from shoal.workflows import measured
 PAGE = """# Metrics
 
 `python -m tests.reference` generates this page. `/metrics` of each node has all of these, in Prometheus's text format or, if
-the caller accepts it, in OpenMetrics, in which a slow request is named (an exemplar) by its trace, or, without one, by its id, the `X-Request-Id`.
+the caller accepts it, in OpenMetrics, in which a slow request is named (an exemplar) by its trace or, if it has none, by its
+`X-Request-Id`.
 `await store.metrics()` gives the same text for any store, also one in your own program, but for what only a server counts.
 
 Alerts are in [deploy/prometheus](../deploy/prometheus/shoal.rules.yml), which follow from the [conditions](CONDITIONS.md), and

@@ -70,12 +70,12 @@ def carried_in(text: str) -> Carried | None:
 
 
 carrying: ContextVar[str] = ContextVar("shoal_trace", default="")
-"""What a client's requests carry to the node: `Carried.text`, or nothing."""
+"""It goes with a client's requests to the node: `Carried.text`, or nothing."""
 
 
 ASK_QUORUM = "shoal.ask_quorum"
 FOLLOW = "shoal.follow"
-"""What a request waits for: the answers of a quorum; operations that its client has seen elsewhere."""
+"""A request waits for this: the answers of a quorum; operations that its client has seen elsewhere."""
 
 
 class Commit(NamedTuple):

@@ -122,7 +122,7 @@ def test_a_commit_is_told_to_the_traced_writes_that_it_covers() -> None:
     assert later.commits == [Commit(2, 1, (later,))]  # type: ignore[arg-type]
 
 
-def test_what_is_durable_already_waits_for_no_commit() -> None:
+def test_a_durable_write_waits_for_no_commit() -> None:
     commits, told = Commits(), Told()
     commits.settled(5, 1)
     commits.add(5, told)  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def test_traces_are_wanted_as_the_variables_say(environment: dict[str, str], exp
         {**OTLP, "OTEL_TRACES_EXPORTER": "otlp,unheard-of"},
     ],
 )
-def test_what_is_wrong_is_told_and_stops_nothing(environment: dict[str, str]) -> None:
+def test_a_wrong_variable_is_told_and_stops_nothing(environment: dict[str, str]) -> None:
     told: list[str] = []
     export.started(environment, instance="n1:7400", warn=told.append)()
     [warning] = told

@@ -1,4 +1,4 @@
-"""docs/operate/traces.md: its program prints what the page shows, its command reaches a collector. docs/TRACES.md: all spans."""
+"""docs/operate/traces.md: its program prints as the page shows, its command reaches a collector; and docs/TRACES.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PAGE = (ROOT / "docs" / "operate" / "traces.md").read_text()
 
 def block(language: str, beginning: str = "") -> str:
     found = re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-    return next(each for each in found if each.startswith(beginning))
+    return next(str(each) for each in found if each.startswith(beginning))
 
 
 def names(printed: str) -> list[str]:

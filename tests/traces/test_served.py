@@ -13,7 +13,7 @@ import aiohttp
 import pycrdt
 import pytest
 from opentelemetry.sdk.trace import SpanProcessor
-from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, Sampler, SamplingResult
 
 import shoal
 from shoal.api.http.listener import Listener
@@ -167,8 +167,9 @@ async def test_a_request_over_http_continues_the_callers_trace(url: str, recorde
     }
 
 
-async def test_a_request_over_http_that_is_not_sampled_has_no_span(url: str, recorded: Recorded) -> None:
-    assert await get(url, {"traceparent": UNSAMPLED}) == 200
+async def test_a_request_over_http_that_is_not_sampled_has_no_span(url: str) -> None:
+    with recording(sampler=ALWAYS_ON) as recorded:
+        assert await get(url, {"traceparent": UNSAMPLED}) == 200
     assert recorded.spans == []
 
 
