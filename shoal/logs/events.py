@@ -65,6 +65,14 @@ RESUMED = Event(
 STOPPING = Event("serve", "stopping", "info", "the node stops: {signal}", "It takes no new requests; those under way finish.")
 STOPPED = Event("serve", "stopped", "info", "the node has stopped", "Its directory is closed.")
 ENVIRONMENT = Event("serve", "environment", "warning", "{reason}", "A variable `SHOAL_…` is not a setting, and is ignored.")
+TRACES_OFF = Event("traces", "traces-off", "warning", "{reason}", "Traces are asked for and cannot be sent; all else goes on.")
+TRACES_BROKEN = Event(
+    "traces",
+    "traces-broken",
+    "warning",
+    "spans are lost, because the provider of traces raised {reason}",
+    "A sampler or a processor of spans fails; told once in a process, and requests go on.",
+)
 UNTESTED = Event("serve", "untested-library", "warning", "{reason}", "A library is installed in a version that was not tested.")
 TLS_LOADED = Event(
     "serve", "tls-loaded", "info", "the TLS files are loaded; the certificate ends {until}", "They had changed, or SIGHUP came."

@@ -10,7 +10,6 @@ Laws:
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
@@ -18,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.protocol.tracing import TRACESTATE_CHARS_MAX, Carried
 from shoal.traces.spans import ATTRIBUTE_CHARS_MAX, ATTRIBUTES, CONTENT, NONE, TOOLS
 from shoal.version import __version__
@@ -25,8 +26,6 @@ from shoal.version import __version__
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, SpanContext, TracerProvider
-
-_log = logging.getLogger("shoal.traces")
 
 VARIABLE = "SHOAL_TRACE_NAMES"
 _NEEDS = {row.name: row.needs for row in ATTRIBUTES}
@@ -130,9 +129,7 @@ class Tracing:
     def _broken(self, reason: Exception) -> None:
         if not self._is_broken:
             self._is_broken = True
-            _log.warning(
-                "spans are lost, because the provider of traces raised %s; this is told once", type(reason).__qualname__
-            )
+            log(events.TRACES_BROKEN, reason=type(reason).__qualname__)
 
     def fail(self, span: Span, error: str) -> None:
         """Mark a span as failed, with the error's code or class. Its message may have content, and is not shown."""

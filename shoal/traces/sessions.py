@@ -15,6 +15,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING, Any, Literal
 
 from shoal.errors import ShoalError
+from shoal.logs.lines import request_id
 from shoal.protocol.requests import AnyReply, AnyRequest, Batch, Durability, ObjectRead, ObjectWrite, R, Read, Request, space_of
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
 from shoal.protocol.tracing import Carried, carried_in, carrying, stages
@@ -207,6 +208,8 @@ def _span(known: Tracing, request: Any, durability: Durability, kind: str, paren
     attributes: dict[str, Any] = {"db.system.name": "shoal", "db.operation.name": tag}
     if not isinstance(request, Read):
         attributes["shoal.durability"] = durability
+    if kind == "server":
+        attributes["shoal.request_id"] = request_id()
     if known.shows("shoal.object"):
         attributes["db.namespace"] = space_of(request) or ""
         one = request.writes[0] if isinstance(request, Batch) and request.writes else request

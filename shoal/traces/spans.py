@@ -38,7 +38,15 @@ class AttributeRow(NamedTuple):
 
 
 _OF_ERRORS = ("error.type", "shoal.written")
-_OF_REQUESTS = ("db.system.name", "db.operation.name", "shoal.durability", *_OF_ERRORS, "db.namespace", "shoal.object")
+_OF_REQUESTS = (
+    "db.system.name",
+    "db.operation.name",
+    "shoal.durability",
+    "shoal.request_id",
+    *_OF_ERRORS,
+    "db.namespace",
+    "shoal.object",
+)
 _OF_TOOLS = ("gen_ai.operation.name", "gen_ai.tool.name", "gen_ai.tool.type")
 
 SPANS = (
@@ -113,7 +121,7 @@ ATTRIBUTES = (
     AttributeRow("http.request.method", "The method"),
     AttributeRow("http.route", "The route with placeholders, not the path"),
     AttributeRow("http.response.status_code", "The status"),
-    AttributeRow("shoal.request_id", "The `X-Request-Id`, as in the log"),
+    AttributeRow("shoal.request_id", "At a node: the id of the request, as in the log, which is the `X-Request-Id` over HTTP"),
     AttributeRow("gen_ai.operation.name", "`execute_tool` or `invoke_agent`"),
     AttributeRow("gen_ai.tool.name", "The name that the program gave the step", TOOLS),
     AttributeRow("gen_ai.tool.type", "`function`"),

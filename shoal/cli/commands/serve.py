@@ -21,6 +21,8 @@ from shoal.cli.options import By
 from shoal.cli.target import Data, SpaceName, Url, chosen, ensured, opened
 from shoal.config import LOG_LEVELS, Config
 from shoal.errors import InvalidConfig
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.names import check_name
 from shoal.traces import export
 
@@ -157,7 +159,7 @@ def serve(
 
     logs.configure(chosen)
     logs.warn(settings.unknown_variables(os.environ))
-    with _traced(chosen.advertise or f"{chosen.listen_host}:{chosen.listen_port}", lambda reason: logs.warn([reason])):
+    with _traced(chosen.advertise or f"{chosen.listen_host}:{chosen.listen_port}", _tell_traces):
         caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
@@ -260,7 +262,7 @@ def mcp(
         logs.configure(config)
         logs.warn(settings.unknown_variables(os.environ))
         work = serving_mcp(target, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
-        with _traced(listen, lambda reason: logs.warn([reason])):
+        with _traced(listen, _tell_traces):
             execute(interruptible(work))
         return
 
@@ -270,6 +272,10 @@ def mcp(
 
     with _traced(f"mcp:{os.getpid()}", partial(typer.echo, err=True)):
         execute(interruptible(served()))
+
+
+def _tell_traces(reason: str) -> None:
+    log(events.TRACES_OFF, reason=reason)
 
 
 @contextmanager
