@@ -117,6 +117,12 @@ def hard() -> Iterator[tuple[str, Request[Any]]]:
     yield "patch: copies of 4 MiB", requests.Patch("s", "hard", patch(*copies))
     doubling = [{"op": "copy", "from": "/l", "path": "/l/-"} for _ in range(30)]
     yield "patch: copies that double", requests.Patch("s", "hard", patch(*doubling))
+    yield "replace: 1,700 lists", requests.Replace("s", "lists", json.dumps({"l": [[]] * 1700}).encode())
+    yield "replace: 9,900 lists", requests.Replace("s", "lists", json.dumps({"l": [[]] * 9900}).encode())
+    more = [{"op": "add", "path": "/l/0", "value": []} for _ in range(500)]
+    for _ in range(8):
+        yield "patch: 500 lists", requests.Patch("s", "lists", patch(*more))
+    yield "read-document-json: 5,700 lists", requests.ReadDocumentJson("s", "lists")
     tests = [{"op": "test", "path": "/m/s", "value": "x"}] * 1000
     yield "patch: 1,000 tests", requests.Patch("s", "hard", patch(*tests))
     pack = msgspec.msgpack.encode

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
-from shoal.kinds.document.shared import doc as module
-from shoal.kinds.document.shared import plain
+from shoal.kinds.document.shared.containers import Array, Map
 from shoal.kinds.document.shared.doc import Doc
 from shoal.kinds.document.state import matching
 from shoal.kinds.document.state.content import open_root, to_py
@@ -193,21 +192,28 @@ def test_plain_elements_are_put_without_asking_for_each_place(monkeypatch: pytes
     assert to_py(open_root(doc, "l", "array")) == wanted["l"]
 
 
-def test_nested_values_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    checked: list[Any] = []
-    sound = plain.check_new
-
-    def check_new(value: Any, where: plain.Where, depth: int = 0) -> None:
-        checked.append(value)
-        sound(value, where, depth)
-
-    monkeypatch.setattr(plain, "check_new", check_new)
-    monkeypatch.setattr(module, "check_new", check_new)
-    nested: list[Any] = []
+def test_nested_values_make_no_objects_of_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each took nine tenths of the time."""
+    made: list[object] = []
+    nested: list[Any] = [{"k": [1]}]
     for _ in range(20):
         nested = [nested]
-    Editor().replace(Doc(), {}, {"m": {"k": nested}})
-    assert len(checked) == 21  # Each list; they were checked again at each level.
+    entries = open_root(Doc(), "m", "map")
+    with monkeypatch.context() as patched:
+        for kind in (Array, Map):
+            patched.setattr(kind, "__init__", lambda self, *_, **__: made.append(self))
+        Editor().place(entries, "k", nested)
+        assert to_py(entries) == {"k": nested}
+    assert made == []
+
+
+def test_objects_in_a_long_list_count_as_more() -> None:
+    """The engine walks along the list for each, so that 9,900 lists in one took 1.5 s."""
+    doc = Doc()
+    with pytest.raises(TooLarge, match="in a list counts as one more"):
+        Editor().replace(doc, {}, {"l": [[]] * 2500})
+    assert doc.get_state() == Doc().get_state()
+    Editor().replace(doc, {}, {"l": [[]] * 1500, "m": {"plain": list(range(2000))}})
 
 
 def test_an_object_of_another_id_is_another_object() -> None:

@@ -25,6 +25,14 @@ class Map(pycrdt.Map[Any]):
         check_key(key)
         super()._set(key, check_put(value, "map"))
 
+    def put_grown(self, key: str, value: Any) -> None:
+        """Set a value; dicts and lists become shared maps and arrays, at every level. The caller has checked that a document
+        can hold them. No object of pycrdt's is made for each of them, which would take three times as long.
+        """
+        with self.doc.transaction() as transaction:
+            self._forbid_read_transaction(transaction)
+            _put(self.integrated, transaction._txn, key, value)
+
     def update(self, value: dict[str, Any]) -> None:
         """Set several keys (`pycrdt.Map.update`)."""
         with self.doc.transaction():
@@ -62,11 +70,11 @@ class Array(pycrdt.Array[Any]):
     def _check_index(self, idx: Any) -> int:
         return item(idx, len(self), _ARRAY)
 
-    def elements(self) -> list[Any]:
-        """All elements, read in one transaction: reading each by its index takes two, and asks for the length."""
+    def put_grown(self, index: int, value: Any) -> None:
+        """Insert a value before the element at `index`, which is not negative. As `Map.put_grown`."""
         with self.doc.transaction() as transaction:
-            get, inner = self.integrated.get, transaction._txn
-            return [self._maybe_as_type_or_doc(get(inner, index)) for index in range(len(self))]
+            self._forbid_read_transaction(transaction)
+            _put(self.integrated, transaction._txn, index, value)
 
     def __getitem__(self, key: Any) -> Any:
         with self.doc.transaction():
@@ -111,3 +119,17 @@ class Array(pycrdt.Array[Any]):
         """
         with self.doc.transaction():
             return super().sticky_index(sticky(index, len(self), assoc, _ARRAY), assoc)
+
+
+def _put(into: Any, inner: Any, place: Any, value: Any) -> None:
+    """Put a value into the engine's own map or array, within its transaction."""
+    if isinstance(value, dict):
+        entries = into.insert_map_prelim(inner, place)
+        for key, each in value.items():
+            _put(entries, inner, key, each)
+    elif isinstance(value, list):
+        elements = into.insert_array_prelim(inner, place)
+        for index, each in enumerate(value):
+            _put(elements, inner, index, each)
+    else:
+        into.insert(inner, place, value)

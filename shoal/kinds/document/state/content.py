@@ -33,11 +33,13 @@ The copy is needed because the engine tells how many elements or characters were
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
 import pycrdt
+from pycrdt._pycrdt import Array as EngineArray
+from pycrdt._pycrdt import Map as EngineMap
 
 from shoal.errors import InvalidValue, RootConflict
 from shoal.kinds.document.shared.containers import Array, Map
@@ -47,6 +49,8 @@ from shoal.kinds.document.state.yjs import RootKind
 from shoal.records import NamedTuple
 
 EXACT_INTEGER_MAX = 2**53 - 1
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})  # Most values are.
 
 _KINDS: dict[RootKind, type[Any]] = {
     "map": Map,
@@ -86,11 +90,12 @@ def to_py(value: Any) -> Any:
         return int(value) if _is_integer(float(value)) else float(value)
     if isinstance(value, pycrdt.Text):
         return str(value)
+    if isinstance(value, Array | Map) and value.is_integrated:
+        with value.doc.transaction() as transaction:
+            return _engine_to_py(value.integrated, transaction._txn, value._maybe_as_type_or_doc)
     if isinstance(value, pycrdt.Array | list):
         items = []
-        for item in (
-            value.elements() if isinstance(value, Array) else value
-        ):  # No comprehension: each would be one more frame per level.
+        for item in value:  # No comprehension: each would be one more frame per level.
             items.append(to_py(item))  # noqa: PERF401
         return items
     if isinstance(value, pycrdt.Map | dict):
@@ -101,6 +106,23 @@ def to_py(value: Any) -> Any:
     if isinstance(value, Xml):
         return _xml_to_py(value)
     return bytes(value) if isinstance(value, bytearray) else value
+
+
+def _engine_to_py(found: Any, inner: Any, typed: Callable[[Any], Any]) -> Any:
+    """What the engine returned within one transaction, as plain Python: no object is made for each array and map in it."""
+    if isinstance(found, EngineArray):
+        items = []
+        for index in range(found.len(inner)):
+            items.append(_engine_to_py(found.get(inner, index), inner, typed))  # noqa: PERF401
+        return items
+    if isinstance(found, EngineMap):
+        entries = {}
+        for key in sorted(found.keys(inner)):  # type: ignore[attr-defined]
+            if found.has(inner, key):  # As in `sorted_entries`.
+                with suppress(KeyError):
+                    entries[key] = _engine_to_py(found.get(inner, key), inner, typed)
+        return entries
+    return to_py(found if type(found) in _PLAIN else typed(found))
 
 
 def sorted_entries(value: Any) -> Iterator[tuple[str, Any]]:

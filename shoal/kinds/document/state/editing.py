@@ -37,6 +37,9 @@ from shoal.values.work import Allowance
 # Values that one request may put, counting nested ones: the engine finds an array's index by walking it, so
 # that an array of 10,000 takes 0.6 s and one of 20,000 takes 2 s. Copies count, because they could double at each step.
 VALUES_MAX = 10_000
+# An object or a list in a list counts as one value more for each so many elements beside it: to put it, and to show it in the
+# answer, the engine walks along them.
+WALKED_PER_VALUE = 400
 PUT_AT_ONCE = 100  # Elements of arrays, in one transaction.
 
 NOTHING: Mapping[RootKind, Any] = {"map": {}, "array": [], "text": "", "xml": []}
@@ -192,25 +195,36 @@ class Editor:
         self.count(value)
         self._values_left = left
 
-    def count(self, value: Any) -> None:
+    def count(self, value: Any, depth: int = 0) -> None:
         """Check a value, and count it. Raises as `check`."""
-        self.shared(value)
-
-    def shared(self, value: Any, depth: int = 0) -> Any:
-        """`value` ready to be put into a document, objects and arrays as shared types. It is counted. Raises as `check`."""
-        self._values_left -= 1
-        if self._values_left < 0:
-            raise TooLarge(f"it puts more than {VALUES_MAX} values; send it in parts. Nothing was written.")
+        self._spend(1)
         if depth > VALUE_DEPTH_MAX:
             fail(f"a value is nested deeper than {VALUE_DEPTH_MAX}")
         if isinstance(value, list):
-            return pycrdt.Array([self.shared(item, depth + 1) for item in value])
-        if isinstance(value, dict):
+            self.spend_beside(len(value), value)
+            for item in value:
+                self.count(item, depth + 1)
+        elif isinstance(value, dict):
             if not all(isinstance(key, str) for key in value):
                 fail("an object's keys must be strings")
-            return pycrdt.Map({check_text(key): self.shared(item, depth + 1) for key, item in value.items()})
-        _check_plain(value)
-        return value
+            for key, item in value.items():
+                check_text(key)
+                self.count(item, depth + 1)
+        else:
+            _check_plain(value)
+
+    def spend_beside(self, length: int, items: list[Any]) -> None:
+        """Count what the objects and lists among these items cost in a list of this length. Raises TooLarge, as `check`."""
+        if length >= WALKED_PER_VALUE:
+            self._spend(length // WALKED_PER_VALUE * sum(isinstance(item, dict | list) for item in items))
+
+    def _spend(self, values: int) -> None:
+        self._values_left -= values
+        if self._values_left < 0:
+            raise TooLarge(
+                f"it puts more than {VALUES_MAX} values, where an object or a list in a list counts as one more for each "
+                f"{WALKED_PER_VALUE} elements beside it; send it in parts. Nothing was written."
+            )
 
     def fill(self, shared: Any, wanted: Any) -> None:
         """Make the content of a shared type `wanted`, which must be of its kind."""
@@ -237,10 +251,10 @@ class Editor:
         grows = _is_long(value)
         # What is long is filled where it is: then others get their turn in between.
         put = ({} if isinstance(value, dict) else []) if grows else value
-        if insert:
-            parent.insert(key, self.shared(put))
-        else:
-            parent[key] = self.shared(put)
+        self.count(put)
+        if isinstance(key, int) and not insert:
+            del parent[key]
+        parent.put_grown(key, put)
         if grows:
             self.fill(parent[key], value)
         elif insert:
@@ -254,7 +268,9 @@ class Editor:
                     self.place(array, index, item, insert=True)
                     index += 1
                 continue
-            while chunk := [self.shared(item) for item in islice(run, PUT_AT_ONCE)]:
+            while chunk := list(islice(run, PUT_AT_ONCE)):
+                for item in chunk:
+                    self.count(item)
                 array.insert_plain(index, chunk)
                 index += len(chunk)
                 for _ in chunk:
@@ -270,6 +286,9 @@ class Editor:
                 self.place(entries, check_text(key), value)
 
     def _fill_array(self, array: pycrdt.Array[Any], wanted: list[Any]) -> None:
+        if not len(array):
+            self._insert_all(array, 0, wanted)
+            return
         old, new = ([_mark(item) for item in to_py(items)] for items in (array, wanted))
         # From the end, so that the elements before keep their places.
         for start, stop, first, last in reversed(differences(old, new, self.allowance)):
@@ -373,6 +392,8 @@ def kind_of(name: Any, value: Any, known: RootKind | None = None) -> RootKind:
 
 
 def _check_plain(value: Any) -> None:
+    if type(value) is int and -EXACT_INTEGER_MAX <= value <= EXACT_INTEGER_MAX:
+        return  # Of many values most are such, or texts.
     if isinstance(value, str):
         check_text(value)
     elif isinstance(value, int) and abs(value) > EXACT_INTEGER_MAX:

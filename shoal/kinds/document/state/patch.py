@@ -122,6 +122,7 @@ class _Patching:
             self._values.place(parent, check_text(token), value)
         elif isinstance(parent, pycrdt.Array):
             self._values.check(value)
+            self._values.spend_beside(len(parent), [value])
             self._values.place(parent, _index(token, len(parent), end=True), value, insert=True)
         else:
             self._values.count(value)
@@ -213,7 +214,7 @@ class _Patching:
             inside = self._step(found, token)
             if isinstance(inside, dict | list) and not in_xml:
                 key = _key(found, token)
-                found[key] = self._values.shared(to_py(inside))
+                self._values.place(found, key, to_py(inside))
                 inside = found[key]
             found = inside
         if not isinstance(found, pycrdt.Map | pycrdt.Array) and not (in_xml and isinstance(found, dict | list)):
