@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
@@ -129,6 +131,16 @@ async def test_a_drained_node_leaves_its_data_to_the_others_and_refuses_writes()
 
 
 @pytest.mark.answers("members-change-safely")
+async def test_every_member_logs_a_step_that_any_of_them_asks_for(caplog: pytest.LogCaptureFixture) -> None:
+    """Commands of operators are not signed, so one that lies may ask for it: no other one misses that."""
+    caplog.set_level(logging.INFO, logger="shoal.node")
+    async with cluster() as fleet:
+        await asked(fleet, changes(fleet, "c").change("drain", leaves="b:1"))
+        await fleet.until(lambda: is_done(fleet, "ac"))
+    logged = Counter(each.getMessage().partition("; ")[0] for each in caplog.records if " is under way" in each.getMessage())
+    assert logged["epoch 1: the members are a:1, b:1, c:1"] == 3
+
+
 async def test_a_dead_node_is_forgotten_and_refused_when_it_returns() -> None:
     async with cluster() as fleet:
         await saved(fleet, "a", times=3)
