@@ -24,7 +24,7 @@ JOBS ?= 2
 REVISION ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants laws page bench resolve lowest versions lock sbom serve clean
+.PHONY: help demo told-of-demo test everything thorough slow-disks chaos compose integrations check sim upgrade-test mutants laws described page bench resolve lowest versions lock sbom serve clean
 
 help:  ## Show this list.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -82,6 +82,9 @@ upgrade-test: $(DEV)  ## Roll three nodes from the last release (or REVISION=…
 
 mutants: $(DEV)  ## Plant bugs in the program, and see that the simulator finds each.
 	$(BIN)/python -m tests.mutants --jobs $(JOBS)
+
+described: $(DEV)  ## Try a node with what its OpenAPI description says, and with what it does not say (20 minutes, or SECONDS=…).
+	$(BIN)/python -m tests.described $(SECONDS)
 
 laws: $(DEV)  ## Take out each line that holds a law of a module, and see its test fail.
 	$(BIN)/python -m tests.laws --jobs $(JOBS)

@@ -109,7 +109,7 @@ def to_py(value: Any) -> Any:
 
 
 def _engine_to_py(found: Any, inner: Any, typed: Callable[[Any], Any]) -> Any:
-    """What the engine returned within one transaction, as plain Python: no object is made for each array and map in it."""
+    """An object of the engine, within one transaction, as plain Python: none of pycrdt is made for each array and map in it."""
     if isinstance(found, EngineArray):
         items = []
         for index in range(found.len(inner)):
