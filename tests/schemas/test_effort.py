@@ -84,6 +84,8 @@ def test_work_beyond_the_bound_is_never_begun(schema: Any, value: Any) -> None:
             {"items": {"properties": {"id": {"pattern": SLUG}, "text": {"type": "string"}}}},
             [{"id": f"message-{nth}", "text": "a" * 10_000} for nth in range(500)],
         ),
+        # The pattern meets the ids alone.
+        ({"items": {"properties": {"id": {"pattern": BLOWN}}}}, [{"id": "abc", "text": "a" * 10_000}] * 500),
         ({"pattern": BLOWN}, "ab" * 400 + "c"),
         (messages_of(9), [MESSAGE] * 24_000),  # A long conversation: at each turn it is checked whole.
     ],
