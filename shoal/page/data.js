@@ -49,7 +49,10 @@ function connected (urls) {
 async function asked (request, init = {}) {
   const { origin } = new URL(String(request), ORIGIN)
   const elsewhere = origin !== ORIGIN
-  const response = await fetch(request, { ...init, credentials: 'same-origin' })
+  const response = await fetch(request, { ...init, credentials: 'same-origin' }).catch((error) => {
+    if (error instanceof TypeError) missed()
+    throw error
+  })
   if (response.status < 500) answered(origin)
   if (response.status === 401) {
     if (elsewhere) wanted.value = origin
@@ -58,8 +61,19 @@ async function asked (request, init = {}) {
   return response
 }
 
+// Since when no node was reached; 0 if the last request was answered. One that is tried again soon is no news.
+let missing = 0
+const SILENT_MS = 3_000
+
+function missed () {
+  if (missing !== 0) return
+  const since = missing = Date.now()
+  setTimeout(() => { if (missing === since && silent.peek() === 0) silent.value = since }, SILENT_MS)
+}
+
 /** @param {string} origin */
 function answered (origin) {
+  missing = 0
   if (silent.peek() !== 0) silent.value = 0
   const before = serving.peek()
   if (before.url !== origin) serving.value = { url: origin, since: Date.now(), lost: origin === ORIGIN ? '' : before.url }

@@ -221,6 +221,19 @@ def test_text_typed_as_a_node_dies_is_at_another(cluster: list[Node], show: Show
     document(cluster[1], "plan", holds="# Plan\ntyped before, and after")
 
 
+def test_a_lone_node_that_dies_is_told_soon(tmp_path: Path, show: Show) -> None:
+    with nodes(tmp_path, 1) as (made,):
+        waiting(made, "asks-last")
+        page = show(made)
+        ask = page.get_by_role("article").filter(has_text="asks-last")
+        ask.get_by_role("button", name="Edit first").click()
+        field = page.get_by_label("State, as JSON")
+        field.fill(field.input_value().replace("130", "135"))
+        made.kill()
+        page.locator(".banner", has_text="No node answers").wait_for()
+        assert "135" in field.input_value()
+
+
 def test_text_typed_without_a_node_survives_a_reload(node: Node, show: Show) -> None:
     async def make(space: Any) -> None:
         async with await space.document("kept") as made:

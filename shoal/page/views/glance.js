@@ -48,7 +48,7 @@ export function Sum ({ space, waits, stuck, all }) {
   const parts = [
     asks > 0 && link('waits', `${asks}${waits.more ? ' or more' : ''} ${asks === 1 ? 'agent waits' : 'agents wait'} for a person`),
     no > 0 && link('stuck', `${no}${stuck.more ? ' or more' : ''} ${no === 1 ? 'is' : 'are'} stuck`),
-    link('well', `${counted(well)} ${well === 1 ? 'is' : 'are'} well`)
+    (well > 0 || asks + no === 0) && link('well', `${counted(well)} ${well === 1 ? 'is' : 'are'} well`)
   ].filter(Boolean)
   return html`<${Fragment}>${parts.map((part, index) => html`${index > 0 ? ', ' : ''}${part}`)}.</${Fragment}>`
 }

@@ -45,11 +45,12 @@ export function Decide ({ space, name, isPaused }) {
   const at = `${space}/${name}`
   const reason = draft(`reason ${at}`)
   const [isEditing, setEditing] = useState(false)
+  if (isEditing) return html`<div class="row"><${EditState} space=${space} name=${name} approves onEnd=${() => setEditing(false)} /></div>`
   return html`<div class="row">
     <${Confirm} what=${`approve ${at}`} label=${isPaused ? 'Let it go on' : 'Approve'} primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done=${isPaused ? 'It may go on.' : 'Approved: the agent goes on.'} />
     <${Confirm} what=${`reject ${at}`} label=${isPaused ? 'End it' : 'Reject'} danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).fail({ ...how, reason: reason.peek() })} onDone=${() => drop(`reason ${at}`)} done=${isPaused ? 'Ended.' : 'Rejected.'}>
       <label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label></${Confirm}>
-    ${isEditing ? html`<${EditState} space=${space} name=${name} approves onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit first</button>`}</div>`
+    <button onClick=${() => setEditing(true)}>Edit first</button></div>`
 }
 
 /** What lets a stuck thread go on. @param {{ row: any }} props */
