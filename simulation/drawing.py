@@ -51,6 +51,7 @@ from simulation.plan import (
     struck,
 )
 from simulation.profiles import Profile, profile_of
+from simulation.shipping import shipped
 
 ACTS_MIN = 20
 DURATION_S = (5.0, 30.0)
@@ -120,7 +121,7 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     agents = random.randint(1, 6)
     duration_s = _round(random.uniform(*DURATION_S))
     faults, losers = _faults(random, nodes, duration_s, wanted)
-    acts = [*_acts(random, agents, duration_s, wanted), *draw_parts(seed, profile, agents, (SPARED_S, duration_s))]
+    acts = [*_acts(random, agents, duration_s, wanted), *draw_parts(seed, profile, agents, (SPARED_S, duration_s), wanted.own)]
     plan = Plan(
         seed=seed,
         nodes=nodes,
@@ -136,6 +137,8 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     plan = _truncated(plan, _random(f"truncate/{profile}/{seed}"))
     plan = _by_snapshot(plan, _random(f"snapshot/{profile}/{seed}"))
     plan = _in_steps(plan, _random(f"heavy/{profile}/{seed}"))
+    if wanted.ships:
+        plan = shipped(plan, _random(f"ship/{profile}/{seed}"))
     marks = {"truncated": "log_keep_s", "refilled": "snapshot_operations_min"}
     return _Drawn(plan, composites | {mark for mark, setting in marks.items() if setting in plan.settings})
 

@@ -43,17 +43,20 @@ class Crash(Event, frozen=True, kw_only=True, tag="crash"):
 
 
 CrashPoint = Literal["answered", "appended", "synced", "snapshot"]
+ShippingPoint = Literal["putting", "put"]
+"""Before and after each change that a node makes to the bucket."""
 
 
 class CrashAt(Event, frozen=True, kw_only=True, tag="crash-at"):
     """From `at` on, the `nth` time that the node passes a point, it crashes there.
 
     The points: after a handler `answered`, between append and fsync (`appended`), between
-    fsync and send (`synced`), within the write that switches a document's `snapshot`.
+    fsync and send (`synced`), within the write that switches a document's `snapshot`, before (`putting`) and after (`put`)
+    each change of the bucket.
     """
 
     node: str
-    point: CrashPoint
+    point: CrashPoint | ShippingPoint
     nth: int = 1
     down_s: float = 1.0
     keep: int | None = 0
@@ -215,6 +218,25 @@ class Disown(Event, frozen=True, kw_only=True, tag="disown"):
     node: str
 
 
+class Ship(Event, frozen=True, kw_only=True, tag="ship"):
+    """An operator declares that the cluster is backed up to its bucket. `keep_s`: how long moments are kept, 0: for ever."""
+
+    keep_s: float = 0.0
+
+
+BucketTrouble = Literal["slow", "unavailable", "half", "lost", "refused", "expired", "full", "foreign"]
+
+
+class SpoilBucket(Event, frozen=True, kw_only=True, tag="spoil-bucket"):
+    """For a while the bucket is slow, answers 503, breaks connections within a put, loses answers (`share` of the calls); or
+    refuses all, at once or because credentials expire; is full; or has a manifest of another cluster.
+    """
+
+    kind: BucketTrouble
+    share: float = 1.0
+    for_s: float = 1.0
+
+
 Fault = (
     Crash
     | CrashAt
@@ -236,6 +258,8 @@ Fault = (
     | Leave
     | Replace
     | Disown
+    | Ship
+    | SpoilBucket
 )
 
 
@@ -345,6 +369,10 @@ ActKind = Literal[
     "refer-to-file",
     "read-file",
     "delete-file",
+    "write-secret",
+    "rule-secrets",
+    "unrule-secrets",
+    "read-secrets",
 ]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shoal.errors import InvalidValue
+from simulation.parts.secrets import FAMILY as SECRETS
 
 
 class Profile(NamedTuple):
@@ -17,6 +18,8 @@ class Profile(NamedTuple):
     composed: float = 0.0  # The share of the seeds that have composites, one or two.
     operated: bool = False  # Whether operators change the members besides.
     called: bool = False  # Whether each node is called at every instant of its life, which begins or begins anew often.
+    ships: bool = False  # Whether the cluster is backed up, to a bucket that fails.
+    own: frozenset[str] = frozenset()  # Families of acts that each seed has; most are in no other profile.
 
 
 PROFILES = {
@@ -25,6 +28,8 @@ PROFILES = {
     "storm": Profile(kinds=0.7, faults_max=8, acts_max=300, composed=0.5),
     "composed": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0),
     "members": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0, operated=True),
+    "redacted": Profile(kinds=0.3, faults_max=4, acts_max=40, own=frozenset({SECRETS})),
+    "shipped": Profile(kinds=0.2, faults_max=3, acts_max=100, ships=True),
     "lives": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, called=True),
 }
 

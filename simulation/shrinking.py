@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from msgspec.structs import replace
 
 from simulation.execution import Patch, execute, in_order
-from simulation.plan import Act, Cut, Fault, Misroute, Plan, Relist, Replace, Weather
+from simulation.plan import Act, Cut, Fault, Misroute, Plan, Relist, Replace, Ship, SpoilBucket, Weather
 
 RUNS_MAX = 400
 
@@ -119,7 +119,7 @@ def _named(event: Fault | Act) -> set[str]:
             return {event.node, *event.members}
         case Replace():
             return {event.node, event.by}
-        case Act():
+        case Act() | Ship() | SpoilBucket():
             return set()
         case _:
             return {event.node}

@@ -11,11 +11,14 @@ from typing import NamedTuple
 
 from shoal.crdt.clock import END_MS
 from shoal.protocol.requests import Durability
-from simulation.parts.all import KINDS
+from simulation.parts.all import APART, KINDS
 from simulation.plan import Act, ActKind, CorruptBlock, Fault, Restore, Wipe
 
 _NATIVE: tuple[ActKind, ...] = ("save", "load", "append", "add", "count", "assign", "edit", "read-document", "read-journal")
-FAMILIES: dict[str, tuple[ActKind, ...]] = {"": _NATIVE, **KINDS}
+FAMILIES: dict[str, tuple[ActKind, ...]] = {
+    "": _NATIVE,
+    **{family: kinds for family, kinds in KINDS.items() if family not in APART},
+}
 """Kinds of acts that have to do with each other; the first of them makes something that the others find."""
 
 ERASERS: dict[str, tuple[ActKind, ...]] = {

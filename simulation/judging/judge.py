@@ -28,6 +28,7 @@ from shoal.protocol.session import Session
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from simulation.judging import checkers
+from simulation.judging.backups import BackupWatch, judge_backup
 from simulation.judging.checkers import DotLedger, InvariantViolated
 from simulation.judging.found import Found, find
 from simulation.judging.history import Failed, History, LetGo, Place, Refused
@@ -36,6 +37,8 @@ from simulation.judging.obligations import Losses, owed
 from simulation.judging.replicas import check_replicas
 from simulation.judging.sessions import check_sessions
 from simulation.judging.violation import Violation
+from simulation.parts.secrets import FAMILY as SECRETS
+from simulation.parts.secrets import Secrets
 from simulation.workload.probing import ask
 from simulation.world.client import Client
 from simulation.world.disk import is_truncated, passes, tips_on
@@ -127,6 +130,8 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     disks = Disks(cluster)
     found += disks.broken("before anything was read")
     await agents.close()
+    if agents.backup is not None:
+        found += await _backed_up(cluster, agents, agents.backup)
     founds = {name: one for name in cluster.hosts if (one := await _read(cluster, agents, name, found)) is not None}
     found += judged(agents.history, Losses(agents.plan), founds, agents.ledger)
     found += await _converges(cluster, patience)  # A document that is read may be compacted, by an operation of its own.
@@ -134,6 +139,15 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     found += disks.broken("after everything was read")
     found += _erased(cluster, agents)
     return [*agents.violations, *found]
+
+
+async def _backed_up(cluster: SimulatedCluster, agents: Agents, watch: BackupWatch) -> list[Violation]:
+    judged = await judge_backup(cluster, agents.plan, watch)
+    secrets = agents.parts[SECRETS]
+    assert isinstance(secrets, Secrets)
+    for storage in judged.restored:
+        secrets.sightings.restored(storage)
+    return judged.violations
 
 
 def lost_with_a_minority(cluster: SimulatedCluster, agents: Agents) -> None:

@@ -49,12 +49,14 @@ class Losses:
         self._nodes = plan.nodes
         self._struck: set[str] = set()  # Nodes that lost at least what was not synced.
         self._until: dict[str, float] = {}  # By node: what its disk held by then may be lost.
+        self._windows: list[tuple[str, float, float]] = []  # A node, and from when until when its disk is lost.
         for fault in plan.faults:
             match fault:
                 case Wipe() | Restore() | CorruptBlock():
                     takes_s = _SET_BACK_S if isinstance(fault, Restore) else fault.down_s + _REPLACED_S
                     self._struck.add(fault.node)
                     self._until[fault.node] = max(self._until.get(fault.node, 0.0), fault.at + takes_s)
+                    self._windows.append((fault.node, fault.at, fault.at + takes_s))
                 case (
                     Leave(how="forget") | Replace(how="forget")
                 ):  # Its operator takes the disk away once it is forgotten, however long that takes.
@@ -64,6 +66,8 @@ class Losses:
                     self._struck.add(fault.node)
             if isinstance(fault, Replace):
                 self._struck.add(fault.by)
+            if isinstance(fault, Leave | Replace):  # It comes back with an empty disk, whenever its operator gets to it.
+                self._windows += [(node, fault.at, inf) for node in {fault.node, getattr(fault, "by", fault.node)}]
 
     @property
     def of_disks(self) -> bool:
@@ -82,6 +86,10 @@ class Losses:
                 return lost <= (self._nodes - 1) // 2
             case "all":
                 return lost < self._nodes
+
+    def held(self, node: str, since_s: float, until_s: float) -> bool:
+        """Whether a node has, all the time until then, what it held durably at the beginning."""
+        return not any(name == node and begins <= until_s and ends >= since_s for name, begins, ends in self._windows)
 
     def keep(self, node: str, at_s: float) -> bool:
         """Whether what a node held durably then is there for ever."""

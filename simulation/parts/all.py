@@ -22,6 +22,8 @@ from simulation.parts.messages import Messages
 from simulation.parts.part import Part
 from simulation.parts.rooms import Rooms
 from simulation.parts.searches import Searches
+from simulation.parts.secrets import FAMILY as SECRETS
+from simulation.parts.secrets import Secrets
 from simulation.parts.sets import Sets
 from simulation.parts.shifts import Shifts
 from simulation.parts.spending import Budgets
@@ -59,8 +61,12 @@ PARTS: dict[str, Callable[[], Part]] = {
     "lists": Lists,
     "standing": Standing,
     "files": Files,
+    SECRETS: Secrets,
 }
 """By the name of the family of their objects."""
+
+APART = frozenset({SECRETS})
+"""The families that are drawn by profiles of their own alone: they would alter the plans of all others."""
 
 FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}
 

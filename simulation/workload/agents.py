@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shoal.config import Config
 from shoal.protocol.requests import Durability
 from shoal.transport.session import RemoteSession
+from simulation.judging.backups import BackupWatch, ships
 from simulation.judging.bounds import keep_watch
 from simulation.judging.clocks import ClockWatch
 from simulation.judging.history import History
@@ -57,6 +58,9 @@ class Agents:
             asyncio.create_task(cluster.fallen.keep_watch(self.record.violated)),
             asyncio.create_task(ClockWatch(cluster, self.record.violated).keep_watch()),
         ]
+        self.backup = BackupWatch(cluster, plan, self.record.violated) if ships(plan) else None
+        if self.backup is not None:
+            self._watches.append(asyncio.create_task(self.backup.keep_watch()))
         self._callers = Callers(cluster, plan, self.record) if plan.callers else None
         self._probes = [asyncio.create_task(probe.made(self._cluster, self.record)) for probe in probes(plan)]
 

@@ -15,7 +15,21 @@ from shoal.errors import ShoalError
 from shoal.protocol import requests
 from simulation.judging.clocks import is_right
 from simulation.judging.obligations import FAR_MS, Losses
-from simulation.plan import ClockDrift, ClockJump, CrashAt, Cut, Fault, Leave, Plan, Replace, Restore, SlowDisk, Weather
+from simulation.plan import (
+    ClockDrift,
+    ClockJump,
+    CrashAt,
+    Cut,
+    Fault,
+    Leave,
+    Plan,
+    Replace,
+    Restore,
+    Ship,
+    SlowDisk,
+    SpoilBucket,
+    Weather,
+)
 from simulation.workload.random_agents import SPACE
 from simulation.workload.record import Record
 from simulation.world.client import Client
@@ -172,6 +186,8 @@ def _troubles(fault: Fault, node: str) -> bool:
             return False
         case Replace():
             return node in (fault.node, fault.by)
+        case Ship() | SpoilBucket():
+            return False
         case _:
             return fault.node == node
 

@@ -63,7 +63,9 @@ class Record:
         self, writes: Sequence[Invoked], reply: AnyReply | None, *, who: str, node: str, again: bool = False
     ) -> None:
         """`reply` is to all of them, as one request."""
-        replies: Sequence[object] = reply.replies if isinstance(reply, requests.BatchReply) else [reply] * len(writes)
+        replies: Sequence[object] = (
+            reply.replies if writes and isinstance(reply, requests.BatchReply) else [reply] * len(writes)
+        )
         for write, told in zip(writes, replies, strict=True):
             id = told.id if isinstance(told, requests.Saved | requests.Appended) else ""
             value = told.value if isinstance(told, requests.Added) else 0

@@ -26,6 +26,7 @@ from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node.verification.evidence import object_of
+from shoal.protocol.requests import DeclareBackup
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
 from shoal.transport.dialling import DialledSocket
@@ -53,12 +54,16 @@ from simulation.plan import (
     Relist,
     Replace,
     Restore,
+    Ship,
     SlowDisk,
+    SpoilBucket,
     Stop,
     Weather,
     Wipe,
     shown,
 )
+from simulation.world.bucket import SimulatedBucket
+from simulation.world.client import Client, now_ms
 from simulation.world.disk import passes
 from simulation.world.host import SimulatedNode
 from simulation.world.incarnation import Fenced, life_of, own_tasks
@@ -101,6 +106,8 @@ _OfOneNode = (
     _OfARunningNode | CrashAt | ClockJump | ClockDrift | SlowDisk | AlterRow | Clone | Misroute | Leave | Replace | Disown
 )
 
+BUCKET = "s3://simulated/prod"
+_DECLARE_S = 0.3  # Between two attempts of an operator.
 _LOOK_S = 0.05  # Between two looks at whether all agree.
 _OFF_MS_MAX = 12 * 3600 * 1000  # A healed clock is no further from the truth, whatever the bound of clocks is.
 
@@ -113,6 +120,7 @@ class SimulatedCluster:
         self.problems: list[str] = []
         self.late: list[str] = []  # Calls that took longer than they may.
         self.fallen = Fallen()
+        self.is_backed_up = False  # As an operator was told.
         self.altered: set[bytes] = set()  # Objects of which a disk has altered rows.
         settings, bounds = parted(SETTINGS | plan.settings)
         self.config = msgspec.convert(settings, Config)
@@ -121,7 +129,11 @@ class SimulatedCluster:
         self._trace = trace
         self._loop = asyncio.get_running_loop()
         self.network = Network(self._loop.time)
-        self._wiring = wiring = Wiring(self.network, trace, random_for=plan.random_for, problems=self.problems)
+        # The bucket's clock is right.
+        self.bucket = SimulatedBucket(plan.random_for("bucket"), now_ms=now_ms, url=BUCKET)
+        self._wiring = wiring = Wiring(
+            self.network, trace, random_for=plan.random_for, problems=self.problems, bucket=self.bucket
+        )
         self.hosts = {name: SimulatedNode(self._config(name, plan.names), wiring=wiring) for name in plan.names}
         self._clones: dict[str, SimulatedNode] = {}  # Those that serve, by the names of their originals.
         for host in self.hosts.values():
@@ -206,6 +218,12 @@ class SimulatedCluster:
                 case Weather():
                     with self.network.weather(fault):
                         await self._last(fault, fault.for_s)
+                case Ship():
+                    self._fire(fault)
+                    await self.declare_backup(fault.keep_s, self._healed.done)
+                case SpoilBucket():
+                    with self.bucket.spoiled(fault):
+                        await self._last(fault, fault.for_s)
                 case _:
                     host = self.hosts.get(fault.node)
                     if host is not None:
@@ -213,6 +231,19 @@ class SimulatedCluster:
         finally:
             self._under_way -= 1
             self._idle.set()
+
+    async def declare_backup(self, keep_s: float, is_over: Callable[[], bool]) -> None:
+        """Have an operator declare the bucket, as often as it takes, until it is over."""
+        client = Client(self, self._plan.names, name="operator of the backup", random=self._plan.random_for("declared"))
+        try:
+            while not self.is_backed_up and not is_over():
+                try:
+                    await client.session.call(DeclareBackup(BUCKET, int(keep_s * 1000)))
+                    self.is_backed_up = True
+                except ShoalError:
+                    await asyncio.sleep(_DECLARE_S)
+        finally:
+            await client.session.close()
 
     async def _befall(self, host: SimulatedNode, fault: _OfOneNode) -> None:
         match fault:

@@ -5,7 +5,8 @@ the node crashes there, and whoever passed it sees `Fenced`, and nothing more.
 
 The points are in what the node is given, not in the node: "appended" and "synced"
 before and after its storage syncs, "snapshot" before and after its storage takes a
-document's snapshot, "answered" after its session has an answer for a client.
+document's snapshot, "answered" after its session has an answer for a client,
+"putting" and "put" before and after each change that it makes to the bucket.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from shoal.protocol.requests import (
     Request,
 )
 from shoal.protocol.session import Prompt, Told, Wrapper
-from simulation.plan import CrashPoint
+from simulation.plan import CrashPoint, ShippingPoint
 from simulation.world.incarnation import Fenced
+
+Point = CrashPoint | ShippingPoint
 
 
 @dataclass(slots=True)
 class _Armed:
-    point: CrashPoint
+    point: Point
     left: int
     crash: Callable[[], None]
 
@@ -38,17 +41,17 @@ class CrashPoints:
     """Of one node, through all its lives. `counts` says how often each was passed."""
 
     def __init__(self) -> None:
-        self.counts: Counter[CrashPoint] = Counter()
+        self.counts: Counter[Point] = Counter()
         self._armed: list[_Armed] = []
 
-    def arm(self, point: CrashPoint, nth: int, crash: Callable[[], None]) -> None:
+    def arm(self, point: Point, nth: int, crash: Callable[[], None]) -> None:
         """The `nth` time from now on that the node passes `point`, call `crash`, once."""
         self._armed.append(_Armed(point, nth, crash))
 
     def disarm(self) -> None:
         self._armed.clear()
 
-    def passed(self, point: CrashPoint) -> None:
+    def passed(self, point: Point) -> None:
         """
         Raises:
             Fenced: the node crashed here.
@@ -57,7 +60,7 @@ class CrashPoints:
         if self._armed:
             self._strike(point)
 
-    def _strike(self, point: CrashPoint) -> None:
+    def _strike(self, point: Point) -> None:
         for armed in [armed for armed in self._armed if armed.point == point]:
             armed.left -= 1
             if armed.left <= 0:

@@ -22,6 +22,7 @@ from aiohttp import ClientConnectionError, web
 
 from shoal.api.metrics import Metrics
 from shoal.api.session import SessionSocket
+from shoal.backup.bucket import ObjectStore
 from shoal.cluster.membership import epochs
 from shoal.config import Config
 from shoal.crdt.dot import Origin
@@ -34,9 +35,11 @@ from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.session import Session
 from shoal.storage import keys
 from simulation.judging.ledger import vectors_of
+from simulation.world.bucket import NodeBucket
 from simulation.world.crash_points import AnsweringSession, CrashPoints
 from simulation.world.disk import Disk, SimulatedDisk
 from simulation.world.environment import START_MS
+from simulation.world.hooks import HOOKS
 from simulation.world.incarnation import Incarnation
 from simulation.world.network import CLIENT
 from simulation.world.sockets import SimulatedRequest, SimulatedSocket, pair
@@ -165,7 +168,8 @@ class SimulatedNode:
         self._storage = self.disk.mount(life, points=self.points, trace=self._trace)
         environment = self._environment(life)
         try:
-            self._node = life.run(lambda: Node(cast(SimulatedDisk, self._storage), config=self.config, environment=environment))
+            storage = self._storage
+            self._node = life.run(lambda: Node(storage, config=self.config, environment=environment, redact=HOOKS))
         except ShoalError as error:
             life.end()
             self._trace.mark(self.name, "does not start:", error.message)
@@ -312,6 +316,10 @@ class SimulatedNode:
             await self.running()
             return done
 
+        def open_bucket(url: str) -> ObjectStore:
+            assert self._wiring.bucket is not None, f"there is no bucket at {url}"
+            return NodeBucket(self._wiring.bucket, self, self._random(f"bucket/{life}"))
+
         return Environment(
             now_ms=now_ms,
             monotonic=now,  # Not fenced: it measures each step of a request, also the last ones of a life that is over.
@@ -319,6 +327,7 @@ class SimulatedNode:
             entropy=entropy,
             run_blocking=run_blocking,
             close=lambda: None,
+            open_bucket=open_bucket,
         )
 
     def _random(self, purpose: str) -> Random:

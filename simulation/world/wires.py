@@ -33,6 +33,7 @@ from simulation.world.sockets import PATIENCE
 from simulation.world.trace import Trace
 
 if TYPE_CHECKING:
+    from simulation.world.bucket import SimulatedBucket
     from simulation.world.host import SimulatedNode
 
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
@@ -56,7 +57,16 @@ class Refusal(NamedTuple):
 class Wiring:
     """What all wires of a cluster share. `problems` are bugs that receiving came upon."""
 
-    def __init__(self, network: Network, trace: Trace, *, random_for: Callable[[str], Random], problems: list[str]) -> None:
+    def __init__(
+        self,
+        network: Network,
+        trace: Trace,
+        *,
+        random_for: Callable[[str], Random],
+        problems: list[str],
+        bucket: SimulatedBucket | None = None,
+    ) -> None:
+        self.bucket = bucket
         self.network = network
         self.trace = trace
         self.random_for = random_for

@@ -1,7 +1,8 @@
 """The backup of a node's cluster: where it is declared, when this node ships, and what is told of that.
 
 Laws:
-- The declaration is a key of the quorum register, so that every member learns it, and a restored directory does not.
+- The declaration is a key of the quorum register, so that every member learns it, and a restored directory does not. A member
+  that was away when the others voted asks for it.
 - A store that was alone and gets other members declares again where it is backed up, unless they have a declaration.
 - A bucket that fails is tried again, less and less often. It stops no write, and what is not shipped stays as it is here.
 - A node that asks for tokens makes and writes no directory but below those that its operator named, whoever declares it.
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from shoal.node.backup.shipper import Shipper
 
 SHIP_S = 2.0  # Between two looks at what is to be shipped.
+DECLARED_ASK_S = 60.0  # Between two questions to the register, whatever is known here.
 RETRY_S_MAX = 60.0  # Between two attempts while the bucket cannot be reached.
 DECLARATION = "backup"  # The key in the register.
 CLUSTER_BYTES = 16
@@ -73,6 +75,7 @@ class Backups:
         self._incarnation = context.incarnation
         self._task: asyncio.Task[None] | None = None
         self._known = b""  # The declaration as it was read last.
+        self._asked_at = context.environment.monotonic()
         self._left = register.left_alone(DECLARATION)  # That of this store while it was alone, until the members have one.
         self._learnt_ms = context.environment.now_ms()
         self.declared: Declaration | None = None
@@ -213,7 +216,9 @@ class Backups:
     # ── the declaration ───────────────────────────────────────────────────────
 
     async def _learn(self) -> None:
-        """Learn where to ship. The register is asked only if this member voted on a declaration that it does not know."""
+        """Learn where to ship. The register is asked if this member voted on a declaration that it does not know; or now and
+        then: others may have voted while it was away.
+        """
         here = self._register.value_here(DECLARATION).content
         if self._left:
             with suppress(NoQuorum, RegisterChanged, OutcomeUnknown):  # The next look goes by what is there then.
@@ -223,8 +228,11 @@ class Backups:
                 self._adopt(found.content or self._left)
                 self._left = b""
             return
-        if here == self._known or not here:
+        now = self._environment.monotonic()
+        is_due = not self._is_alone and now - self._asked_at >= DECLARED_ASK_S and self._register.is_founded
+        if (here == self._known or not here) and not is_due:
             return
+        self._asked_at = now
         with suppress(NoQuorum):  # What was voted on here is most likely in force; it is asked again later.
             self._adopt((await self._register.read(DECLARATION)).content)
             return

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from random import Random
+from typing import Any
 
 import pytest
 
 from shoal.client.store import Store
 from shoal.config import Config
+from shoal.errors import BackupUnreachable
 from shoal.kinds.retention import state
 from shoal.kinds.retention.serving.keeper import Keeper
+from shoal.protocol.requests import DeclareBackup
 from shoal.storage.memory import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.environment import SimulatedEnvironment
-from simulation.world.fleet import Fleet
+from simulation.world.fleet import Fleet, Member
 from tests.node.backup.conftest import URL, declare, restore, ship
 from tests.node.conftest import Bench, Opener
 from tests.support.paces import USUAL
 
 ALL = "a:1,b:1,c:1"
+AWAY_S = 10.0  # Nobody repeats a question for so long.
 
 
 def test_a_store_that_gets_other_members_is_still_backed_up() -> None:
@@ -137,3 +143,31 @@ def test_a_planted_bug_is_found(monkeypatch: pytest.MonkeyPatch, plant: Callable
         except AssertionError:
             return
     pytest.fail("no drawn plan finds it")
+
+
+def test_a_member_that_was_away_learns_where_to_ship() -> None:
+    """It voted on no declaration: neither on the first one, nor on another place that is declared later."""
+
+    async def main() -> None:
+        pace: dict[str, Any] = {"quorum_timeout_s": 4.0, "quorum_register_retry_s": 0.05, "quorum_register_found_s": 0.05}
+        async with Fleet("abc", **pace, **USUAL) as fleet:
+            bucket = SimulatedBucket()
+            for member in fleet.members.values():
+                member.simulated.bucket = bucket
+            bucket.refused = "403"
+            with pytest.raises(BackupUnreachable):  # The register is founded by all, and nothing is declared.
+                await fleet["a"].node.session().call(DeclareBackup(URL))
+            bucket.refused = ""
+            for url in (URL, f"{URL}-two"):
+                left = await fleet.crash("c", None)
+                await fleet["a"].node.session().call(DeclareBackup(url))
+                await fleet.until(partial(_knows, fleet["b"], url))
+                await asyncio.sleep(AWAY_S)
+                fleet.start("c", left).simulated.bucket = bucket
+                await fleet.until(partial(_knows, fleet["c"], url))
+
+    run(main())
+
+
+def _knows(member: Member, url: str) -> bool:
+    return member.node.backups.view().url == url
