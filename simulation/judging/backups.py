@@ -151,6 +151,11 @@ class BackupWatch:
         return left
 
 
+def _true_ms() -> int:
+    """The time that a right clock shows."""
+    return START_MS + int(asyncio.get_running_loop().time() * 1000)
+
+
 def lacking_of(catalogue: Catalogue, objects: Mapping[str, bytes]) -> list[str]:
     """What manifests name and the bucket does not have."""
     return [name for name in (*catalogue.segments, *catalogue.packs) if name not in objects]
@@ -195,7 +200,7 @@ async def judge_backup(cluster: SimulatedCluster, plan: Plan, watch: BackupWatch
     await _restores_all(cluster, bucket, judged)
     await _restores_moments(cluster, plan, watch, bucket, judged, keep_s)
     if keep_s:
-        now_ms = START_MS + int(asyncio.get_running_loop().time() * 1000)
+        now_ms = _true_ms()
         first_ms = min((pack.first_ms for pack in catalogue.segments.values()), default=now_ms)
         if first_ms < now_ms - 2 * _WIDE * keep_s * 1000:
             judged.broken.append(f"healed, it keeps operations of {now_ms - first_ms} ms ago, and {keep_s:g} s are kept")
@@ -239,7 +244,7 @@ async def _restores_all(cluster: SimulatedCluster, bucket: Bucket, judged: Judge
 
 async def _run(restored: MemoryStorage) -> tuple[MemoryStorage, bool]:
     """A copy of the directory once a node has run on it, and swept what was erased; and whether it took itself for a member."""
-    simulated = SimulatedEnvironment(78, start_ms=START_MS + int(asyncio.get_running_loop().time() * 1000))
+    simulated = SimulatedEnvironment(78, start_ms=_true_ms())
     storage = MemoryStorage(restored._durable.rows)
     node = Node(storage, config=Config(sync_interval_s=LOOK_S), environment=simulated.environment)
     was_member = node._incarnation.was_member
@@ -263,7 +268,7 @@ async def _restored(bucket: Bucket, moment_ms: int | None) -> MemoryStorage:
     """
     environment = SimulatedEnvironment(77).environment
     storage = MemoryStorage()
-    wanted = planned(await bucket.refresh(), moment_ms)
+    wanted = planned(await bucket.refresh(), moment_ms, now_ms=_true_ms())
     await folded(storage, bucket, wanted, config=Config(), environment=environment)
     return MemoryStorage(storage._durable.rows)  # The same directory, opened again.
 
@@ -306,7 +311,7 @@ async def _restores_moments(
     final = tips_on(next(iter(cluster.hosts.values())).disk.copy())
     truncated = any(is_truncated(host.disk.copy()) for host in cluster.hosts.values())
     kept_from_ms = START_MS + int((asyncio.get_running_loop().time() - keep_s + LOOK_S) * 1000) if keep_s else 0
-    last_ms = START_MS + int(asyncio.get_running_loop().time() * 1000)
+    last_ms = _true_ms()
     firsts = [min(each.values()) >> COUNTER_BITS for place, each in watch.times.items() if each and place in final]
     for _ in range(MOMENTS if firsts else 0):
         first_ms = max(kept_from_ms, min(firsts)) if random.random() < 0.5 else min(firsts)
