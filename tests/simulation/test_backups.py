@@ -87,7 +87,7 @@ def test_a_spoiled_backup_is_found(spoil: Callable[[SimulatedCluster, BackupWatc
     assert on(spoil).broken
 
 
-def test_what_a_node_says_is_held_against_the_manifests() -> None:
+def test_claims_of_nodes_are_held_against_manifests() -> None:
     told: list[str] = []
 
     def story(cluster: SimulatedCluster, watch: BackupWatch) -> None:
