@@ -50,6 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = [
         guard for guard in guards(options.areas) if guard.test and any(part in guard.module for part in options.only or [""])
     ]
+    if options.since:
+        altered = _altered(options.since)
+        chosen = [guard for guard in chosen if not altered.isdisjoint((guard.module, guard.at, guard.test.partition("::")[0]))]
     untried = [guard for guard in chosen if python_of(guard.test) is None]
     for guard in untried:
         _say(f"not tried  {guard.module}: {guard.law}")
@@ -77,8 +80,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--only", action="append", metavar="PART", help="the laws of modules whose path has this part, or one of several"
     )
+    parser.add_argument(
+        "--since", metavar="REVISION", help="those whose law, line or test is in a file that was changed since this revision"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="how many copies of the tree are tried at once")
     return parser
+
+
+def _altered(revision: str) -> set[str]:
+    """The files that differ from those of a revision, from the root."""
+    command = ["git", "diff", "--name-only", revision]
+    return set(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split())
 
 
 @contextmanager
