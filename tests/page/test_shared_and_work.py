@@ -289,6 +289,31 @@ def test_a_lease_is_ended_by_an_operator(filled: Node, show: Show) -> None:
     page.get_by_text("Nobody holds this lease.").wait_for(timeout=70_000)
 
 
+def test_passages_are_coloured_once_their_authors_are_known(filled: Node, show: Show) -> None:
+    async def make() -> None:
+        async with shoal.connect(filled.url) as store:
+            for author in ("writer", "ben", "ana"):  # By their names alone two of them would have one hue.
+                async with await store.space(SPACE).document("minutes", author=author) as opened:
+                    text = opened.text("notes")
+                    text.insert(len(str(text)), f"{author} wrote this. ")
+
+    apart(make())
+    page = show(filled, f"#/{SPACE}/shared")
+    asked = []
+
+    def late(route: Any) -> None:
+        asked.append(route)
+        page.wait_for_timeout(1000)
+        route.continue_()
+
+    page.route("**/minutes/authors*", late)
+    page.goto(f"{filled.url}/#/{SPACE}/shared/document/minutes?root=notes")
+    page.locator(".cm-content", has_text="ana wrote this").wait_for()
+    page.locator(".cm-content [class^=by-]").nth(2).wait_for()
+    classes = [each.get_attribute("class") for each in page.locator(".cm-content [class^=by-]").all()]
+    assert asked and len(set(classes)) == 3
+
+
 def test_passages_have_their_authors_after_they_left(filled: Node, show: Show) -> None:
     page = show(filled, f"#/{SPACE}/shared/document/plan?root=notes")
     page.locator(".legend .writer", has_text="ada").wait_for()

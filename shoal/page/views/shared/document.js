@@ -14,7 +14,7 @@ import { Empty, Refusal, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
 import { SharedText } from './editor.js'
-import { hueOf, nameOf, written } from './presence.js'
+import { hueOf, huesOf, nameOf, written } from './presence.js'
 import { ValueForm } from './form.js'
 import { clip } from './listing.js'
 
@@ -137,23 +137,24 @@ function Text ({ doc, awareness, document, space, name, root }) {
     return known
   }
   const known = names()
+  const hues = huesOf(known.values())
   const by = new Map()
   for (const { from, to, client: id } of written(text)) {
     const who = known.get(id) ?? ''
     by.set(who, (by.get(who) ?? 0) + to - from)
   }
   return html`
-    <${Here} awareness=${awareness} document=${document} />
+    <${Here} awareness=${awareness} document=${document} hues=${hues} />
     <${SharedText} label=${`${root} of ${name}`} text=${text} awareness=${awareness} names=${names} blame=${blame} />
     <p class="legend">
       <label><input type="checkbox" checked=${blame} onChange=${() => setBlame(!blame)} /> who wrote what</label>
       ${blame && [...by].sort(([, a], [, b]) => b - a).slice(0, 8).map(([who, count]) => html`
-        <span class="writer"><span class=${who ? `swatch hue-${hueOf(who)}` : 'swatch'}></span><bdi>${who || 'unnamed'}</bdi> <span class="quiet">${share(count / Math.max(1, text.length))}</span></span>`)}
+        <span class="writer"><span class=${who ? `swatch hue-${hues.get(who) ?? hueOf(who)}` : 'swatch'}></span><bdi>${who || 'unnamed'}</bdi> <span class="quiet">${share(count / Math.max(1, text.length))}</span></span>`)}
     </p>`
 }
 
 /** Who is here, and whether what was typed is durable. @param {any} props */
-function Here ({ awareness, document }) {
+function Here ({ awareness, document, hues = huesOf([]) }) {
   useEvents(awareness, 'change')
   const [saved, setSaved] = useState('saving')
   useEffect(() => {
@@ -171,7 +172,7 @@ function Here ({ awareness, document }) {
   }, [document])
   const people = [...awareness.getStates()].map(([id, state]) => ({ id, name: nameOf(state, id), own: id === awareness.clientID }))
   return html`<div class="here" role="status">
-    <span class="people">${people.map(({ id, name, own }) => html`<span key=${id} class="person"><span class=${`swatch hue-${hueOf(name)}`}></span><bdi>${name}</bdi>${own && ' (you)'}</span>`)}</span>
+    <span class="people">${people.map(({ id, name, own }) => html`<span key=${id} class="person"><span class=${`swatch hue-${hues.get(name) ?? hueOf(name)}`}></span><bdi>${name}</bdi>${own && ' (you)'}</span>`)}</span>
     <span class=${saved === 'ended' ? 'saved stuck' : 'saved quiet'}>${SAYS[saved]}</span>
     ${document.failure && html`<${Refusal} error=${document.failure} />`}
   </div>`

@@ -55,18 +55,22 @@ function mounted (host, label, doc, extensions) {
 export function SharedText ({ label, text, awareness, names, blame, readonly = false }) {
   const host = useRef(/** @type {any} */ (null))
   const known = useRef(names)
+  const shown = useRef(/** @type {any} */ (null))
   known.current = names
   useEffect(() => {
     const undoManager = new Y.UndoManager(text)
-    const view = mounted(host.current, label, text.toString(), [
+    const view = shown.current = mounted(host.current, label, text.toString(), [
       keymap.of([...yUndoManagerKeymap, ...defaultKeymap, ...searchKeymap]),
       yCollab(text, null, { undoManager }),
-      others(text, awareness),
+      others(text, awareness, () => known.current()),
       blame ? passages(text, () => known.current()) : [],
       readonly ? [EditorState.readOnly.of(true), EditorView.editable.of(false)] : []
     ])
-    return () => { view.destroy(); undoManager.destroy() }
+    return () => { shown.current = null; view.destroy(); undoManager.destroy() }
   }, [text, blame, readonly])
+  // Names that come later colour what stands there already.
+  const told = JSON.stringify([...names()])
+  useEffect(() => { shown.current?.dispatch({}) }, [told])
   return html`<div class="editor cm-editor" ref=${host}></div>`
 }
 

@@ -19,6 +19,19 @@ export function hueOf (name) {
   return sum % HUES
 }
 
+/** The hues of those who are in one text, the same on every screen: no two share one while there are enough. @param {Iterable<string>} names @returns {Map<string, number>} */
+export function huesOf (names) {
+  const found = new Map()
+  const free = new Set(Array.from({ length: HUES }, (_, hue) => hue))
+  for (const name of [...new Set(names)].sort()) {
+    let hue = hueOf(name)
+    while (free.size > 0 && !free.has(hue)) hue = (hue + 1) % HUES
+    free.delete(hue)
+    found.set(name, hue)
+  }
+  return found
+}
+
 /** @param {any} state Of an awareness. @param {number} client */
 export const nameOf = (state, client) => String(state?.user?.name ?? state?.name ?? `client ${client}`).slice(0, 80)
 
@@ -36,20 +49,21 @@ const LOOK = EditorView.baseTheme({
 })
 
 class Caret extends WidgetType {
-  /** @param {string} name */
-  constructor (name) {
+  /** @param {string} name @param {number} hue */
+  constructor (name, hue) {
     super()
     this.name = name
+    this.hue = hue
   }
 
   /** @param {Caret} other */
   eq (other) {
-    return other.name === this.name
+    return other.name === this.name && other.hue === this.hue
   }
 
   toDOM () {
     const caret = document.createElement('span')
-    caret.className = `caret-${hueOf(this.name)}`
+    caret.className = `caret-${this.hue}`
     const label = caret.appendChild(document.createElement('span'))
     label.className = 'caret-name'
     label.textContent = this.name
@@ -63,8 +77,8 @@ class Caret extends WidgetType {
 
 const moved = StateEffect.define()
 
-/** The carets and selections of the others, and this one's told to them. @param {any} text A `Y.Text`. @param {any} awareness */
-export function others (text, awareness) {
+/** The carets and selections of the others, and this one's told to them. @param {any} text A `Y.Text`. @param {any} awareness @param {() => Map<number, string>} names */
+export function others (text, awareness, names) {
   const plugin = ViewPlugin.fromClass(class {
     /** @param {any} view */
     constructor (view) {
@@ -83,7 +97,7 @@ export function others (text, awareness) {
     /** @param {any} update */
     update (update) {
       this.tell(update.view)
-      this.decorations = marks(text, awareness)
+      this.decorations = marks(text, awareness, huesOf(names().values()))
     }
 
     /** @param {any} view */
@@ -99,16 +113,17 @@ export function others (text, awareness) {
   return [LOOK, plugin]
 }
 
-/** @param {any} text @param {any} awareness */
-function marks (text, awareness) {
+/** @param {any} text @param {any} awareness @param {Map<string, number>} hues */
+function marks (text, awareness, hues) {
   const found = []
   for (const [client, state] of awareness.getStates()) {
     if (client === awareness.clientID || !state.cursor?.anchor || !state.cursor?.head) continue
     const [anchor, head] = [state.cursor.anchor, state.cursor.head].map((place) => absolute(place, text))
     if (anchor === undefined || head === undefined) continue
     const name = nameOf(state, client)
-    if (anchor !== head) found.push(Decoration.mark({ class: `by-${hueOf(name)}` }).range(Math.min(anchor, head), Math.max(anchor, head)))
-    found.push(Decoration.widget({ widget: new Caret(name), side: head > anchor ? -1 : 1 }).range(head))
+    const hue = hues.get(name) ?? hueOf(name)
+    if (anchor !== head) found.push(Decoration.mark({ class: `by-${hue}` }).range(Math.min(anchor, head), Math.max(anchor, head)))
+    found.push(Decoration.widget({ widget: new Caret(name, hue), side: head > anchor ? -1 : 1 }).range(head))
   }
   return Decoration.set(found, true)
 }
@@ -139,21 +154,20 @@ export function written (text) {
 
 /** Passages coloured by who wrote them; the name is told under the pointer. @param {any} text @param {() => Map<number, string>} names */
 export function passages (text, names) {
-  const named = (/** @type {number} */ client) => names().get(client)
   const colours = ViewPlugin.fromClass(class {
     constructor () {
-      this.decorations = coloured(text, named)
+      this.decorations = coloured(text, names())
     }
 
     /** @param {any} update */
     update (update) {
-      if (update.docChanged || update.transactions.length > 0) this.decorations = coloured(text, named)
+      if (update.docChanged || update.transactions.length > 0) this.decorations = coloured(text, names())
     }
   }, { decorations: (/** @type {any} */ value) => value.decorations })
   const told = hoverTooltip((/** @type {any} */ _view, /** @type {number} */ at) => {
     const passage = written(text).find(({ from, to }) => from <= at && at < to)
     if (passage === undefined) return null
-    return { pos: passage.from, end: passage.to, create: () => ({ dom: said(named(passage.client) ?? 'an author that nobody named') }) }
+    return { pos: passage.from, end: passage.to, create: () => ({ dom: said(names().get(passage.client) ?? 'an author that nobody named') }) }
   })
   return [LOOK, colours, told]
 }
@@ -165,11 +179,12 @@ function said (text) {
   return dom
 }
 
-/** @param {any} text @param {(client: number) => string | undefined} named */
-function coloured (text, named) {
+/** @param {any} text @param {Map<number, string>} names */
+function coloured (text, names) {
+  const hues = huesOf(names.values())
   const ranges = written(text).flatMap(({ from, to, client }) => {
-    const name = named(client)
-    return name === undefined ? [] : [Decoration.mark({ class: `by-${hueOf(name)}` }).range(from, to)]
+    const name = names.get(client)
+    return name === undefined ? [] : [Decoration.mark({ class: `by-${hues.get(name)}` }).range(from, to)]
   })
   return Decoration.set(ranges, true)
 }
