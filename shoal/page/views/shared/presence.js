@@ -25,7 +25,7 @@ export function huesOf (names) {
   const free = new Set(Array.from({ length: HUES }, (_, hue) => hue))
   for (const name of [...new Set(names)].sort()) {
     let hue = hueOf(name)
-    while (free.size > 0 && !free.has(hue)) hue = (hue + 1) % HUES
+    while (free.size > 0 && !free.has(hue)) hue = (hue + 3) % HUES // A neighbour looks alike.
     free.delete(hue)
     found.set(name, hue)
   }
