@@ -311,7 +311,8 @@ def test_passages_are_coloured_once_their_authors_are_known(filled: Node, show: 
     page.locator(".cm-content", has_text="ana wrote this").wait_for()
     page.locator(".cm-content [class^=by-]").nth(2).wait_for()
     classes = [each.get_attribute("class") for each in page.locator(".cm-content [class^=by-]").all()]
-    assert asked and len(set(classes)) == 3
+    assert asked
+    assert len(set(classes)) == 3
 
 
 def test_passages_have_their_authors_after_they_left(filled: Node, show: Show) -> None:
