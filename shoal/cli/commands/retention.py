@@ -28,6 +28,12 @@ Threads = Annotated[
     typer.Option("--threads-older-than", metavar="AGE", help="Whole threads to which nothing was written for so long."),
 ]
 Events = Annotated[str | None, typer.Option("--events-older-than", metavar="AGE", help="Events of journals older than this.")]
+Finished = Annotated[
+    str | None,
+    typer.Option(
+        "--finished-older-than", metavar="AGE", help="Items of worklists that were done before; they can be added again."
+    ),
+]
 Labelled = Annotated[
     bool,
     typer.Option("--keep-labelled", help="Keep whole threads that have a labelled checkpoint. Those checkpoints stay anyway."),
@@ -53,6 +59,7 @@ def set_rule(
     older_than: OlderThan = None,
     threads_older_than: Threads = None,
     events_older_than: Events = None,
+    finished_older_than: Finished = None,
     keep_labelled: Labelled = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -73,6 +80,7 @@ def set_rule(
         "older_than": _age("--older-than", older_than),
         "threads_older_than": _age("--threads-older-than", threads_older_than),
         "events_older_than": _age("--events-older-than", events_older_than),
+        "finished_older_than": _age("--finished-older-than", finished_older_than),
         "keep_labelled": keep_labelled,
     }
 
@@ -164,10 +172,10 @@ def _show(view: RetentionRules, *, json: bool) -> None:
         line("another node carries them out")
     elif view.waits_for:
         line(f"{view.waits_for}")
-    if view.checkpoints or view.threads or view.events or view.due:
+    if view.checkpoints or view.threads or view.events or view.finished or view.due:
         line(
-            f"since this node started, by all rules: {view.checkpoints:,} checkpoints, {view.events:,} events and "
-            f"{view.threads:,} threads went, {shown_bytes(view.bytes)}; {view.due:,} are due"
+            f"since this node started, by all rules: {view.checkpoints:,} checkpoints, {view.events:,} events, "
+            f"{view.finished:,} done items and {view.threads:,} threads went, {shown_bytes(view.bytes)}; {view.due:,} are due"
         )
 
 
@@ -183,6 +191,8 @@ def _sentence(rule: RetentionRule) -> str:
         parts.append(both if last else f"checkpoints go that are older than {age}")
     if rule.events_older_than_ms is not None:
         parts.append(f"events go after {_span(rule.events_older_than_ms)}")
+    if rule.finished_older_than_ms is not None:
+        parts.append(f"done items of worklists go after {_span(rule.finished_older_than_ms)}")
     if rule.threads_older_than_ms is not None:
         unless = " unless they have a label" if rule.keep_labelled else ""
         parts.append(f"whole threads go {_span(rule.threads_older_than_ms)} after the last write{unless}")
@@ -197,12 +207,14 @@ def _show_retained(space: str, found: Retained, *, json: bool) -> None:
     goes = "would go" if found.dry_run else "went"
     for each in found.by_thread[:_SHOWN_MAX]:
         whole = "all of it: " if each.deletes else ""
-        line(f"{each.thread}  {whole}{each.checkpoints:,} checkpoints, {each.events:,} events, {shown_bytes(each.bytes)}")
+        done = f"{each.finished:,} done items, " if each.finished else ""
+        size = shown_bytes(each.bytes)
+        line(f"{each.thread}  {whole}{each.checkpoints:,} checkpoints, {each.events:,} events, {done}{size}")
     if len(found.by_thread) > _SHOWN_MAX:
         line(f"… and {len(found.by_thread) - _SHOWN_MAX:,} threads more (--json lists them all)")
     line(
-        f"of {found.looked_at:,} threads of space {space}, {found.checkpoints:,} checkpoints, {found.events:,} events and "
-        f"{found.threads:,} whole threads {goes}: {shown_bytes(found.bytes)}"
+        f"of {found.looked_at:,} threads of space {space}, {found.checkpoints:,} checkpoints, {found.events:,} events, "
+        f"{found.finished:,} done items and {found.threads:,} whole threads {goes}: {shown_bytes(found.bytes)}"
     )
     if not found.looked_at:
         note(f"space {space!r} has no thread that these rules are about: check its name, and the prefix")

@@ -35,6 +35,7 @@ class RetainedThread(Struct, frozen=True):
     events: int
     bytes: int
     stays: dict[str, int]  # Checkpoints, by the reason for which they stay.
+    finished: int = 0  # Done items of worklists.
 
 
 class Retained(Struct, frozen=True):
@@ -50,6 +51,7 @@ class Retained(Struct, frozen=True):
     by_thread: list[RetainedThread]  # Threads of which nothing goes are left out.
     more: bool = False  # Ask again with `after`.
     after: str = ""  # The last thread that was looked at.
+    finished: int = 0  # Done items of worklists.
 
 
 def checked(rule: Rule) -> Rule:
@@ -65,6 +67,7 @@ def checked(rule: Rule) -> Rule:
         raise InvalidInput(f"{RESERVED!r} is the space of the nodes themselves, which has no rules. Nothing was written.")
     bounds = {"keep_last": rule.keep_last, "older_than": rule.older_than_ms}
     bounds |= {"threads_older_than": rule.threads_older_than_ms, "events_older_than": rule.events_older_than_ms}
+    bounds |= {"finished_older_than": rule.finished_older_than_ms}
     if all(bound is None for bound in bounds.values()):
         raise InvalidInput(f"a rule needs one of {', '.join(bounds)}. Nothing was written. `unset` removes a rule.")
     for name, bound in bounds.items():
@@ -146,9 +149,9 @@ async def carry_out(
             report = await connection.write(_request(rule, thread, dry_run=dry_run), key=None, durability=None)
         looked_at, after = looked_at + 1, thread
         keeps = keeps or (not report.deletes and bool(report.stays.keys() - {"head"}))
-        if report.deletes or report.checkpoints or report.events:
+        if report.deletes or report.checkpoints or report.events or report.finished:
             figures = report.checkpoints, report.events, report.bytes
-            found.append(RetainedThread(thread, report.deletes, *figures, report.stays))
+            found.append(RetainedThread(thread, report.deletes, *figures, report.stays, report.finished))
     return _summed(found, looked_at, keeps=keeps, dry_run=dry_run)
 
 
@@ -166,13 +169,14 @@ def _summed(
         found,
         more,
         after if more else "",
+        sum(each.finished for each in found),
     )
 
 
 async def _leaves_nothing(connection: Connection, rule: Rule, rules: list[Rule]) -> bool:
     """Whether a rule would leave nothing but heads, of the threads that are looked at. One that keeps more ends it."""
     if not rule.prunes and rule.threads_older_than_ms is None:
-        return False  # It is about events alone.
+        return False  # It is about events or done items alone.
     goes, looked_at = False, 0
     async for thread, _ in _threads(connection, rule.space, rules, rule, ""):
         if looked_at == RETENTION_THREADS_MAX:
@@ -198,7 +202,8 @@ async def _threads(
 
 def _request(rule: Rule, thread: str, *, dry_run: bool) -> RetainThread:
     ages = rule.older_than_ms, rule.threads_older_than_ms, rule.events_older_than_ms
-    return RetainThread(rule.space, thread, rule.keep_last, *ages, rule.keep_labelled, dry_run)
+    finished_ms = rule.finished_older_than_ms
+    return RetainThread(rule.space, thread, rule.keep_last, *ages, rule.keep_labelled, dry_run, finished_ms)
 
 
 def _rules(view: RetentionRules) -> list[Rule]:
@@ -218,6 +223,7 @@ class SetRetentionRule(Flow[RetentionRules], frozen=True):
     older_than_ms: Annotated[Seconds | None, Named("older_than_s")] = None  # Checkpoints; with `keep_last` both must allow it.
     threads_older_than_ms: Annotated[Seconds | None, Named("threads_older_than_s")] = None  # Since the last activity.
     events_older_than_ms: Annotated[Seconds | None, Named("events_older_than_s")] = None  # Of the journals.
+    finished_older_than_ms: Annotated[Seconds | None, Named("finished_older_than_s")] = None  # Done items of worklists.
     keep_labelled: bool = False  # Whether a labelled checkpoint keeps its whole thread.
     yes: bool = False  # Set it although it would leave nothing but heads, or no thread.
 
@@ -271,6 +277,7 @@ class PreviewRetention(Flow[Retained], frozen=True):
     older_than_ms: Annotated[Seconds | None, Named("older_than_s")] = None  # Checkpoints; with `keep_last` both must allow it.
     threads_older_than_ms: Annotated[Seconds | None, Named("threads_older_than_s")] = None  # Since the last activity.
     events_older_than_ms: Annotated[Seconds | None, Named("events_older_than_s")] = None  # Of the journals.
+    finished_older_than_ms: Annotated[Seconds | None, Named("finished_older_than_s")] = None  # Done items of worklists.
     keep_labelled: bool = False  # Whether a labelled checkpoint keeps its whole thread.
     after: str = ""  # Go on after this thread.
 

@@ -34,6 +34,7 @@ class SpaceRetention:
         older_than: timedelta | float | None = None,
         threads_older_than: timedelta | float | None = None,
         events_older_than: timedelta | float | None = None,
+        finished_older_than: timedelta | float | None = None,
         keep_labelled: bool = False,
         yes: bool = False,
         durability: Durability | None = None,
@@ -41,14 +42,17 @@ class SpaceRetention:
         """Set the rule of the threads whose names begin with `prefix`, in place of the one that is there.
 
         A checkpoint goes if it is neither among the last `keep_last` of a branch nor younger than `older_than`; an event of a
-        journal if it is older than `events_older_than`; a thread as a whole if nothing was written to it for
+        journal if it is older than `events_older_than`; an item of a worklist if it was done before
+        `finished_older_than`, so that it can be added again; a thread as a whole if nothing was written to it for
         `threads_older_than`, and nothing in it waits. `keep_labelled`: not if it has a labelled checkpoint. A thread has the
         rule of the longest prefix. Of rules that are set at two nodes at once both hold: what goes is let go by each.
 
         Raises:
             InvalidInput: it lets nothing go; or it would leave nothing but heads, or no thread, and `yes` is not set.
         """
-        rule = self._rule(prefix, keep_last, older_than, threads_older_than, events_older_than, keep_labelled)
+        rule = self._rule(
+            prefix, keep_last, older_than, threads_older_than, events_older_than, finished_older_than, keep_labelled
+        )
         return await flows.set_rule(self._connection, rule, leave_nothing=yes, durability=durability)
 
     async def get(self) -> requests.RetentionRules:
@@ -71,13 +75,16 @@ class SpaceRetention:
         older_than: timedelta | float | None = None,
         threads_older_than: timedelta | float | None = None,
         events_older_than: timedelta | float | None = None,
+        finished_older_than: timedelta | float | None = None,
         keep_labelled: bool = False,
     ) -> Retained:
         """Say what a rule would let go now, thread by thread; without bounds, what the rules that are set let go.
 
         Nothing is written. It looks at each thread, so it takes a while in a large space.
         """
-        rule = self._rule(prefix, keep_last, older_than, threads_older_than, events_older_than, keep_labelled)
+        rule = self._rule(
+            prefix, keep_last, older_than, threads_older_than, events_older_than, finished_older_than, keep_labelled
+        )
         tried = None if rule == Rule(self._space) else rule
         return await flows.carry_out(self._connection, self._space, tried=tried, threads_max=None)
 
@@ -97,6 +104,7 @@ class SpaceRetention:
         older_than: timedelta | float | None,
         threads_older_than: timedelta | float | None,
         events_older_than: timedelta | float | None,
+        finished_older_than: timedelta | float | None,
         keep_labelled: bool,
     ) -> Rule:
         return Rule(
@@ -107,4 +115,5 @@ class SpaceRetention:
             as_duration_ms(threads_older_than, what="threads_older_than"),
             as_duration_ms(events_older_than, what="events_older_than"),
             keep_labelled,
+            finished_older_than_ms=as_duration_ms(finished_older_than, what="finished_older_than"),
         )

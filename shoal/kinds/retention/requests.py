@@ -14,7 +14,7 @@ __all__ = ["ReadRules", "RetainThread", "RetentionRule", "RetentionRules", "Thre
 
 @operation()
 class RetainThread(Maintenance["ThreadRetained"], array_like=True, frozen=True, tag="retain-thread"):
-    """Let go what a rule lets go of one thread: checkpoints as `Prune` does, events as `Trim` does, or all of it.
+    """Let go what a rule lets go of one thread: checkpoints as `Prune` does, events as `Trim`, done items as `Purge`, or all.
 
     The whole thread goes if nothing was written to it for `thread_older_than_ms`, nothing in it waits, and no step is open.
     """
@@ -28,6 +28,7 @@ class RetainThread(Maintenance["ThreadRetained"], array_like=True, frozen=True, 
     events_older_than_ms: Annotated[Seconds | None, Named("events_older_than_s")] = None
     keep_labelled: bool = False  # Whether a labelled checkpoint keeps the whole thread.
     dry_run: bool = False
+    finished_older_than_ms: Annotated[Seconds | None, Named("finished_older_than_s")] = None
 
 
 class ThreadRetained(Reply, array_like=True, frozen=True, tag="thread-retained"):
@@ -39,6 +40,7 @@ class ThreadRetained(Reply, array_like=True, frozen=True, tag="thread-retained")
     bytes: int  # Stored bytes that are freed on each node once this is stable.
     stays: dict[str, int]  # Checkpoints, by the reason for which they stay.
     dry_run: bool
+    finished: int = 0  # Done items of worklists.
 
 
 @operation(family="thread", http=Http("GET", "/retention", "A space's rules of retention, and what a node did by them"))
@@ -60,6 +62,7 @@ class RetentionRule(Struct, array_like=True, frozen=True):
     wall_ms: Annotated[int, Shape.MOMENT] = 0  # When it was set.
     rivals: int = 0  # How many others were set concurrently; what goes is let go by each of them.
     trouble: str = ""  # What is wrong with its record; then nothing goes.
+    finished_older_than_ms: Annotated[Seconds | None, Named("finished_older_than_s")] = None  # Done items of worklists.
 
 
 class RetentionRules(Reply, array_like=True, frozen=True, tag="retention-rules"):
@@ -73,6 +76,7 @@ class RetentionRules(Reply, array_like=True, frozen=True, tag="retention-rules")
     events: Natural = 0
     threads: Natural = 0
     bytes: Natural = 0
-    due: Natural = 0  # Checkpoints, events and threads that may go and have not yet.
+    due: Natural = 0  # Checkpoints, events, done items and threads that may go and have not yet.
     waits_for: str = ""  # Why nothing goes now, for people; else empty.
     is_empty: bool = False  # Whether nothing is in it: check its name. What was set holds once something is written there.
+    finished: Natural = 0  # Done items of worklists that went.

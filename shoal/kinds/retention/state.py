@@ -30,7 +30,7 @@ AGE_MS_MAX = 2**53
 JUMP_S_MAX = 300.0  # A clock may be set ahead by so much while the node runs: less than any rule's age should be.
 GAP_S_MAX = 7 * 86400.0  # So long may a directory have been closed, or without a rule.
 
-_NUMBERS = ("keep_last", "older_than_ms", "threads_older_than_ms", "events_older_than_ms")
+_NUMBERS = ("keep_last", "older_than_ms", "threads_older_than_ms", "events_older_than_ms", "finished_older_than_ms")
 
 
 class Rule(NamedTuple):
@@ -46,6 +46,7 @@ class Rule(NamedTuple):
     wall_ms: int = 0  # When it was set, by the clock of the node that did it.
     rivals: int = 0  # How many others were set concurrently, and hold as well.
     trouble: str = ""  # What is wrong with its record: then nothing goes.
+    finished_older_than_ms: int | None = None  # Of done items of worklists.
 
     @property
     def prunes(self) -> bool:
@@ -146,6 +147,7 @@ def _together(rules: Sequence[Rule], trouble: str) -> Rule:
         any(rule.keep_labelled for rule in rules),
         max(rule.wall_ms for rule in rules),
         len(rules) - 1,
+        finished_older_than_ms=_all(rule.finished_older_than_ms for rule in rules),
     )
 
 

@@ -511,6 +511,67 @@ async def test_a_damaged_thread_holds_up_no_other(bench: Bench, monkeypatch: pyt
     assert await shown(bench.space.thread("b")) == ids[-2:]
 
 
+async def done_items(bench: Bench, name: str, keys: list[str]) -> None:
+    work = bench.space.thread(name).worklist("pages")
+    await work.add({key: key * 10 for key in keys})
+    for key in keys:
+        await work.done(key, result={"of": key})
+
+
+async def left_of(bench: Bench, name: str) -> list[str]:
+    return [item.key async for item in bench.space.thread(name).worklist("pages").finished() if item.key is not None]
+
+
+async def test_done_items_go_once_they_are_old(bench: Bench) -> None:
+    await bench.space.thread("agent").inbox.send("hello", key="m-1")
+    await done_items(bench, "agent", ["a", "b"])
+    await done_items(bench, "other", ["x"])
+    await bench.space.thread("agent").worklist("pages").add({"waits": 1})
+    bench.simulated.now_ms += 4 * DAY_MS
+    await done_items(bench, "agent", ["c"])
+    bench.simulated.now_ms += 4 * DAY_MS
+    before = dict(bench.storage.scan(b"", None))
+    found = await bench.space.retention.preview(prefix="agent", finished_older_than=7 * DAY)
+    assert [(each.thread, each.finished, each.deletes) for each in found.by_thread] == [("agent", 2, False)]
+    assert (found.finished, found.checkpoints, found.leaves_nothing) == (2, 0, False)
+    assert found.bytes > 0
+    assert dict(bench.storage.scan(b"", None)) == before
+    await bench.space.retention.set(prefix="agent", finished_older_than=7 * DAY)
+    await bench.node.service.keeper.look()
+    assert (await left_of(bench, "agent"), await left_of(bench, "other")) == (["c"], ["x"])
+    assert [item.key async for item in bench.space.thread("agent").worklist("pages").pending()] == ["waits"]
+    assert (await bench.space.retention.get()).finished == 2
+    assert (await bench.space.retention.get()).due == 0
+    bench.simulated.now_ms += 4 * DAY_MS
+    await bench.node.service.keeper.look()
+    assert await left_of(bench, "agent") == []
+    assert await bench.space.thread("agent").worklist("pages").add({"a": "again"})  # It is forgotten, so it can be added.
+
+
+@pytest.mark.parametrize("count", [255, 256, 257, 600])
+async def test_many_done_items_go_in_slices(bench: Bench, count: int) -> None:
+    await done_items(bench, "agent", [f"{nth:04}" for nth in range(count)])
+    bench.simulated.now_ms += 8 * DAY_MS
+    found = await bench.space.retention.preview(finished_older_than=7 * DAY)
+    assert found.finished == count
+    await bench.space.retention.set(finished_older_than=7 * DAY)
+    assert (await bench.space.retention.run()).finished == count
+    assert await left_of(bench, "agent") == []
+
+
+async def test_concurrent_rules_keep_the_done_items_that_one_keeps() -> None:
+    def record(**bounds: Any) -> tuple[bytes, int]:
+        return state.packed(state.Rule("crew", **bounds)), 1
+
+    key = state.key_of("crew", "")
+    rule = state.read(key, [record(finished_older_than_ms=5), record(finished_older_than_ms=9, keep_last=1)])
+    assert rule is not None
+    assert (rule.finished_older_than_ms, rule.keep_last, rule.trouble) == (9, None, "")
+    rule = state.read(key, [record(finished_older_than_ms=5), record(keep_last=1)])
+    assert rule is not None
+    assert rule.finished_older_than_ms is None
+
+
 async def test_a_rule_in_trouble_holds_up_no_other_space(bench: Bench) -> None:
     for space in ("a", "b", "c"):
         await saved(bench.store.space(space).thread("agent"), 5)

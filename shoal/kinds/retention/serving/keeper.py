@@ -114,7 +114,7 @@ class Keeper:
         """Why nothing goes now, for people; empty if nothing hinders it."""
         self.last_ms = 0
         """When the last look ended; 0: none has."""
-        self.checkpoints = self.events = self.threads = self.bytes = 0
+        self.checkpoints = self.events = self.finished = self.threads = self.bytes = 0
         """Gone in this opening; of whole threads all that they held."""
 
     @property
@@ -302,6 +302,7 @@ class Keeper:
         self.threads += report.deletes
         self.checkpoints += report.checkpoints
         self.events += report.events
+        self.finished += report.finished
         self.bytes += report.bytes
         return ""
 
@@ -336,17 +337,23 @@ class Keeper:
             self._due.get(space, 0),
             waits_for,
             is_empty(self._storage, space),
+            self.finished,
         )
 
 
 def _request(target: Target, rule: Rule) -> RetainThread:
     ages = rule.older_than_ms, rule.threads_older_than_ms, rule.events_older_than_ms
-    return RetainThread(target.space, target.name, rule.keep_last, *ages, rule.keep_labelled)
+    finished_ms = rule.finished_older_than_ms
+    return RetainThread(
+        target.space, target.name, rule.keep_last, *ages, rule.keep_labelled, finished_older_than_ms=finished_ms
+    )
 
 
 def _quiet_ms(rule: Rule) -> int:
     """For how long nothing that age alone makes due need be looked for: what is due stays for so long at most."""
     ages: Sequence[int] = [
-        age for age in (rule.older_than_ms, rule.threads_older_than_ms, rule.events_older_than_ms) if age is not None
+        age
+        for age in (rule.older_than_ms, rule.threads_older_than_ms, rule.events_older_than_ms, rule.finished_older_than_ms)
+        if age is not None
     ]
     return min([_QUIET_MS_MAX, *(age // _QUIET for age in ages)])

@@ -5,6 +5,7 @@ Laws:
   (an open step, an entry of a queue, an approval), and it was not written between that look and its deletion.
 - What is read in steps is checked once more in the step that deletes.
 - Nothing that is not known to be old goes: what has no time keeps its thread.
+- Done items of a worklist go in the order in which they were done, up to the first that is not old.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from shoal.protocol.requests import (
     ObjectWrite,
     Prune,
     PruneReport,
+    Purge,
+    Purged,
     RetainThread,
     ThreadRetained,
     Trim,
@@ -83,12 +86,13 @@ class ThreadRetention:
         if request.keep_last is not None and request.keep_last < 1:
             raise InvalidInput("keep_last must be at least 1, because a branch's head is never pruned. Nothing was written.")
         ages = {"older_than": request.older_than_ms, "thread_older_than": request.thread_older_than_ms}
+        ages |= {"finished_older_than": request.finished_older_than_ms}
         for name, age_ms in (ages | {"events_older_than": request.events_older_than_ms}).items():
             if age_ms is not None and age_ms < 0:
                 raise InvalidInput(f"{name} must not be negative. Nothing was written.")
 
     def _retain(self, rows: Callable[[], ObjectRows], request: RetainThread) -> Upkeep:
-        """The whole thread if it goes, else its checkpoints, then its events. A repeat finds only what is left."""
+        """The whole thread if it goes, else its checkpoints, its events, its done items. A repeat finds only what is left."""
         whole = yield from self._whole(rows, request)
         if whole is not None:
             return whole
@@ -101,8 +105,35 @@ class ThreadRetention:
         trimmed = TrimReport(0, 0, request.dry_run)
         if request.events_older_than_ms is not None:
             trimmed = cast(TrimReport, (yield from self._trim(rows, _trim_of(request))))
-        size = pruned.bytes + trimmed.bytes
-        return ThreadRetained(False, pruned.count, trimmed.events, size, pruned.stays, request.dry_run)
+        finished, bytes_finished = yield from self._finished(rows, request)
+        size = pruned.bytes + trimmed.bytes + bytes_finished
+        return ThreadRetained(False, pruned.count, trimmed.events, size, pruned.stays, request.dry_run, finished)
+
+    def _finished(self, rows: Callable[[], ObjectRows], request: RetainThread) -> Generator[Piece | None, Any, tuple[int, int]]:
+        """Forget done items of worklists, the oldest first. Returns how many, and their bytes."""
+        count = size = 0
+        if request.finished_older_than_ms is None:
+            return count, size
+        now_ms = self._now_ms()
+        before_ms = now_ms - request.finished_older_than_ms
+        for name, _ in list(queues.worklists(rows())):
+            after = b""
+            while True:
+                page = _done(rows(), name, after, before_ms, now_ms)
+                if page.items and not request.dry_run:
+                    purge = Purge(request.space, request.thread, name, before_ms, page.items)
+                    gone: Purged = yield Piece(purge, f"{count} done items are forgotten" if count else "")
+                    count += gone.count
+                    if gone.count < page.items:
+                        break  # Others wrote meanwhile. The next look goes on.
+                else:
+                    count += page.items
+                size += page.size
+                if page.items < _SLICE:
+                    break
+                after = page.last if request.dry_run else b""
+                yield None
+        return count, size
 
     def due(self, rows: Callable[[], Rows], request: Any) -> Steps[int]:
         """How many checkpoints and events may go now; of a thread that goes whole, 1."""
@@ -115,6 +146,9 @@ class ThreadRetention:
         if request.events_older_than_ms is not None:
             old = too_old(now_ms, request.events_older_than_ms)
             count += sum(1 for row, _ in rows().scan(EVENT, limit=1) if row[1:] < old)
+        if request.finished_older_than_ms is not None:
+            before_ms = now_ms - request.finished_older_than_ms
+            count += sum(_done(rows(), name, b"", before_ms, now_ms).items for name, _ in list(queues.worklists(rows())))
         return count
 
     def _whole(
@@ -139,6 +173,31 @@ class ThreadRetention:
         except UnderLease:  # The quorum register knows whether it still is.
             yield Piece(delete)
         return report
+
+
+class _Done(NamedTuple):
+    """The first done items of a worklist that are old."""
+
+    items: int
+    size: int  # Of their values and results, in bytes.
+    last: bytes  # The place of the last one.
+
+
+def _done(rows: Rows, name: str, after: bytes, before_ms: int, now_ms: int) -> _Done:
+    """A slice of the items that were done before a time, up to the first that was not: as `Purge` forgets them."""
+    items = size = 0
+    for place, id in queues.finished(rows, name, after=after):
+        found = queues.entry(rows, name, id)
+        if items == _SLICE or found is None:
+            break
+        first = found.finishes[0]
+        if max(first.wall_ms, made_ms(hlc_of(first.position), first.wall_ms, now_ms)) >= before_ms:
+            break
+        items, after = items + 1, place
+        size += (
+            len(found.key or "") + sum(len(put.value) for put in found.puts) + sum(len(each.result) for each in found.finishes)
+        )
+    return _Done(items, size, after)
 
 
 def _prunes(request: RetainThread) -> bool:

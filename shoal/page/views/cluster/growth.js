@@ -135,6 +135,7 @@ function sentence (rule) {
   const old = (/** @type {number | null} */ s) => s === null ? '' : span(s * 1000)
   if (rule.keep_last !== null) parts.push(`the last ${rule.keep_last} checkpoints of a branch stay`)
   if (rule.older_than_s !== null) parts.push(`checkpoints go after ${old(rule.older_than_s)}`)
+  if (rule.finished_older_than_s !== null) parts.push(`done items of worklists go after ${old(rule.finished_older_than_s)}`)
   if (rule.events_older_than_s !== null) parts.push(`events go after ${old(rule.events_older_than_s)}`)
   if (rule.threads_older_than_s !== null) parts.push(`whole threads go ${old(rule.threads_older_than_s)} after the last write${rule.keep_labelled ? ', unless they have a label' : ''}`)
   return parts.join('; ')
