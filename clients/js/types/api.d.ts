@@ -3191,6 +3191,8 @@ export interface components {
             after?: string;
             /** @description Of the journals. */
             events_older_than_s?: number | null;
+            /** @description Done items of worklists. */
+            finished_older_than_s?: number | null;
             /** @description Whether a labelled checkpoint keeps its whole thread. Default: `false`. */
             keep_labelled?: boolean;
             /** @description Checkpoints of each branch. */
@@ -4548,6 +4550,8 @@ export interface components {
             deletes: boolean;
             /** @description Events, in order; in a retention rule, how many of the newest stay. */
             events: number;
+            /** @description Done items of worklists. */
+            finished: number;
             /** @description Checkpoints, by the reason for which they stay. */
             stays: {
                 [key: string]: number;
@@ -4572,6 +4576,8 @@ export interface components {
             dry_run: boolean;
             /** @description Events, in order; in a retention rule, how many of the newest stay. */
             events: number;
+            /** @description Done items of worklists. */
+            finished: number;
             /** @description Whether no thread of these keeps more than its heads. */
             leaves_nothing: boolean;
             /** @description Threads. */
@@ -4588,6 +4594,8 @@ export interface components {
         RetentionRuleView: {
             /** @description Of the journals. */
             events_older_than_s: number | null;
+            /** @description Done items of worklists. */
+            finished_older_than_s: number | null;
             /** @description Whether a labelled checkpoint keeps its whole thread. */
             keep_labelled: boolean;
             /** @description Checkpoints of each branch. */
@@ -4614,10 +4622,12 @@ export interface components {
             bytes: number;
             /** @description That went. */
             checkpoints: number;
-            /** @description Checkpoints, events and threads that may go and have not yet. */
+            /** @description Checkpoints, events, done items and threads that may go and have not yet. */
             due: number;
             /** @description Events, in order; in a retention rule, how many of the newest stay. */
             events: number;
+            /** @description Done items of worklists that went. */
+            finished: number;
             /** @description Whether nothing is in it: check its name. What was set holds once something is written there. */
             is_empty: boolean;
             /** @description Whether this node carries them out; else another one does. */
@@ -5063,6 +5073,8 @@ export interface components {
         SetRetentionRuleBody: {
             /** @description Of the journals. */
             events_older_than_s?: number | null;
+            /** @description Done items of worklists. */
+            finished_older_than_s?: number | null;
             /** @description Whether a labelled checkpoint keeps its whole thread. Default: `false`. */
             keep_labelled?: boolean;
             /** @description Checkpoints of each branch. */
