@@ -16,6 +16,7 @@ const VIEWS = {
 }
 
 /** @type {Map<string, any>} */
+const PREPARE_MS = 1000 // After what is shown at first.
 const loaded = new Map()
 const SPACES_MAX = 500
 
@@ -142,5 +143,11 @@ function Page () {
     <${Navigation} /><main id="main" tabindex="-1"><${Banner} /><${Viewed} /></main><${KeyList} />`
 }
 
+/** Load the other views before they are asked for: the node that they come from may be gone by then. */
+function prepare () {
+  for (const view of Object.keys(VIEWS)) if (!loaded.has(view)) import(`./views/${view}.js`).then((module) => loaded.set(view, module), () => {})
+}
+
 begin()
+setTimeout(() => (globalThis.requestIdleCallback ?? setTimeout)(prepare), PREPARE_MS)
 render(html`<${Page} />`, /** @type {HTMLElement} */ (document.getElementById('page')))

@@ -221,6 +221,17 @@ def test_text_typed_as_a_node_dies_is_at_another(cluster: list[Node], show: Show
     document(cluster[1], "plan", holds="# Plan\ntyped before, and after")
 
 
+def test_a_view_that_was_never_opened_outlives_its_node(cluster: list[Node], show: Show) -> None:
+    page = show(cluster[0], "#/crew/now")
+    until(page, "document.querySelector('.node').textContent.includes('3 nodes')")
+    until(page, "performance.getEntriesByType('resource').some(({ name }) => name.endsWith('/views/cluster/problems.js'))")
+    page.wait_for_timeout(500)  # The last of its files.
+    cluster[0].kill()
+    page.locator(".banner", has_text="The page goes on with").wait_for(timeout=30_000)
+    page.get_by_role("link", name="Cluster", exact=True).click()
+    page.get_by_text("of 3 nodes answer").wait_for()
+
+
 def test_a_lone_node_that_dies_is_told_soon(tmp_path: Path, show: Show) -> None:
     with nodes(tmp_path, 1) as (made,):
         waiting(made, "asks-last")
