@@ -12,9 +12,9 @@ import pycrdt
 import uvloop
 
 import shoal
-from benchmarks import idle, traces
+from benchmarks import edits, idle
+from benchmarks.edits import Trace
 from benchmarks.figures import Effort, Figure, Section, Target
-from benchmarks.traces import Trace
 from shoal.client.store import Space
 from shoal.protocol.requests import Replace
 
@@ -42,10 +42,10 @@ _METHOD = (
 
 
 def _paper(effort: Effort) -> Iterator[Figure]:
-    source = traces.directory()
+    source = edits.directory()
     if source is None:
         return
-    trace = traces.read(source, _PAPER)
+    trace = edits.read(source, _PAPER)
     plain_s, ours_s, sizes = [], [], []
     for _ in range(max(1, effort.repeats // 2)):
         plain_s.append(_plain(trace))
@@ -100,7 +100,7 @@ def _plain(trace: Trace) -> float:
     text, shown = doc.get("t", type=pycrdt.Text), bytearray()
     began = process_time()
     for transaction in trace.transactions:
-        traces.type_in(text, shown, transaction)
+        edits.type_in(text, shown, transaction)
     taken = process_time() - began
     assert str(text) == trace.end
     return taken
@@ -111,7 +111,7 @@ async def _typed(trace: Trace, directory: Path) -> float:
         text = document.text("t")
         began = process_time()
         for transaction in trace.transactions:
-            traces.type_characters(text, transaction)
+            edits.type_characters(text, transaction)
         await document.flush()
         taken = process_time() - began
     async with shoal.open(directory) as store, await store.space("s").document("paper") as document:

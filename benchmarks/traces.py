@@ -1,92 +1,145 @@
-"""Real editing traces (github.com/josephg/editing-traces): who typed what, and, of two at once, who had seen what.
+"""The cost of traces: the processor's time for one save, with and without: `python -m benchmarks.traces [PAIRS]`.
 
-They are no part of the project: they lie in `../shared/data` beside it, or where `SHOAL_BENCH_DATA` says.
+One store, and clients of two nodes, of which one sends its spans to a collector; measurements with and without a provider take
+turns, so that both meet the same machine. Of 100 traces one is recorded: the sampling that the target is for. Saves of a turn
+are within a span that the agent makes, also where Shoal makes none. A save that begins its own trace is the dearest case.
 """
 
 from __future__ import annotations
 
-import gzip
-import json
+import asyncio
 import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple
+from statistics import median
+from timeit import timeit
 
-import pycrdt
+import uvloop
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
-from benchmarks.trajectories import DEFAULT, VARIABLE
+import shoal
+from benchmarks.tls import served, used_s
+from shoal.traces.provider import Tracing, tracing, using
 
-SEQUENTIAL = ("automerge-paper", "friendsforever_flat", "sveltecomponent")
-CONCURRENT = "friendsforever"
-
-
-class Patch(NamedTuple):
-    """At a position, counted in characters: delete so many, then insert."""
-
-    position: int
-    deleted: int
-    inserted: str
-
-
-class Transaction(NamedTuple):
-    agent: int
-    parents: tuple[int, ...]  # Indexes of the transactions that it builds on, with all that those build on.
-    patches: tuple[Patch, ...]
+TASKS = 64
+SAVES = 25  # By each task in one measurement.
+TURN = 5  # Saves of one turn.
+SAMPLED = 0.01
+STATE = {"messages": ["x" * 1000], "step": 0}
+TARGET = 1.03
 
 
-class Trace(NamedTuple):
-    start: str
-    end: str
-    agents: int
-    transactions: list[Transaction]
+class _Collector(BaseHTTPRequestHandler):
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
-def directory() -> Path | None:
-    """Where the traces are; None if they are not there."""
-    found = Path(os.environ.get(VARIABLE, DEFAULT)) / "edits"
-    return found if found.is_dir() else None
+@contextmanager
+def _collecting() -> Iterator[str]:
+    """A collector in a process of its own, which throws everything away; its URL."""
+    with subprocess.Popen([sys.executable, "-m", "benchmarks.traces", "collect"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip()
+        process.kill()
 
 
-def read(source: Path, name: str) -> Trace:
-    with gzip.open(source / f"{name}.json.gz", "rt") as text:
-        return parse(json.load(text))
+def _collect() -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Collector)
+    print(f"http://127.0.0.1:{server.server_address[1]}", flush=True)
+    server.serve_forever()
 
 
-def parse(found: dict[str, Any]) -> Trace:
-    """Of a sequential trace each transaction builds on the one before."""
-    transactions = [
-        Transaction(
-            transaction.get("agent", 0),
-            tuple(transaction["parents"] if "parents" in transaction else range(index - 1, index)[: index and 1]),
-            tuple(Patch(*patch) for patch in transaction["patches"]),
+async def _measured(
+    store: shoal.Store, used: Callable[[], float], provider: TracerProvider, *, is_traced: bool, is_turn: bool
+) -> float:
+    """The processor's time for one save, in microseconds."""
+    space = store.space("bench")
+    tracer = provider.get_tracer("agent") if is_turn else None
+
+    async def save(number: int) -> None:
+        thread = space.thread(f"t{number}")
+        for turn in range(SAVES // TURN):
+            with nullcontext() if tracer is None else tracer.start_as_current_span("turn"):
+                for step in range(TURN):
+                    await thread.save({**STATE, "step": turn * TURN + step}, overwrite=True)
+
+    with using(Tracing(provider) if is_traced else None):
+        began = used()
+        await asyncio.gather(*(save(number) for number in range(TASKS)))
+    return (used() - began) / (TASKS * SAVES) * 1e6
+
+
+Place = dict[bool, tuple[shoal.Store, Callable[[], float]]]
+"""With traces and without: the store, and the processor's time that it has used."""
+
+
+async def _paired(name: str, place: Place, provider: TracerProvider, pairs: int) -> None:
+    for is_turn in (True, False):
+        found: dict[bool, list[float]] = {False: [], True: []}
+        for number in range(pairs + 1):
+            for traced in (False, True) if number % 2 else (True, False):
+                store, used = place[traced]
+                taken = await _measured(store, used, provider, is_traced=traced, is_turn=is_turn)
+                if number:  # The first warms up.
+                    found[traced].append(taken)
+        ratios = sorted(with_ / without for without, with_ in zip(found[False], found[True], strict=True))
+        what = f"{name}, saves of a turn" if is_turn else f"{name}, each save a trace"
+        verdict = "met" if median(ratios) <= TARGET else "missed"
+        print(
+            f"{what}: {median(found[False]):.0f} µs without, {median(found[True]):.0f} µs with; "
+            f"× {median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f}, {pairs} pairs), target ≤ {TARGET}: {verdict}",
+            flush=True,
         )
-        for index, transaction in enumerate(found["txns"])
-    ]
-    return Trace(found.get("startContent", ""), found["endContent"], found.get("numAgents", 1), transactions)
 
 
-def type_characters(text: pycrdt.Text, transaction: Transaction) -> None:
-    """Type it into a text of a mirror, whose positions are characters, as those of traces."""
-    for position, deleted, inserted in transaction.patches:
-        if deleted:
-            del text[position : position + deleted]
-        if inserted:
-            text.insert(position, inserted)
+async def _embedded(directory: Path, provider: TracerProvider, pairs: int) -> None:
+    async with shoal.open(directory) as store:
+        both = store, time.process_time
+        await _paired("embedded", {False: both, True: both}, provider, pairs)
 
 
-def type_in(text: pycrdt.Text, shown: bytearray, transaction: Transaction) -> None:
-    """Type it into a text of the engine, which counts bytes; `shown` is its content as UTF-8, which is kept in step."""
-    for position, deleted, inserted in transaction.patches:
-        start = _offset(shown, 0, position)
-        stop = _offset(shown, start, deleted)
-        if start < stop:
-            del text[start:stop]
-        if inserted:
-            text.insert(start, inserted)
-        shown[start:stop] = inserted.encode()
+async def _connected(nodes: dict[bool, tuple[int, str]], provider: TracerProvider, pairs: int) -> None:
+    async with shoal.connect(nodes[False][1]) as plain, shoal.connect(nodes[True][1]) as traced:
+
+        def used(pid: int) -> Callable[[], float]:
+            return lambda: used_s(pid) + time.process_time()
+
+        place = {False: (plain, used(nodes[False][0])), True: (traced, used(nodes[True][0]))}
+        await _paired("node and client", place, provider, pairs)
 
 
-def _offset(shown: bytearray, start: int, characters: int) -> int:
-    """The byte that is so many characters behind another."""
-    if shown.isascii():
-        return start + characters
-    return start + len(shown[start:].decode()[:characters].encode())
+def main(pairs: int) -> None:
+    print(f"load {os.getloadavg()[0]:.1f}; of 100 traces {SAMPLED * 100:.0f} is recorded")
+    with using(None):
+        print(f"without a provider a call looks for it: {timeit(tracing, number=200_000) / 200_000 * 1e9:.0f} ns")
+    with tempfile.TemporaryDirectory() as place, _collecting() as collector:
+        provider = TracerProvider(sampler=ParentBasedTraceIdRatio(SAMPLED))
+        provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{collector}/v1/traces")))
+        uvloop.run(_embedded(Path(place) / "embedded", provider, pairs))
+        with served(Path(place) / "plain") as plain:
+            os.environ |= {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_TRACES_SAMPLER": "parentbased_traceidratio"}
+            os.environ |= {"OTEL_TRACES_SAMPLER_ARG": str(SAMPLED)}
+            with served(Path(place) / "traced") as traced:
+                uvloop.run(_connected({False: plain, True: traced}, provider, pairs))
+        provider.shutdown()
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["collect"]:
+        _collect()
+    else:
+        main(int(sys.argv[1]) if len(sys.argv) > 1 else 15)

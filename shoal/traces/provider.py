@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.protocol.tracing import TRACESTATE_CHARS_MAX, Carried
+from shoal.records import NamedTuple
 from shoal.traces.spans import ATTRIBUTE_CHARS_MAX, ATTRIBUTES, CONTENT, NONE, TOOLS
 from shoal.version import __version__
 
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
 VARIABLE = "SHOAL_TRACE_NAMES"
 _NEEDS = {row.name: row.needs for row in ATTRIBUTES}
 _SHOWN: dict[str, tuple[str, ...]] = {NONE: ("",), TOOLS: ("", TOOLS), CONTENT: ("", TOOLS, CONTENT)}
+
+
+class Common(NamedTuple):
+    """What spans have in common."""
+
+    name: str
+    kind: str
+    attributes: Mapping[str, str]  # That are always shown, and short.
 
 
 class Tracing:
@@ -51,6 +60,8 @@ class Tracing:
         }
         self._failed = trace.StatusCode.ERROR
         self._is_broken = False
+        self.of_kinds: dict[tuple[type[Any], str, str], Common] = {}
+        """By the kind of a request, its durability and its side; all of these are few."""
 
     def shows(self, attribute: str) -> bool:
         """Whether spans have this attribute."""
@@ -116,6 +127,14 @@ class Tracing:
             shown = self.kept(attributes) if attributes else None
             return self._tracer.start_span(name, context=parent, kind=self._kinds[kind], attributes=shown, start_time=at_ns)
         except Exception as reason:  # Of a sampler or a processor.
+            self._broken(reason)
+            return self.trace.INVALID_SPAN
+
+    def span_of(self, common: Common, parent: Context | None, at_ns: int) -> Span:
+        """Begin a span; `parent` as in `span`. Cheap, if it is not recorded."""
+        try:
+            return self._tracer.start_span(common.name, parent, self._kinds[common.kind], common.attributes, None, at_ns)
+        except Exception as reason:
             self._broken(reason)
             return self.trace.INVALID_SPAN
 

@@ -19,11 +19,13 @@ from shoal.logs.lines import request_id
 from shoal.protocol.requests import AnyReply, AnyRequest, Batch, Durability, ObjectRead, ObjectWrite, R, Read, Request, space_of
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
 from shoal.protocol.tracing import Carried, carried_in, carrying, stages
-from shoal.traces.provider import Tracing, tracing
+from shoal.traces.provider import Common, Tracing, tracing
+from shoal.traces.spans import ATTRIBUTE_CHARS_MAX
 from shoal.traces.stages import RequestSpan
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
+    from opentelemetry.trace import Span
 
 Face = Literal["client", "store", "node"]
 """Where a session is: at a client of nodes, at an embedded store, or at a node."""
@@ -203,16 +205,29 @@ def traced(session: Session, face: Face) -> Traced:
     return PromptlyTraced(session, face) if isinstance(session, Prompt) else Traced(session, face)
 
 
-def _span(known: Tracing, request: Any, durability: Durability, kind: str, parent: Context | None, at_ns: int) -> Any:
-    tag = str(type(request).__struct_config__.tag)
-    attributes: dict[str, Any] = {"db.system.name": "shoal", "db.operation.name": tag}
-    if not isinstance(request, Read):
+def _span(known: Tracing, request: Any, durability: Durability, kind: str, parent: Context | None, at_ns: int) -> Span:
+    """The span of a request; most are not recorded, so what all of a kind have in common is made once."""
+    common = known.of_kinds.get((type(request), durability, kind))
+    if common is None:
+        common = known.of_kinds[type(request), durability, kind] = _common(type(request), durability, kind)
+    span = known.span_of(common, parent, at_ns)
+    if span.is_recording():
+        if kind == "server" and (id := request_id()):
+            span.set_attribute("shoal.request_id", id[:ATTRIBUTE_CHARS_MAX])
+        if known.shows("shoal.object"):
+            span.set_attributes(known.kept(_names(request)))
+    return span
+
+
+def _common(request: type[Any], durability: Durability, kind: str) -> Common:
+    tag = str(request.__struct_config__.tag)
+    attributes = {"db.system.name": "shoal", "db.operation.name": tag}
+    if not issubclass(request, Read):
         attributes["shoal.durability"] = durability
-    if kind == "server":
-        attributes["shoal.request_id"] = request_id()
-    if known.shows("shoal.object"):
-        attributes["db.namespace"] = space_of(request) or ""
-        one = request.writes[0] if isinstance(request, Batch) and request.writes else request
-        if isinstance(one, ObjectWrite | ObjectRead):
-            attributes["shoal.object"] = str(getattr(one, one.__struct_fields__[1]))
-    return known.span(f"shoal {tag}", kind=kind, parent=parent, at_ns=at_ns, attributes=attributes)
+    return Common(f"shoal {tag}", kind, attributes)
+
+
+def _names(request: Any) -> dict[str, str]:
+    one = request.writes[0] if isinstance(request, Batch) and request.writes else request
+    named = str(getattr(one, one.__struct_fields__[1])) if isinstance(one, ObjectWrite | ObjectRead) else ""
+    return {"db.namespace": space_of(request) or "", "shoal.object": named}

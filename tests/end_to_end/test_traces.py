@@ -15,8 +15,8 @@ import pycrdt
 import pytest
 
 import shoal
-from benchmarks import traces
-from benchmarks.traces import Trace, Transaction
+from benchmarks import edits
+from benchmarks.edits import Trace, Transaction
 from shoal.kinds.document.state.live import merged
 from shoal.protocol.requests import DocumentJson, Follow, Push, ReadDocumentJson, Update
 from shoal.protocol.session import Session
@@ -35,7 +35,7 @@ class Run(NamedTuple):
     update: bytes
 
 
-MADE = traces.parse(
+MADE = edits.parse(
     {
         "numAgents": 2,
         "endContent": "hé two wörlds!",
@@ -51,16 +51,16 @@ MADE = traces.parse(
 
 def concurrent() -> Iterator[Any]:
     yield MADE
-    source = traces.directory()
+    source = edits.directory()
     if source is not None:
-        yield pytest.param(traces.read(source, traces.CONCURRENT), marks=pytest.mark.thorough)
+        yield pytest.param(edits.read(source, edits.CONCURRENT), marks=pytest.mark.thorough)
 
 
 def sequential() -> Iterator[Trace]:
-    yield traces.parse({"endContent": "a😀c", "txns": [{"patches": [[0, 0, "abc"]]}, {"patches": [[1, 1, "é"], [1, 1, "😀"]]}]})
-    source = traces.directory()
+    yield edits.parse({"endContent": "a😀c", "txns": [{"patches": [[0, 0, "abc"]]}, {"patches": [[1, 1, "é"], [1, 1, "😀"]]}]})
+    source = edits.directory()
     if source is not None:
-        yield from (traces.read(source, name) for name in traces.SEQUENTIAL if name != "automerge-paper")
+        yield from (edits.read(source, name) for name in edits.SEQUENTIAL if name != "automerge-paper")
 
 
 @pytest.mark.real_time("files")
@@ -72,7 +72,7 @@ async def test_one_authors_traces_end_as_they_ended(tmp_path: Path) -> None:
                 text = document.text("t")
                 text.insert(0, trace.start)
                 for number, transaction in enumerate(trace.transactions):
-                    traces.type_characters(text, transaction)
+                    edits.type_characters(text, transaction)
                     if number % TICK == 0:
                         await asyncio.sleep(0)
             async with await store.space("s").document(f"d{index}") as again:
@@ -100,7 +100,7 @@ class Author:
     def type(self, transaction: Transaction) -> None:
         self._typing = True
         with self.doc.transaction():
-            traces.type_in(self.text, self.shown, transaction)
+            edits.type_in(self.text, self.shown, transaction)
         self._typing = False
         self.made += 1
 

@@ -11,7 +11,7 @@ import aiohttp
 import pycrdt
 import pytest
 
-from benchmarks import traces
+from benchmarks import edits
 from shoal.api.http.listener import Listener
 from shoal.api.server import create_app
 from tests.node.conftest import Bench, Opener, bench, open_bench
@@ -21,7 +21,7 @@ __all__ = ["bench", "open_bench"]
 
 PATIENCE_S = 120
 
-MADE = traces.parse(
+MADE = edits.parse(
     {
         "numAgents": 2,
         "endContent": "hé two wörlds!",

@@ -9,7 +9,7 @@ from typing import Any
 import pycrdt
 import pytest
 
-from benchmarks import traces
+from benchmarks import edits
 from shoal.protocol import requests, yjs
 from tests.api.yjs.conftest import MADE, PATIENCE_S, Serve, Served, map_of, text_of
 from tests.support.yjs_client import YjsClient
@@ -163,16 +163,16 @@ async def test_acknowledgements_count_from_the_last_time_a_client_asked(served: 
         await one.until(lambda: one.acknowledged == 1)
 
 
-def trace_of(name: str) -> traces.Trace:
+def trace_of(name: str) -> edits.Trace:
     if name == "made":
         return MADE
-    source = traces.directory()
+    source = edits.directory()
     if source is None:
-        pytest.skip("the traces are not there: see benchmarks/traces.py")
-    return traces.read(source, traces.CONCURRENT)
+        pytest.skip("the traces are not there: see benchmarks/edits.py")
+    return edits.read(source, edits.CONCURRENT)
 
 
-def typed_by_two(trace: traces.Trace) -> list[list[bytes]]:
+def typed_by_two(trace: edits.Trace) -> list[list[bytes]]:
     """For each author the updates that they sent, one for each transaction."""
     docs: list[pycrdt.Doc[Any]] = [pycrdt.Doc(client_id=number + 1) for number in range(trace.agents)]
     updates: list[list[bytes]] = [[] for _ in docs]
@@ -195,7 +195,7 @@ def typed_by_two(trace: traces.Trace) -> list[list[bytes]]:
         sent: list[bytes] = []
         observed = docs[agent].observe(lambda event, sent=sent: sent.append(event.update))
         with docs[agent].transaction():
-            traces.type_in(texts[agent], shown[agent], transaction)
+            edits.type_in(texts[agent], shown[agent], transaction)
         docs[agent].unobserve(observed)
         made += sent
         updates[agent] += sent

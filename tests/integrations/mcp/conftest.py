@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,9 @@ def target(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
 
 
 @asynccontextmanager
-async def client(*arguments: str, pid: Path | None = None, **more: Any) -> AsyncIterator[Client]:
+async def client(
+    *arguments: str, pid: Path | None = None, environment: Mapping[str, str] | None = None, **more: Any
+) -> AsyncIterator[Client]:
     """The SDK's client of a new `shoal mcp`, which writes its process id into a file if one is given."""
     from mcp.client.client import Client
     from mcp.client.stdio import StdioServerParameters
@@ -45,7 +47,7 @@ async def client(*arguments: str, pid: Path | None = None, **more: Any) -> Async
     command = [sys.executable, "-m", "shoal.cli", "mcp", *arguments]
     if pid is not None:
         command = ["/bin/sh", "-c", f'echo $$ > "{pid}"; exec "$@"', "sh", *command]
-    server = StdioServerParameters(command=command[0], args=command[1:], env=clean_environment())
+    server = StdioServerParameters(command=command[0], args=command[1:], env={**clean_environment(), **(environment or {})})
     async with Client(server, **more) as made:
         yield made
 
