@@ -131,6 +131,7 @@ async def test_an_error_shows_its_code_and_what_was_written(tmp_path: Path, reco
     assert failed.events == ()
 
 
+@pytest.mark.answers("trace-shows-content")
 async def test_names_are_shown_only_if_an_operator_wants_it(tmp_path: Path) -> None:
     secret = "s" * 200
     shown: dict[str, str] = {}
@@ -166,6 +167,7 @@ class Broken(SpanProcessor):
         raise RuntimeError("broken")
 
 
+@pytest.mark.answers("trace-fails-a-request")
 @pytest.mark.parametrize("where", ["on_start", "on_end"])
 async def test_a_provider_that_raises_fails_no_request(
     tmp_path: Path, recorded: Recorded, where: str, caplog: pytest.LogCaptureFixture
