@@ -34,7 +34,7 @@ _SHOWN: dict[str, tuple[str, ...]] = {NONE: ("",), TOOLS: ("", TOOLS), CONTENT: 
 
 
 class Common(NamedTuple):
-    """What spans have in common."""
+    """A name, a kind and attributes that many spans share."""
 
     name: str
     kind: str
