@@ -11,7 +11,7 @@ from shoal.integrations.langgraph import ShoalSaver
 from tests.traces.recording import Recorded
 
 
-async def test_what_langgraph_saves_is_within_its_callers_span(tmp_path: Path, recorded: Recorded) -> None:
+async def test_saves_of_langgraph_are_within_its_callers_span(tmp_path: Path, recorded: Recorded) -> None:
     graph: Any = StateGraph(dict)
     graph.add_node("look", lambda state: {"found": 1})
     graph.add_edge(START, "look")
