@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.mutants import (
+    backing_up,
     branching,
     claims,
     clocks,
@@ -85,6 +86,7 @@ MODULES = (
     consensus,
     clocks,
     deleting,
+    backing_up,
 )
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in MODULES for mutant in module.MUTANTS}

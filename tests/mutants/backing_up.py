@@ -1,0 +1,47 @@
+"""Bugs in backups: in manifests, cuts, bases, merging, what is kept, and in what is said of them."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from shoal.node.backup.shipper import Shipper
+from shoal.protocol.requests import BackupView
+from tests.mutants.mutant import Mutant, Plant
+from tests.node.backup import test_keeping as kept
+from tests.node.backup import test_together as together
+
+
+def a_backup_is_always_said_to_be_current(patch: pytest.MonkeyPatch) -> None:
+    sound = Shipper.told
+    patch.setattr(Shipper, "told", lambda self, view: replace(sound(self, view), state="current"))
+
+
+def a_backup_is_said_to_reach_now(patch: pytest.MonkeyPatch) -> None:
+    sound = Shipper.told
+
+    def told(self: Shipper, view: BackupView) -> BackupView:
+        made = sound(self, view)
+        return replace(made, covered_ms=self._environment.now_ms()) if made.covered_ms else made
+
+    patch.setattr(Shipper, "told", told)
+
+
+def _of(*plants: tuple[Plant, str]) -> tuple[Mutant, ...]:
+    return tuple(Mutant(plant, breaks, ("42",), profile="shipped") for plant, breaks in plants)
+
+
+MUTANTS = _of(
+    (together.a_manifest_skips_a_segment, "a manifest names one pack of operations less than was shipped"),
+    (together.a_cut_takes_a_later_operation, "a restore to a moment takes later operations"),
+    (together.a_cut_loses_an_operation, "a restore to a moment lacks the last operations before it"),
+    (together.a_base_lacks_rows, "a base lacks the rows of objects"),
+    (together.a_segment_is_named_before_it_is_put, "a manifest names a pack before it is in the bucket"),
+    (together.a_vector_grows_beyond_what_was_put, "the vector of a backup covers operations that were not shipped"),
+    (together.a_restore_keeps_its_identity, "a restored directory takes itself for a member"),
+    (kept.a_merge_loses_a_part, "merging loses a part of a pack"),
+    (kept.a_pack_that_replaces_others_is_not_named, "the pack that takes the place of others is not named"),
+    (kept.pieces_of_a_merged_base_are_mixed_up, "the pieces of a merged base are in another order"),
+    (a_backup_is_always_said_to_be_current, "a backup that lacks something is said to be current"),
+    (a_backup_is_said_to_reach_now, "a backup is said to reach until now, whatever it lacks"),
+)
