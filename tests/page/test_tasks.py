@@ -238,6 +238,7 @@ def test_a_lone_node_that_dies_is_told_soon(tmp_path: Path, show: Show) -> None:
         page = show(made)
         ask = page.get_by_role("article").filter(has_text="asks-last")
         ask.get_by_role("button", name="Edit first").click()
+        until(page, "document.querySelector('.editing textarea')?.value.includes('130')")
         field = page.get_by_label("State, as JSON")
         field.fill(field.input_value().replace("130", "135"))
         made.kill()

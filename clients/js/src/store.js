@@ -294,27 +294,41 @@ export class Space {
    */
   async newest (count, { groups = 20, sinceMs = 0, ...options } = {}) {
     const found = /** @type {{ entries: Schemas['TimelineEntryView'][], more: boolean, threads: number, beyond: boolean }} */ ({ entries: [], more: false, threads: 0, beyond: false })
-    let [after, floor, whole, spare] = [/** @type {string | undefined} */ (undefined), sinceMs, 0, Math.ceil(count / NEWEST_PAGE) + NEWEST_SPARE]
-    for (let group = 0; group < groups; group++) {
-      let page = await this.audit({ ...options, sinceMs: floor || undefined, after, limit: Math.min(count, NEWEST_PAGE) })
+    let [floor, whole, spare] = [sinceMs, 0, Math.ceil(count / NEWEST_PAGE) + NEWEST_SPARE]
+    const ask = (/** @type {string | undefined} */ after, limit = NEWEST_PAGE) => this.audit({ ...options, sinceMs: floor || undefined, after, limit: Math.min(count, limit) })
+    const take = async (/** @type {Schemas['TimelineView']} */ page) => {
       const mine = page.entries
       while (page.more && page.cursor !== page.others && mine.length < count && spare-- > 0) {
-        page = await this.audit({ ...options, sinceMs: floor || undefined, after: page.cursor, limit: NEWEST_PAGE })
+        page = await ask(page.cursor)
         mine.push(...page.entries)
       }
       // Of a group that was left in the middle nothing is known that is older: none of that time is told of the others.
       if (page.more && page.cursor !== page.others) whole = Math.max(whole, page.reached_ms)
-      found.threads += page.threads
       found.entries = [...found.entries, ...mine].sort((one, other) => other.wall_ms - one.wall_ms)
-      found.more ||= floor > sinceMs || found.entries.length > count || whole > 0
+      found.more ||= found.entries.length > count || whole > 0
       if (found.entries.length >= count) {
         found.entries.length = count
         floor = Math.max(floor, found.entries[count - 1].wall_ms)
       }
+    }
+    const first = await ask(undefined)
+    Object.assign(found, { threads: first.threads, beyond: first.beyond })
+    await take(first)
+    // Of the other groups it is asked first how new they are: those with the newest fill the list, so that little is read of the rest.
+    const others = []
+    for (let after = first.others; found.beyond && others.length + 1 < groups;) {
+      const page = await ask(after, 1)
+      others.push({ after, newest: page.entries[0]?.wall_ms ?? page.reached_ms })
+      found.threads += page.threads
       found.beyond = page.beyond
       after = page.others
-      if (!page.beyond) break
     }
+    for (const { after, newest } of others.sort((one, other) => other.newest - one.newest)) {
+      if (newest === 0) break
+      if (newest >= floor) await take(await ask(after))
+      else found.more = true
+    }
+    found.more ||= floor > sinceMs
     found.entries = found.entries.filter(({ wall_ms: ms }) => ms >= whole)
     return found
   }
