@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 else:
     _MODULES = ("config", "errors", "replies", "sync", "values")  # Modules that are public names themselves.
 
+    _INNER = ("logs", "page")  # Those that only Shoal itself imports, as `from shoal import page`.
+
     # The names with which a program begins. They do not load `shoal.public`, which imports all the others.
     _ENTRANCES = {"open": "shoal.opening", "connect": "shoal.opening", "Config": "shoal.config"}
 
     def __getattr__(name: str) -> Any:
         from importlib import import_module
 
-        if name in _MODULES:
+        if name in _MODULES or name in _INNER:
             return import_module(f"shoal.{name}")
         if name in _ENTRANCES:
             found = globals()[name] = getattr(import_module(_ENTRANCES[name]), name)

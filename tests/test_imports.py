@@ -100,6 +100,12 @@ def test_a_client_loads_no_node_and_no_database(code: str) -> None:
     assert "aiohttp" in modules
 
 
+def test_a_served_node_loads_no_client_and_nothing_of_the_command_line_but_typer() -> None:
+    modules = loaded("import shoal.cli.serving")
+    assert within(modules, ("shoal.client.store", "shoal.opening", "shoal.sync", "shoal.crew", "shoal.public", "click")) == []
+    assert within(modules, ("structlog", "rich", "pydantic", "fastcdc", "numpy", "cryptography")) == []
+
+
 OF_A_THREAD = {"journal", "lease", "step", "thread", "worklist"}
 
 

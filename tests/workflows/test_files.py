@@ -20,7 +20,7 @@ from shoal.workflows.connection import Connection
 from simulation.bounds import altered
 
 SMALL = {"file_chunk_bytes_min": 256, "file_chunk_bytes_usual": 1024, "file_chunk_bytes_max": 8192}
-KINDS = [False, *([True] if flows.fastcdc_cy is not None else [])]
+KINDS = [False, *([True] if flows.compiled_cut() is not None else [])]
 
 
 def cut(data: bytes, step: int, *, compiled: bool) -> list[bytes]:

@@ -40,10 +40,6 @@ from shoal.protocol.requests import Durability, FileInfo, FileShown
 from shoal.records import NamedTuple
 from shoal.workflows.connection import Connection
 
-fastcdc_cy: Any = None
-with suppress(ImportError):  # The form in plain Python is not used: it takes a hundred times as long.
-    from fastcdc.fastcdc_cy import fastcdc_cy  # type: ignore[import-not-found,import-untyped,unused-ignore,no-redef]
-
 FILE_CHUNK_BYTES_MIN = 512 * 1024
 FILE_CHUNK_BYTES_USUAL = 1024 * 1024
 SENDING_MAX = 2  # Batches that are on their way.
@@ -53,12 +49,25 @@ PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
 _BLOCK = 64 * 1024  # Positions that are hashed at once.
 
 
-class Chunker:
-    """Takes the pieces of one stream, and gives its chunks."""
+@cache
+def compiled_cut() -> Any:
+    """The package's function, imported once a file is cut; None if it is not installed.
 
-    def __init__(self, *, compiled: bool = fastcdc_cy is not None) -> None:
+    The package's form in plain Python is not used: it takes a hundred times as long.
+    """
+    with suppress(ImportError):
+        from fastcdc.fastcdc_cy import fastcdc_cy  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+        return fastcdc_cy
+    return None
+
+
+class Chunker:
+    """Takes the pieces of one stream, and gives its chunks. `compiled`: by the package; None: if it is installed."""
+
+    def __init__(self, *, compiled: bool | None = None) -> None:
         self._held = bytearray()
-        self._find = _compiled_cut if compiled else _plain_cut
+        self._find = _compiled_cut if compiled or (compiled is None and compiled_cut()) else _plain_cut
         self._sizes = _Sizes(FILE_CHUNK_BYTES_MIN, FILE_CHUNK_BYTES_USUAL, FILE_CHUNK_BYTES_MAX)
 
     def limit(self, bytes_max: int) -> None:
@@ -94,7 +103,7 @@ class _Sizes(NamedTuple):
 
 def _compiled_cut(held: bytearray, sizes: _Sizes) -> int:
     with memoryview(held) as whole, whole[: sizes.most] as looked:
-        return int(next(fastcdc_cy(looked, *sizes)).length)
+        return int(next(compiled_cut()(looked, *sizes)).length)
 
 
 @cache
