@@ -67,6 +67,9 @@ def _add_output(command: Any) -> None:
         command.params.append(output.option())
 
 
+is_process = False
+"""Whether this process was started for one command, and is nobody else's."""
+
 FAILED = 1
 _ENDING = [signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
 _STARTED_S = 1.0  # By then a command has imported what it needs. Most have ended.

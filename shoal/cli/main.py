@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from shoal.cli import target
+from shoal.cli import execution, target
 from shoal.cli.execution import Commands
 from shoal.records import NamedTuple
 from shoal.version import __version__
@@ -205,6 +205,7 @@ def main() -> None:
         from shoal.cli.commands.completion import answer_shell
 
         answer_shell()
+    execution.is_process = True
     gc.disable()  # What a command imports stays. `execute` has one that lasts collect again.
     try:
         _needed(sys.argv[1:])(prog_name="shoal")

@@ -21,8 +21,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import typer
-
 import shoal
 from shoal.api.http.accepting import check_free
 from shoal.api.http.listener import Listener
@@ -99,7 +97,8 @@ async def serving(data: Path, config: Config, *, ready: Callable[[str], None] = 
             gc.collect()
             gc.freeze()
             log(events.READY, url=listener.url, data=str(data), version=shoal.__version__)
-            typer.echo(listener.url)
+            sys.stdout.write(f"{listener.url}\n")
+            sys.stdout.flush()
             manager.ready(listener.url)
             ready(listener.url)
             caught = await stopping

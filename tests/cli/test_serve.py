@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from urllib.request import Request, urlopen
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -174,3 +175,31 @@ def test_a_directory_that_is_not_there_is_not_made(tmp_path: Path) -> None:
     assert result.exit_code == 1
     assert "there is no directory" in result.stderr
     assert not (tmp_path / "none").exists()
+
+
+def test_a_node_keeps_its_number_its_name_and_nothing_that_reads_a_command_line(tmp_path: Path) -> None:
+    secret = "canary-key-of-the-cluster-4711-9x"
+    with served(tmp_path / "state", config={"SHOAL_CLUSTER_KEY": secret}, anew=True) as (process, _):
+        own = Path("/proc") / str(process.pid)
+        if (own / "comm").exists():
+            assert (own / "comm").read_text() == "shoal\n"
+            assert "pydantic" not in (own / "maps").read_text()
+            assert secret not in (own / "cmdline").read_text()
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, out) == (130, "")
+    assert [json.loads(line)["event"] for line in errors.splitlines()] == ["ready", "stopping", "stopped"]
+
+
+def test_a_failure_of_a_node_ends_as_a_commands(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("no directory")
+    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
+    ended = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr.startswith("shoal: ")
+    assert "Traceback" not in ended.stderr
+
+
+def test_the_configuration_of_a_node_begun_anew_is_whole() -> None:
+    config = Config(cluster_key="canary-key-of-the-cluster-4711-9x", listen_port=0, log_format="text")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(("d", config)), type=tuple[str, Config]) == ("d", config)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -14,17 +12,14 @@ from typing import Annotated
 import msgspec
 import typer
 
-from shoal.cli import logs, settings, target
+from shoal.cli import logs, node, settings, target
 from shoal.cli.access import certificates, tokens
 from shoal.cli.execution import execute, failure, interruptible
 from shoal.cli.options import By
 from shoal.cli.target import Data, SpaceName, Url, chosen, ensured, opened
 from shoal.config import LOG_LEVELS, Config
 from shoal.errors import InvalidConfig
-from shoal.logs import events
-from shoal.logs.lines import log
 from shoal.names import check_name
-from shoal.traces import export
 
 PANEL = "Run"
 
@@ -154,12 +149,13 @@ def serve(
         exposure.check_closed(chosen, insecure=insecure)
     except InvalidConfig as error:
         raise failure(error.message) from None
+    logs.configure(chosen)
+    logs.warn(settings.unknown_variables(os.environ))
+    node.begin_anew(data, chosen)
     # Imported here, because no other command needs it, and all would start more slowly.
     from shoal.cli.serving import serving
 
-    logs.configure(chosen)
-    logs.warn(settings.unknown_variables(os.environ))
-    with _traced(chosen.advertise or f"{chosen.listen_host}:{chosen.listen_port}", _tell_traces):
+    with node.traced(chosen.advertise or f"{chosen.listen_host}:{chosen.listen_port}", node.tell_traces):
         caught = execute(serving(data, chosen))
     if caught is signal.SIGINT:
         raise typer.Exit(128 + caught)
@@ -262,7 +258,7 @@ def mcp(
         logs.configure(config)
         logs.warn(settings.unknown_variables(os.environ))
         work = serving_mcp(target, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
-        with _traced(listen, _tell_traces):
+        with node.traced(listen, node.tell_traces):
             execute(interruptible(work))
         return
 
@@ -270,22 +266,8 @@ def mcp(
         async with opened(target) if read_only else ensured(target) as store:
             await serve(store, space, author=by, memory_only=memory, read_only=read_only)
 
-    with _traced(f"mcp:{os.getpid()}", partial(typer.echo, err=True)):
+    with node.traced(f"mcp:{os.getpid()}", partial(typer.echo, err=True)):
         execute(interruptible(served()))
-
-
-def _tell_traces(reason: str) -> None:
-    log(events.TRACES_OFF, reason=reason)
-
-
-@contextmanager
-def _traced(instance: str, warn: Callable[[str], None]) -> Iterator[None]:
-    """Within, spans are sent where the environment says, if it does; `instance` names this process among others."""
-    finish = export.started(os.environ, instance=instance, warn=warn)
-    try:
-        yield
-    finally:
-        finish()
 
 
 def _listening(listen: str, tls: Path | None, assignments: list[str]) -> Config:

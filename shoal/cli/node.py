@@ -1,0 +1,86 @@
+"""Serves in this process, begun anew without the libraries that read a command line: a node would keep 12 MB of them for ever.
+
+Laws:
+- The process keeps its number, its streams and its name, so whoever manages it sees one process.
+- The configuration goes through memory that no other process sees. Secrets are in no argument, variable or file of it.
+- Where the system cannot do that, or this is not a process of its own, nothing is begun anew.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from shoal.config import Config
+from shoal.errors import ShoalError
+from shoal.logs import events
+from shoal.logs.lines import log
+from shoal.traces import export
+
+_FAILED, _BROKEN_PIPE = 1, 128 + 13  # As in `shoal.cli.execution`.
+
+
+def begin_anew(data: Path, config: Config) -> None:
+    """Return only if this process is to serve as it is."""
+    from shoal.cli import execution
+
+    if not execution.is_process or "shoal.cli.serving" in sys.modules or not hasattr(os, "memfd_create"):
+        return
+    with suppress(OSError):
+        held = os.memfd_create("shoal", 0)
+        with open(held, "wb", closefd=False) as writing:
+            writing.write(msgspec.msgpack.encode((str(data), config)))
+        os.lseek(held, 0, os.SEEK_SET)
+        os.execv(sys.executable, [sys.executable, "-m", "shoal.cli.node", str(held), *sys.argv[1:]])
+
+
+def tell_traces(reason: str) -> None:
+    """Log why there are no traces."""
+    log(events.TRACES_OFF, reason=reason)
+
+
+@contextmanager
+def traced(instance: str, warn: Callable[[str], None]) -> Iterator[None]:
+    """Within, spans are sent where the environment says, if it does; `instance` names this process among others."""
+    finish = export.started(os.environ, instance=instance, warn=warn)
+    try:
+        yield
+    finally:
+        finish()
+
+
+def main() -> NoReturn:
+    """Serve until a signal comes, and end with the code of `shoal serve`."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text("shoal")
+    with open(int(sys.argv[1]), "rb") as reading:
+        data, config = msgspec.msgpack.decode(reading.read(), type=tuple[str, Config])
+    from shoal.cli import logs
+    from shoal.cli.serving import serving
+
+    logs.configure(config)
+    try:
+        from uvloop import run
+    except ImportError:
+        from asyncio import run  # type: ignore[assignment]
+    try:
+        with traced(config.advertise or f"{config.listen_host}:{config.listen_port}", tell_traces):
+            caught = run(serving(Path(data), config))
+    except ShoalError as error:
+        sys.stderr.write(f"shoal: {error.message}\n")
+        sys.exit(_FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(_BROKEN_PIPE)
+    sys.exit(128 + caught if caught is signal.SIGINT else 0)
+
+
+if __name__ == "__main__":
+    main()
