@@ -38,7 +38,9 @@ def begin_anew(data: Path, config: Config) -> None:
         with open(held, "wb", closefd=False) as writing:
             writing.write(msgspec.msgpack.encode((str(data), config)))
         os.lseek(held, 0, os.SEEK_SET)
-        os.execv(sys.executable, [sys.executable, "-m", "shoal.cli.node", str(held), *sys.argv[1:]])
+        # Modules are looked for in the working directory only if they were until now.
+        safe = [] if sys.path[0] in ("", os.getcwd()) else ["-P"]
+        os.execv(sys.executable, [sys.executable, *safe, "-m", "shoal.cli.node", str(held), *sys.argv[1:]])
 
 
 def tell_traces(reason: str) -> None:
