@@ -32,7 +32,7 @@ from shoal.client.reading import (
     ThreadReading,
     WorklistReading,
 )
-from shoal.client.store import Backup, Space, Store
+from shoal.client.store import Backup, MetricSample, Space, Store
 from shoal.client.subjects import Subjects
 from shoal.client.watching import Change, Reset
 from shoal.config import Config
@@ -211,6 +211,7 @@ __all__ = [
     "Members",
     "MembersView",
     "Message",
+    "MetricSample",
     "Moment",
     "Mutation",
     "NodeStatus",

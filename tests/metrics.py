@@ -20,6 +20,13 @@ PAGE = """# Metrics
 the caller accepts it, in OpenMetrics, in which a slow request is named (an exemplar) by its trace or, if it has none, by its
 `X-Request-Id`.
 `await store.metrics()` gives the same text for any store, also one in your own program, but for what only a server counts.
+`watch_metrics` gives it as values again and again, to be sent on to the metrics of your program:
+
+```python
+async for samples in store.watch_metrics(every=15):
+    for each in samples:
+        mine.gauge(each.name, each.value, each.labels)
+```
 
 Alerts are in [deploy/prometheus](../deploy/prometheus/shoal.rules.yml), which follow from the [conditions](CONDITIONS.md), and
 a board for Grafana in [deploy/grafana](../deploy/grafana/shoal.json). To scrape:

@@ -11,6 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import shoal
 from shoal.api.metrics import EXEMPLAR_S, Metrics
+from shoal.errors import InvalidInput
 from shoal.logs.lines import of_request
 from shoal.protocol.requests import ClusterView, ConditionsView, ReadCounter
 from tests import metrics
@@ -52,3 +53,29 @@ async def test_a_store_in_a_program_has_metrics_without_those_of_a_server(tmp_pa
     assert 'shoal_condition{condition="read-only"} 0.0' in text
     assert "shoal_requests_total" not in text
     assert "shoal_writes_pending" not in text, "it is not known here, so it is not told as 0"
+
+
+async def test_values_come_again_and_again_and_end_with_the_store(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        counter, seen = store.space("crew").counter("n"), list[list[shoal.MetricSample]]()
+        async for samples in store.watch_metrics(every=0.1):
+            seen.append(samples)
+            await counter.add(1)
+            if len(seen) == 3:
+                text = await store.metrics()
+                await store.close()
+    assert [[each.value for each in samples if each.name == "shoal_operations_total"] for samples in seen] == [[0], [1], [2]]
+    assert shoal.MetricSample("shoal_condition", {"condition": "read-only"}, 0) in seen[0]
+    assert {each.name for each in seen[2]} == set(re.findall(r"^(shoal_\w+)", text, re.MULTILINE))
+
+
+@pytest.mark.parametrize("every", [0, -1, 0.05, float("nan"), float("inf")])
+async def test_a_pause_that_is_none_is_refused(tmp_path: Path, every: float) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        with pytest.raises(InvalidInput, match="every must be"):
+            await anext(store.watch_metrics(every=every))
+
+
+def test_a_program_that_blocks_has_them_too(tmp_path: Path) -> None:
+    with shoal.sync.open(tmp_path / "state") as store:
+        assert [each.value for each in next(iter(store.watch_metrics())) if each.name == "shoal_ready"] == [1]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Literal, NoReturn
 
@@ -21,6 +24,17 @@ from shoal.workflows.moments import as_duration_ms
 
 if TYPE_CHECKING:
     from shoal.workflows.transfer.importing import ImportReport
+
+METRICS_EVERY_MS_MIN = 100  # Between two looks: each asks the node three times.
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSample:
+    """One value of a metric of docs/METRICS.md at one moment."""
+
+    name: str  # A counter's ends in "_total".
+    labels: Mapping[str, str]  # Such as {"condition": "read-only"}; mostly empty.
+    value: float
 
 
 @named
@@ -114,12 +128,35 @@ class Store:
     async def metrics(self) -> str:
         """The metrics of the serving node in Prometheus's text format, docs/METRICS.md; of requests only a server has some.
 
-        For a store in this process: serve the text, or call this from a task of your own and send it on.
+        For a store in this process: serve the text. `watch_metrics` gives the same as values.
         """
         from shoal.workflows import measured  # It loads a library that few programs need.
 
         told = await self.status(), await self.cluster(), await self.conditions()
         return measured.text(measured.families(*told, None))
+
+    async def watch_metrics(self, *, every: timedelta | float = 15.0) -> AsyncIterator[list[MetricSample]]:
+        """The metrics of the serving node as values, now and again and again, to be sent on; ends when the store closes.
+
+        `every`: the pause between two looks, in seconds or a timedelta, 0.1 s at least. The list has what `metrics` has.
+
+        Raises:
+            InvalidInput: `every` is no such time.
+        """
+        from shoal.workflows import measured  # It loads a library that few programs need.
+
+        pause_ms = as_duration_ms(every, what="every") or 0
+        if pause_ms < METRICS_EVERY_MS_MIN:
+            raise InvalidInput(f"every must be 0.1 seconds or more; got {every!r:.80}. Nothing was written.", field="every")
+        closed = self._connection.closed
+        while not closed.is_set():
+            self._connection.check_home()
+            told = await self.status(), await self.cluster(), await self.conditions()
+            found = measured.families(*told, None)
+            yield [MetricSample(each.name, each.labels, each.value) for family in found for each in family.samples]
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_ms / 1000):
+                    await closed.wait()
 
     async def usage(self, *, since_ms: int = 0, limit: int = 20) -> requests.UsageView:
         """The bytes on the disk of the serving node: the largest spaces, what keeps the log, and how both grew.
