@@ -11,8 +11,8 @@ Laws:
 - An answer of a peer counts as an owner's only if the peer was asked after it had said that it
   is no learner: an earlier answer may lack operations that it has fetched since.
 - An acknowledgement of this replica's own operation counts only once this replica holds
-  every deletion that the peer held by then. So the acknowledged operation is not dead at the peer, or
-  this replica knows that it is.
+  every deletion that the peer held durably by then. So the peer wrote the acknowledged operation while it was
+  alive, or this replica knows that it is dead.
 """
 
 from __future__ import annotations
@@ -296,14 +296,21 @@ class Knowledge:
                 self.take([(partition, own, sequence)], proven=True)
 
     def needs(self, partition: int) -> VersionVector | None:
-        """The operations that the peer must hold before its own count as acknowledged; None if it is known to hold them."""
+        """The operations that the peer must hold before its own count as acknowledged; None if it is known to hold them.
+
+        All are durable here. What is durable here was written before any deletion that is not.
+        """
         endings = self._replica.endings(partition)
         if not endings or self._aware.get(partition) is endings:
             return None
         if self.holds(partition, endings):
             self._aware[partition] = endings
             return None
-        return endings
+        durable = self._replica.durable(partition)
+        if durable.dominates(endings):
+            return endings
+        needed = VersionVector((origin, min(sequence, durable[origin])) for origin, sequence in endings.items())
+        return None if self.holds(partition, needed) else needed
 
     def take_vector(
         self,

@@ -82,7 +82,7 @@ class Have(Struct, array_like=True, frozen=True, tag=2):
     """
 
     held: list[Held]
-    needs: list[tuple[int, bytes]] = []  # Vectors that cover the sender's deletions, if the receiver may lack some.
+    needs: list[tuple[int, bytes]] = []  # Vectors that cover the sender's durable deletions, if the receiver may lack some.
 
 
 class Digest(Struct, array_like=True, frozen=True, tag=3):

@@ -147,6 +147,11 @@ def test_a_vector_has_one_form_and_no_other(replica: ToyReplica, packed: bytes) 
 class Deleting(ToyReplica):
     """A replica that holds a deletion in partition 1."""
 
+    def durable(self, partition: int, /) -> VersionVector:
+        return super().durable(partition).join(self.synced)
+
+    synced = VersionVector()
+
     def endings(self, partition: int) -> VersionVector:
         return DELETION if partition == 1 else VersionVector()
 
@@ -178,11 +183,27 @@ def test_only_an_acknowledgement_proves_that_a_write_is_alive(
 
 def test_a_deletion_is_named_until_the_peer_is_known_to_hold_it() -> None:
     replica = Deleting(1, Random(1))
+    replica.synced = DELETION
     known = Knowledge(replica)
     assert known.needs(2) is None
     assert known.needs(1) == DELETION
     known.take([(1, THEIRS, 1)])
     assert known.needs(1) is None
+
+
+def test_a_deletion_is_named_once_it_is_durable() -> None:
+    replica = Deleting(1, Random(1))
+    known = Knowledge(replica)
+    assert known.needs(1) is None
+    replica.synced = DELETION
+    assert known.needs(1) == DELETION
+
+
+def test_of_deletions_of_one_origin_those_are_named_that_are_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+    replica = Deleting(1, Random(1))
+    monkeypatch.setattr(replica, "endings", lambda _: VersionVector({THEIRS: 7, replica.origin: 2}))
+    replica.synced = VersionVector({THEIRS: 3, Origin(bytes(16)): 9})
+    assert Knowledge(replica).needs(1) == VersionVector({THEIRS: 3})
 
 
 def issued_by(replica: ToyReplica) -> tuple[Knowledge, VersionVector]:
