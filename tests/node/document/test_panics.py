@@ -19,7 +19,7 @@ def typed(word: str, client_id: int) -> bytes:
 
 
 async def test_a_document_whose_engine_failed_is_built_again(open_bench: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
-    def panic(root: Any) -> None:
+    def panic(root: Any, _walk: Any) -> None:
         pycrdt.Text.__delitem__(root, 99)
 
     session = open_bench().node.session()

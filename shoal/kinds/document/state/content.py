@@ -16,6 +16,7 @@ Laws:
 - Equal content is shown alike on every replica: adjoining runs of equal formats are joined.
 - All XML is shown, with one ambiguity: an embedded bare string looks like characters.
 - Numbers are floats to the engine: an integral one within ±(2⁵³ − 1) is shown as an integer.
+- What a node shows takes no more steps of the engine than `Walk` has: lists that would are refused.
 
 A plain copy of a document's root that follows the engine's events and tells what each of them changed.
 
@@ -41,7 +42,7 @@ import pycrdt
 from pycrdt._pycrdt import Array as EngineArray
 from pycrdt._pycrdt import Map as EngineMap
 
-from shoal.errors import InvalidValue, RootConflict
+from shoal.errors import InvalidValue, RootConflict, TooLarge
 from shoal.kinds.document.shared.containers import Array, Map
 from shoal.kinds.document.shared.positions import EMBEDDED, characters, packed
 from shoal.kinds.document.shared.texts import Text, XmlFragment
@@ -50,7 +51,12 @@ from shoal.records import NamedTuple
 
 EXACT_INTEGER_MAX = 2**53 - 1
 
+# The engine finds an element by walking along all objects and lists before it, some 5 to 10 ns each. So many steps are 0.5 s at
+# most, and show one list of 10,000 objects, or two of 7,000.
+WALKED_MAX = 50_000_000
+
 _PLAIN = frozenset({str, int, float, bool, type(None)})  # Most values are.
+_JOINED = _PLAIN | {list, dict}  # In an array such values side by side are mostly one item of the engine.
 
 _KINDS: dict[RootKind, type[Any]] = {
     "map": Map,
@@ -82,8 +88,35 @@ def check_kind(name: str, kind: str, declared: str) -> None:
         raise RootConflict(f"the root {name[:80]!r} is of kind {declared}, not {kind}. Nothing was written.", declared=declared)
 
 
-def to_py(value: Any) -> Any:
-    """A shared type or a value that pycrdt returned, as plain Python."""
+class Walk:
+    """The steps of the engine that are left to whoever shows a document."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = WALKED_MAX
+
+    def spend(self, steps: int) -> None:
+        """Take these steps.
+
+        Raises:
+            TooLarge: there are not so many left.
+        """
+        self.left -= steps
+        if self.left < 0:
+            raise TooLarge(
+                "the document has too many objects, lists or elements of XML in one list to be shown: about 10,000 are the "
+                "most. Nothing was written. Keep them in several lists, or in an object by their ids. To remove some, open the "
+                "document as a mirror or with Yjs."
+            )
+
+
+def to_py(value: Any, walk: Walk | None = None) -> Any:
+    """A shared type or a value that pycrdt returned, as plain Python.
+
+    Raises:
+        TooLarge: a `walk` was given, and it has too few steps.
+    """
     if isinstance(value, str) or value is None:
         return value
     if isinstance(value, float | int) and not isinstance(value, bool):
@@ -92,37 +125,42 @@ def to_py(value: Any) -> Any:
         return str(value)
     if isinstance(value, Array | Map) and value.is_integrated:
         with value.doc.transaction() as transaction:
-            return _engine_to_py(value.integrated, transaction._txn, value._maybe_as_type_or_doc)
+            return _engine_to_py(value.integrated, transaction._txn, value._maybe_as_type_or_doc, walk)
     if isinstance(value, pycrdt.Array | list):
         items = []
         for item in value:  # No comprehension: each would be one more frame per level.
-            items.append(to_py(item))  # noqa: PERF401
+            items.append(to_py(item, walk))  # noqa: PERF401
         return items
     if isinstance(value, pycrdt.Map | dict):
         entries = {}
         for key, item in sorted_entries(value):
-            entries[key] = to_py(item)
+            entries[key] = to_py(item, walk)
         return entries
     if isinstance(value, Xml):
-        return _xml_to_py(value)
+        return _xml_to_py(value, walk)
     return bytes(value) if isinstance(value, bytearray) else value
 
 
-def _engine_to_py(found: Any, inner: Any, typed: Callable[[Any], Any]) -> Any:
+def _engine_to_py(found: Any, inner: Any, typed: Callable[[Any], Any], walk: Walk | None) -> Any:
     """An object of the engine, within one transaction, as plain Python: none of pycrdt is made for each array and map in it."""
     if isinstance(found, EngineArray):
         items = []
+        passed = 0  # Shared types, and bytes, before the element: each is an item of its own.
         for index in range(found.len(inner)):
-            items.append(_engine_to_py(found.get(inner, index), inner, typed))  # noqa: PERF401
+            item = found.get(inner, index)
+            if walk is not None and passed:
+                walk.spend(passed)
+            passed += type(item) not in _JOINED
+            items.append(_engine_to_py(item, inner, typed, walk))
         return items
     if isinstance(found, EngineMap):
         entries = {}
         for key in sorted(found.keys(inner)):  # type: ignore[attr-defined]
             if found.has(inner, key):  # As in `sorted_entries`.
                 with suppress(KeyError):
-                    entries[key] = _engine_to_py(found.get(inner, key), inner, typed)
+                    entries[key] = _engine_to_py(found.get(inner, key), inner, typed, walk)
         return entries
-    return to_py(found if type(found) in _PLAIN else typed(found))
+    return to_py(found if type(found) in _PLAIN else typed(found), walk)
 
 
 def sorted_entries(value: Any) -> Iterator[tuple[str, Any]]:
@@ -132,15 +170,17 @@ def sorted_entries(value: Any) -> Iterator[tuple[str, Any]]:
             yield key, value[key]
 
 
-def _xml_to_py(node: Any) -> Any:
+def _xml_to_py(node: Any, walk: Walk | None) -> Any:
     if isinstance(node, pycrdt.XmlText):
-        return shown_text(runs_of(node), attributes_of(node))
+        return shown_text(runs_of(node, walk), attributes_of(node, walk))
     children = []
-    for child in node.children:
-        children.append(within(to_py(child)))  # noqa: PERF401
+    for passed, child in enumerate(node.children):
+        if walk is not None:
+            walk.spend(passed)
+        children.append(within(to_py(child, walk)))
     if isinstance(node, pycrdt.XmlFragment):
         return children
-    return {"tag": node.tag or "", "attributes": attributes_of(node), "children": children}
+    return {"tag": node.tag or "", "attributes": attributes_of(node, walk), "children": children}
 
 
 def within(shown: Any) -> Any:
@@ -148,18 +188,18 @@ def within(shown: Any) -> Any:
     return {"children": shown} if isinstance(shown, list) else shown
 
 
-def attributes_of(node: Any) -> dict[str, Any]:
+def attributes_of(node: Any, walk: Walk | None = None) -> dict[str, Any]:
     """The attributes of an XML element or text, keys in order."""
     # For an attribute that is a shared type pycrdt returns the bare engine's object.
-    return {key: to_py(node._maybe_as_type_or_doc(value)) for key, value in sorted(node.attributes, key=_first)}
+    return {key: to_py(node._maybe_as_type_or_doc(value), walk) for key, value in sorted(node.attributes, key=_first)}
 
 
-def runs_of(text: Any) -> list[dict[str, Any]]:
+def runs_of(text: Any, walk: Walk | None = None) -> list[dict[str, Any]]:
     """The runs of an XML text."""
     runs: list[dict[str, Any]] = []
     for chunk, formats in text.diff():
         shared = isinstance(chunk, pycrdt.Map | pycrdt.Array | pycrdt.Text | Xml)
-        run: dict[str, Any] = {"shared" if shared else "insert": to_py(chunk)}
+        run: dict[str, Any] = {"shared" if shared else "insert": to_py(chunk, walk)}
         if formats:
             run["attributes"] = to_py(formats)
         append_run(runs, run)

@@ -25,7 +25,7 @@ from shoal.crdt.dot import Origin
 from shoal.errors import EngineFailed, InvalidValue, TooLarge
 from shoal.kinds.document.shared.plain import check_text, fail
 from shoal.kinds.document.state import markup
-from shoal.kinds.document.state.content import EXACT_INTEGER_MAX, check_kind, open_root, to_py
+from shoal.kinds.document.state.content import EXACT_INTEGER_MAX, Walk, check_kind, open_root, to_py
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.live import LiveDocument, merged
 from shoal.kinds.document.state.matching import differences, equal, same_id
@@ -144,6 +144,7 @@ class Editor:
         self._values_left = values_max
         self._turn = turn
         self.allowance = Allowance()
+        self.walk = Walk()
 
     def replace(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
         """Make a document's content `wanted`, and return the roots that are new. A root that `wanted` lacks is emptied.
@@ -179,7 +180,7 @@ class Editor:
 
     def check_root(self, doc: pycrdt.Doc[Any], name: str, kind: RootKind | None, wanted: Any) -> None:
         """Check that a root, of this `kind` if it exists, can be given the wanted content. Raises as `check`."""
-        if kind == "xml" and not equal(to_py(open_root(doc, name, kind)), wanted):
+        if kind == "xml" and not equal(to_py(open_root(doc, name, kind), self.walk), wanted):
             markup.normal(wanted, self.count)
         elif kind != "xml":
             self.count(wanted)
@@ -233,7 +234,7 @@ class Editor:
         elif isinstance(shared, pycrdt.Array):
             self._fill_array(shared, wanted)
         elif isinstance(shared, pycrdt.XmlFragment):
-            if not equal(to_py(shared), wanted):
+            if not equal(to_py(shared, self.walk), wanted):
                 markup.fill(shared, markup.normal(wanted, _UNCOUNTED), self.allowance)
         else:
             self._fill_map(shared, wanted)
@@ -243,7 +244,7 @@ class Editor:
         held = parent[key]
         if _can_be(held, wanted):
             self.fill(held, wanted)
-        elif not equal(to_py(held), wanted):
+        elif not equal(to_py(held, self.walk), wanted):
             self.place(parent, key, wanted)
 
     def place(self, parent: Any, key: Any, value: Any, *, insert: bool = False) -> None:
@@ -289,7 +290,7 @@ class Editor:
         if not len(array):
             self._insert_all(array, 0, wanted)
             return
-        old, new = ([_mark(item) for item in to_py(items)] for items in (array, wanted))
+        old, new = ([_mark(item) for item in to_py(items, self.walk)] for items in (array, wanted))
         # From the end, so that the elements before keep their places.
         for start, stop, first, last in reversed(differences(old, new, self.allowance)):
             paired = 0

@@ -28,7 +28,7 @@ from shoal import values
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.kinds.document.shared.doc import Doc
 from shoal.kinds.document.state import readiness, yjs
-from shoal.kinds.document.state.content import check_kind, open_root, to_py
+from shoal.kinds.document.state.content import Walk, check_kind, open_root, to_py
 from shoal.kinds.document.state.readiness import Early, Lacking
 from shoal.kinds.document.state.structs import brings, infer
 from shoal.kinds.document.state.surrogates import Fitted, Replica, fit
@@ -275,9 +275,12 @@ class LiveDocument:
         """Bytes that are equal on all replicas that applied the same updates, in any causal order.
 
         They hold kinds, state vector, deletions, and a SHA-256 of the content,
-        which differs even if two clients used one id by mistake.
+        which differs even if two clients used one id by mistake. Of content that is too large to be shown they hold nothing.
         """
-        content = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
+        try:
+            content = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
+        except TooLarge:  # It follows from the content alone, so it is so on each replica.
+            content = b""
         return msgspec.msgpack.encode((sorted(self.roots.items()), *self.extent(), hashlib.sha256(content).digest()))
 
     def extent(self) -> tuple[bytes, bytes]:
@@ -285,11 +288,16 @@ class LiveDocument:
         return self.state(), yjs.pack_deletes(yjs.parse(self._deleted()).deletes)
 
     def to_py(self) -> dict[str, Any]:
-        """The content by root, as dicts (keys in order), lists, str and plain values."""
-        return {name: to_py(open_root(self._replica.doc, name, kind)) for name, kind in sorted(self.roots.items())}
+        """The content by root, as dicts (keys in order), lists, str and plain values.
+
+        Raises:
+            TooLarge: one of its lists has too many objects (`shoal.kinds.document.state.content.Walk`).
+        """
+        walk = Walk()
+        return {name: to_py(open_root(self._replica.doc, name, kind), walk) for name, kind in sorted(self.roots.items())}
 
     def to_json(self) -> Any:
-        """As `to_py`, but as JSON: bytes, long integers and non-finite floats are tagged as in `shoal.values`."""
+        """As `to_py`, but as JSON: bytes, long integers and non-finite floats are tagged as in `shoal.values`. Raises as it."""
         return values.to_json(self.to_py())
 
     def _deleted(self) -> bytes:

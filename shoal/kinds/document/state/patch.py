@@ -183,12 +183,13 @@ class _Patching:
         if self._kinds[name] != "xml":
             return open_root(self._doc, name, self._kinds[name])
         if name not in self._xml:
-            self._xml[name] = to_py(open_root(self._doc, name, "xml"))
+            self._xml[name] = to_py(open_root(self._doc, name, "xml"), self._values.walk)
         return self._xml[name]
 
     def _read(self, path: list[str]) -> Any:
         """The value at `path`, as plain Python."""
-        found = to_py(self._find(path)) if path else {name: to_py(self._root(name)) for name in self._kinds}
+        walk = self._values.walk
+        found = to_py(self._find(path), walk) if path else {name: to_py(self._root(name), walk) for name in self._kinds}
         self._values.allowance.charge(found)
         return found
 
