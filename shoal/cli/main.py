@@ -13,6 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -201,6 +202,7 @@ else:
 
 def main() -> None:
     """The entry point of the console script."""
+    _open_streams()
     if "_SHOAL_COMPLETE" in os.environ:
         from shoal.cli.commands.completion import answer_shell
 
@@ -211,3 +213,14 @@ def main() -> None:
         _needed(sys.argv[1:])(prog_name="shoal")
     finally:
         gc.enable()
+
+
+def _open_streams() -> None:
+    """Open on nothing each standard stream that was closed: its number would be that of the next file or socket."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        with suppress(OSError):
+            os.fstat(number)
+            continue
+        opened = os.open(os.devnull, os.O_RDWR)  # The lowest number that is free, which is this one.
+        os.set_inheritable(opened, True)
+        setattr(sys, name, os.fdopen(opened, "w" if number else "r", closefd=False))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +21,7 @@ import msgspec
 
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.extras import needed
 from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.traces import export
@@ -33,14 +35,22 @@ def begin_anew(data: Path, config: Config) -> None:
 
     if not execution.is_process or "shoal.cli.serving" in sys.modules or not hasattr(os, "memfd_create"):
         return
-    with suppress(OSError):
-        held = os.memfd_create("shoal", 0)
-        with open(held, "wb", closefd=False) as writing:
-            writing.write(msgspec.msgpack.encode((str(data), config)))
-        os.lseek(held, 0, os.SEEK_SET)
+    if sys.gettrace() is not None or sys.getprofile() is not None:  # A debugger, or what measures, would lose it.
+        return
+    with suppress(OSError, UnicodeError):  # A path that is not UTF-8 cannot be handed over.
+        settings = msgspec.msgpack.encode((str(data), config))
         # Modules are looked for in the working directory only if they were until now.
         safe = [] if sys.path[0] in ("", os.getcwd()) else ["-P"]
-        os.execv(sys.executable, [sys.executable, *safe, "-m", "shoal.cli.node", str(held), *sys.argv[1:]])
+        # Warnings, isolation, the mode of development and so on, as the interpreter was told.
+        told = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        held = os.memfd_create("shoal", 0)
+        try:
+            with open(held, "wb", closefd=False) as writing:
+                writing.write(settings)
+            os.lseek(held, 0, os.SEEK_SET)
+            os.execv(sys.executable, [sys.executable, *told, *safe, "-m", "shoal.cli.node", str(held), *sys.argv[1:]])
+        finally:
+            os.close(held)
 
 
 def tell_traces(reason: str) -> None:
@@ -64,6 +74,21 @@ def main() -> NoReturn:
         Path("/proc/self/comm").write_text("shoal")
     with open(int(sys.argv[1]), "rb") as reading:
         data, config = msgspec.msgpack.decode(reading.read(), type=tuple[str, Config])
+    try:
+        with needed():
+            caught = _served(Path(data), config)
+    except ShoalError as error:
+        sys.stderr.write(f"shoal: {error.message}\n")
+        sys.exit(_FAILED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(_BROKEN_PIPE)
+    except KeyboardInterrupt:  # Before the node takes signals.
+        caught = signal.SIGINT
+    sys.exit(128 + caught if caught is signal.SIGINT else 0)
+
+
+def _served(data: Path, config: Config) -> signal.Signals:
     from shoal.cli import logs
     from shoal.cli.serving import serving
 
@@ -72,16 +97,8 @@ def main() -> NoReturn:
         from uvloop import run
     except ImportError:
         from asyncio import run  # type: ignore[assignment]
-    try:
-        with traced(config.advertise or f"{config.listen_host}:{config.listen_port}", tell_traces):
-            caught = run(serving(Path(data), config))
-    except ShoalError as error:
-        sys.stderr.write(f"shoal: {error.message}\n")
-        sys.exit(_FAILED)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        sys.exit(_BROKEN_PIPE)
-    sys.exit(128 + caught if caught is signal.SIGINT else 0)
+    with traced(config.advertise or f"{config.listen_host}:{config.listen_port}", tell_traces):
+        return run(serving(data, config))
 
 
 if __name__ == "__main__":

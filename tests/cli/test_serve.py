@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -17,10 +19,12 @@ import pytest
 from typer.testing import CliRunner
 
 import shoal
-from shoal.cli import serving
+from shoal.cli import execution, serving
 from shoal.cli.main import app
+from shoal.cli.node import begin_anew
 from shoal.config import Config
 from tests.cli.conftest import PATIENCE_S, Running, clean_environment, running, served
+from tests.deploy.conftest import free_addresses
 from tests.support import forked
 
 NO_STORE = {"SHOAL_DATA": None, "SHOAL_CONFIG": None}
@@ -203,3 +207,86 @@ def test_a_failure_of_a_node_ends_as_a_commands(tmp_path: Path) -> None:
 def test_the_configuration_of_a_node_begun_anew_is_whole() -> None:
     config = Config(cluster_key="canary-key-of-the-cluster-4711-9x", listen_port=0, log_format="text")
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(("d", config)), type=tuple[str, Config]) == ("d", config)
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_taken_by_no_file_and_no_socket(closed: str, tmp_path: Path) -> None:
+    [address] = free_addresses(1)
+    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(tmp_path / "state"), "--listen", address]
+    with subprocess.Popen(["sh", "-c", f'exec "$@" {closed}', "sh", *command], env=clean_environment()) as process:
+        try:
+            _await_answers(process, f"http://{address}/healthz")
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(PATIENCE_S) == 0
+        finally:
+            process.kill()
+
+
+def _await_answers(process: subprocess.Popen[bytes], url: str) -> None:
+    until = time.monotonic() + PATIENCE_S
+    while time.monotonic() < until and process.poll() is None:
+        with suppress(OSError), urlopen(url) as answer:
+            answer.read()
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{url} does not answer; the process has ended with {process.poll()}")
+
+
+def test_a_path_that_is_not_utf8_ends_as_other_errors_do(tmp_path: Path) -> None:
+    name = os.fsdecode(bytes(tmp_path) + b"/\xff")
+    with running("serve", "--data", name, "--listen", "127.0.0.1:0", anew=True) as (process, _):
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, "Traceback" in errors) == (1, False)
+    assert errors.startswith("shoal: ")
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """What would be executed, if it could be; it cannot."""
+    found = list[list[str]]()
+
+    def execute(_: str, arguments: list[str]) -> None:
+        found.append(arguments)
+        raise OSError
+
+    monkeypatch.setattr(execution, "is_process", True)
+    monkeypatch.delitem(sys.modules, "shoal.cli.serving")
+    monkeypatch.setattr(os, "execv", execute)
+    return found
+
+
+def test_an_interpreter_begins_anew_as_it_was_told(executed: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "warnoptions", ["error::ImportWarning"])
+    begin_anew(Path("state"), Config())
+    [arguments] = executed
+    assert "-Werror::ImportWarning" in arguments[: arguments.index("-m")]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(int(arguments[arguments.index("shoal.cli.node") + 1]))
+
+
+@pytest.mark.parametrize("looking", ["gettrace", "getprofile"])
+def test_a_process_that_somebody_looks_into_goes_on(
+    executed: list[list[str]], looking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, looking, lambda: print)
+    begin_anew(Path("state"), Config())
+    assert executed == []
+
+
+@pytest.mark.parametrize(
+    ("module", "raises", "code", "said"),
+    [
+        ("uvloop", "KeyboardInterrupt", 130, ""),
+        ("jwt", "ModuleNotFoundError(name='jwt')", 1, "shoal: tokens need the package jwt, which is not installed here."),
+    ],
+)
+def test_an_import_that_fails_ends_as_a_command_does(module: str, raises: str, code: int, said: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text(f"raise {raises}")
+    environment = {**clean_environment(), "PYTHONPATH": str(tmp_path)}
+    shoal = [sys.executable, "-m", "shoal.cli"]
+    subprocess.run([*shoal, "token", "init", str(tmp_path / "keys")], env=clean_environment(), check=True, capture_output=True)
+    command = [*shoal, "serve", "--data", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
+    command += ["--token-keys", str(tmp_path / "keys" / "keys.json")]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr[: len(said)]) == (code, "", said)
+    assert "Traceback" not in ended.stderr
