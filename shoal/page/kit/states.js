@@ -8,7 +8,7 @@ import { Time } from './time.js'
 /** The list, and beside it the chosen thing; on a narrow screen one of them. @param {{ list: any, chosen?: any }} props */
 export function Panes ({ list, chosen }) {
   return html`<div class=${'panes' + (chosen ? ' has-chosen' : '')}><section class="pane list" aria-label="List"><${Guard}>${list}</${Guard}></section>
-    ${chosen && html`<section class="pane chosen" aria-label="Chosen" key=${place.value.path.join('/')}><button class="back link" onClick=${up}>← list</button><${Guard}>${chosen}</${Guard}></section>`}</div>`
+    ${chosen && html`<section class="pane chosen" aria-label="Chosen" key=${place.value.path.join('/')}><button class="back link" onClick=${up}>${place.value.view === 'threads' && place.value.path.length > 1 ? '← thread' : '← list'}</button><${Guard}>${chosen}</${Guard}></section>`}</div>`
 }
 
 const AGAIN_MS = 3_000
@@ -37,8 +37,8 @@ const SAID = { well: 'well', waits: 'waits for a person', stuck: 'stuck', unknow
 /** A status by its colour and its shape. @param {{ kind: 'well' | 'waits' | 'stuck' | 'unknown' }} props */
 export const Mark = ({ kind }) => html`<i class=${'mark ' + kind} role="img" aria-label=${SAID[kind] ?? kind} title=${SAID[kind] ?? kind}></i>`
 
-/** @param {{ why: any, command?: string }} props */
-export const Empty = ({ why, command }) => html`<div class="empty"><p>${why}</p>${command && html`<pre><code>${command}</code></pre>`}</div>`
+/** @param {{ why: any, command?: string, says?: string }} props `says`: the answer on top, if the view has none. */
+export const Empty = ({ why, command, says }) => html`${says && html`<${Sentence}>${says}</${Sentence}>`}<div class="empty"><p>${why}</p>${command && html`<pre><code>${command}</code></pre>`}</div>`
 
 /** That a view of all spaces has not all. @param {{ more: number | undefined }} props `more`: how many are left out; -1: not known. */
 export const SpacesLeft = ({ more }) => more ? html`<p class="quiet note" role="note">${more < 0 ? 'More' : more} ${more === 1 ? 'space is' : 'spaces are'} not shown: these are the ${SPACES_MAX} that are used most. Choose one of the others at the top of the page.</p>` : null

@@ -34,7 +34,7 @@ function Picker ({ space, query, runs }) {
   const set = (/** @type {Set<string>} */ ids) => refine({ of: [...ids].join(',') })
   const toggle = (/** @type {string} */ id) => { const next = new Set(chosen); if (!next.delete(id)) next.add(id); set(next) }
   return html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any} */ { threads, more, left }) => {
-    if (threads.length === 0) return html`<${Empty} why="There are no threads to compare yet." command=${`shoal save writer '{"draft": 1}' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
+    if (threads.length === 0) return html`<${Empty} says="There are no threads to compare yet." why="Branches and threads are compared by their checkpoints. At a terminal:" command=${`shoal save writer '{"draft": 1}' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
     const text = (query.find ?? '').toLowerCase()
     const rows = threads.filter((/** @type {any} */ { name }) => !text || name.toLowerCase().includes(text))
     const on = (/** @type {any} */ row) => [...chosen].filter((id) => id.startsWith(idOf(row.space, row.name, '', space))).length

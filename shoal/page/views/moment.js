@@ -31,13 +31,13 @@ export function LastChange ({ space, name, id }) {
   return html`<details class="last" open><summary>What it did last</summary><div tabindex="0" role="region" aria-label="What it did last"><${Diff} before=${of.value.before} after=${of.value.found.state} /></div></details>`
 }
 
-/** @param {{ space: string, name: string, id: string, query: Record<string, string> }} props */
-export function Moment ({ space, name, id, query }) {
-  return html`<${Shown} of=${checkpointOf(space, name, id).value}>${(/** @type {any} */ value) => html`<${State} space=${space} name=${name} ...${value} query=${query} />`}</${Shown}>`
+/** @param {{ space: string, name: string, id: string, query: Record<string, string>, steps: any[] }} props `steps`: of the thread, whose times tool calls get. */
+export function Moment ({ space, name, id, query, steps }) {
+  return html`<${Shown} of=${checkpointOf(space, name, id).value}>${(/** @type {any} */ value) => html`<${State} space=${space} name=${name} ...${value} query=${query} steps=${steps} />`}</${Shown}>`
 }
 
-/** @param {{ space: string, name: string, found: any, before: any, labels: string[], query: Record<string, string> }} props */
-function State ({ space, name, found, before, labels, query }) {
+/** @param {{ space: string, name: string, found: any, before: any, labels: string[], query: Record<string, string>, steps: any[] }} props */
+function State ({ space, name, found, before, labels, query, steps }) {
   const talks = conversations(found.state)
   const tabs = ['changes', ...(talks.length > 0 ? ['messages'] : []), 'state', 'about']
   const tab = tabs.includes(query.show) ? query.show : before === undefined ? 'state' : 'changes'
@@ -53,7 +53,7 @@ function State ({ space, name, found, before, labels, query }) {
       <${Label} space=${space} name=${name} found=${found} />${labels.map((label) => html`<${Unlabel} key=${label} space=${space} name=${name} label=${label} />`)}</div></div>
     <div class="tabs" role="tablist" aria-label="What is shown">${tabs.map((each) => html`<button role="tab" aria-selected=${each === tab} onClick=${() => refine({ show: each })}>${each[0].toUpperCase() + each.slice(1)}</button>`)}</div>
     <div role="tabpanel" aria-label=${tab}>${tab === 'changes' ? before === undefined ? html`<p class="quiet">Its parent was pruned, so what it changed is unknown.</p>` : html`<${Diff} before=${before} after=${found.state} />`
-      : tab === 'messages' ? talks.map(([channel, value]) => html`<section>${talks.length > 1 && html`<h3><bdi>${channel}</bdi></h3>`}<${Messages} value=${value} /></section>`)
+      : tab === 'messages' ? talks.map(([channel, value]) => html`<section>${talks.length > 1 && html`<h3><bdi>${channel}</bdi></h3>`}<${Messages} value=${value} steps=${steps} /></section>`)
         : tab === 'state' ? html`<${Tree} value=${found.state} />` : html`<${Tree} value=${{ id: found.id, saved: exact(found.wall_ms), branch: found.branch, author: found.author, parents: found.parents, metadata: found.metadata, ...(found.schema ? { schema: `${found.schema} ${found.schema_version}` } : {}), ...(found.secret?.length ? { secret: found.secret } : {}) }} />`}</div>`
 }
 

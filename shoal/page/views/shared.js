@@ -45,7 +45,7 @@ function List ({ space, value, query, chosen }) {
     ...(space === '*' ? [{ name: 'space', width: '120px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
     { name: 'note', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="quiet mono clip">${row.note ?? ''}</span>` }
   ]
-  if (all.length === 0) return html`<${Empty} why="Nothing is shared here yet: no documents, registers, counters, sets, maps, lists, budgets or memories." command=${`shoal register set goal '"ship it"' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
+  if (all.length === 0) return html`<${Empty} says="Nothing is shared here yet." why="Documents, registers, counters, sets, maps, lists, budgets and memories stand here. At a terminal:" command=${`shoal register set goal '"ship it"' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
   return html`
     <${Sentence}>
       ${all.length} ${all.length === 1 ? 'thing is' : 'things are'} shared${conflicts === 0 ? '; none waits for a choice' : html`; <a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts} ${conflicts === 1 ? 'register waits' : 'registers wait'}</a> for somebody to choose a value`}.

@@ -38,20 +38,24 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   const line = useKept(axisOf(space, name, pages).value, `${space}\n${name}`)
   const open = is.value?.open ?? []
   const status = is.value?.status
-  const kind = open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => Date.now() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
-  return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status === undefined ? '' : kind === 'stuck' && status.status === 'running' ? 'is stuck' : SAYS[status.status]}</span></h2>
+  const isBare = line.value?.entries.length === 0
+  const kind = isBare ? 'unknown' : open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => Date.now() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
+  return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status === undefined ? '' : isBare ? 'holds nothing' : kind === 'stuck' && status.status === 'running' ? 'is stuck' : SAYS[status.status]}</span></h2>
     <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} ago /></span>`}</p>`}
       <${Driver} space=${space} name=${name} lease=${is.value.lease} />`}</${Shown}>
     ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind=${Date.now() - of.begun_ms > OLD_STEP_MS ? 'stuck' : 'well'} /><span>Step <bdi>${of.name}</bdi> is open for <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
-    ${status && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
+    ${status && !isBare && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
       ${status.status === 'running' ? html`<${Confirm} what=${`pause ${space}/${name}`} label="Pause" says="The agent stops before its next step, and a crew's agent gives its lease back." undo="Approving lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).pause(how)} done="Paused." />`
         : html`<${Confirm} what=${`approve ${space}/${name}`} label="Let it go on" says="Its status becomes running." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="It may go on." />`}
       ${isEditing ? html`<${EditState} space=${space} name=${name} onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit</button>`}
       <${Prune} space=${space} name=${name} /></div>`)}</div>
     <${FileList} space=${space} thread=${name} hrefOf=${(/** @type {string} */ file) => address(space, 'threads', [name, 'file', file])} />
     ${status?.status === 'waiting' && part === undefined && line.value?.heads.main && html`<${LastChange} space=${space} name=${name} id=${line.value.heads.main[0]} />`}
-    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="This thread has no checkpoint, step or event." />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
+    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="No checkpoint, step or event has this name here: nothing was written yet, or it was deleted, or the name is another one. A first checkpoint makes the thread:" command=${`shoal save ${quoted(name)} '{"found": 3}' --url ${location.origin} --space ${quoted(space)}`} />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
 }
+
+/** A word of a command for a shell. @param {string} word */
+const quoted = (word) => /^[\w.:@-]+$/.test(word) && !word.startsWith('-') ? word : `'${word.replaceAll("'", "'\\''")}'`
 
 /** Who drives it, and until when. @param {{ space: string, name: string, lease: any }} props */
 function Driver ({ space, name, lease }) {
@@ -75,9 +79,12 @@ function Prune ({ space, name }) {
     <label>Keep the newest<input type="number" min="1" value=${keep} onInput=${(/** @type {any} */ event) => setKeep(event.target.value)} /></label><button disabled=${!isFit} onClick=${dry}>See what would go</button><${Outcome} what=${`dry ${what}`} /></${Confirm}>`
 }
 
+/** The steps that are seen on the axis. @param {any} line */
+const stepsOf = (line) => line?.entries.filter((/** @type {any} */ { kind }) => kind === 'step').map((/** @type {any} */ { of }) => of) ?? []
+
 /** The thread on the left, and a moment of it on the right. @param {{ space: string, name: string, part: string, rest: string[], query: Record<string, string> }} props */
 export function ThreadPlace ({ space, name, part, rest, query }) {
-  const chosen = part === 'at' ? html`<${Moment} key=${rest[0]} space=${space} name=${name} id=${rest[0]} query=${query} />`
+  const chosen = part === 'at' ? html`<${Moment} key=${rest[0]} space=${space} name=${name} id=${rest[0]} query=${query} steps=${stepsOf(axisOf(space, name, 1).value.value)} />`
     : part === 'diff' ? html`<${Compared} space=${space} name=${name} a=${rest[0]} b=${rest[1]} />`
       : part === 'step' ? html`<${StepPane} key=${rest[0]} space=${space} name=${name} step=${rest[0]} />`
         : part === 'file' ? html`<${FilePane} key=${rest[0]} space=${space} thread=${name} name=${rest[0]} onGone=${() => go(address(space, 'threads', [name]))} />`

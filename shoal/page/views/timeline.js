@@ -19,7 +19,7 @@ const LABELS_SHOWN = 12
 const ENDS_SHOWN = 2
 const COMPARED_MAX = 12
 const GAP_MS = 10 * 60_000
-const ROW = 32
+const ROW = matchMedia('(pointer: coarse)').matches ? 44 : 32 // As `--row` is.
 const LANE = 14
 
 /** @typedef {{ kind: 'checkpoint' | 'step' | 'event', ms: number, id: string, of: any }} Entry */

@@ -46,7 +46,7 @@ function List ({ space, value, query, chosen }) {
     ...(space === '*' ? [{ name: 'space', width: '112px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
     { name: 'now', cell: (/** @type {any} */ row) => html`<${Now} row=${row} />` }
   ]
-  if (all.length === 0) return html`<${Empty} why="No work is under way here: no worklists, waiting messages, leases or crews." command=${`shoal worklist add jobs jobs '{"page": 1}' --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
+  if (all.length === 0) return html`<${Empty} says="No work is under way here." why="Worklists, waiting messages, leases and crews stand here. At a terminal:" command=${`shoal worklist add jobs jobs '{"page": 1}' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
   return html`
     <${Sentence}>
       ${[

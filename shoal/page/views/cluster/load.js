@@ -3,6 +3,7 @@
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { Shown } from '../../kit/states.js'
+import { span } from '../../kit/time.js'
 import { observed } from '../shared/observed.js'
 import { Plot, short } from '../plot.js'
 
@@ -18,7 +19,7 @@ const asked = (outcomes) => Object.values(outcomes).reduce((sum, count) => sum +
 const refused = (outcomes) => Object.entries(outcomes).filter(([code]) => code !== 'ok').map(([code, count]) => `${code} ${count}`).join(', ')
 
 /** @param {number} ms */
-const took = (ms) => `${short(ms)} ms`
+const took = (ms) => ms < 1000 ? `${short(ms)} ms` : span(ms)
 
 /** Requests for each second, between each two looks; a node that was started again begins anew. @param {[number, number[]][]} points */
 const rates = (points) => points.map(([at, [count]], nth) => {

@@ -17,6 +17,7 @@ export function BudgetView ({ space, name }) {
 /** @param {{ space: string, name: string, state: any }} props */
 function Budget ({ space, name, state }) {
   const { granted, spent, remaining, pool, holders, conflicts } = state
+  const members = live('members', () => client().cluster(), { every: 30_000 }).value.value?.members
   const points = observed(`budget ${space}/${name}`, [remaining])
   const [[began, [first]], [now, [last]]] = [points[0], points[points.length - 1]]
   const rate = now - began > 5 ? (first - last) / (now - began) : 0
@@ -30,7 +31,7 @@ function Budget ({ space, name, state }) {
       x=${points.map(([at]) => at)} series=${[{ label: 'left', values: points.map(([, [value]]) => value), steps: true }]} />
     <h3>Rights of each node</h3>
     <table class="plain"><thead><tr><th scope="col">node</th><th scope="col" class="number">may spend alone</th><th scope="col">share of the rest</th></tr></thead><tbody>
-      ${holders.map((/** @type {any} */ holder) => html`<tr><td><${Id} value=${holder.node || holder.origin} /></td><td class="number mono">${short(holder.rights)}</td>
+      ${holders.map((/** @type {any} */ holder) => html`<tr><td><${Holder} node=${holder.node || holder.origin} members=${members} /></td><td class="number mono">${short(holder.rights)}</td>
         <td><div class="bar thin"><span class="bar-held" style=${{ width: share(holder.rights) }}></span></div></td></tr>`)}
       <tr><td class="quiet">not drawn by any node</td><td class="number mono">${short(pool)}</td><td><div class="bar thin"><span class="bar-pool" style=${{ width: share(pool) }}></span></div></td></tr>
     </tbody></table>
@@ -38,6 +39,12 @@ function Budget ({ space, name, state }) {
     <${ValueForm} title="Grant more" what=${`grant ${space}/${name}`} value=${null} button="Grant" fields=${[{ name: 'amount', label: 'Amount', hint: '1000' }]}
       says="Adds to what may be spent, on all nodes. It cannot be taken back; what is not spent stays."
       run=${({ amount }, _value, { key }) => client().space(space).budget(name).grant(whole(amount), { key })} />`
+}
+
+/** A node by its address, as far as it is a member now. @param {{ node: string, members: any[] | undefined }} props */
+function Holder ({ node, members }) {
+  const member = members?.find((each) => each.node === node)
+  return member ? html`<bdi title=${node}>${member.name}</bdi>` : html`<${Id} value=${node} />${members && html` <span class="quiet">no member now</span>`}`
 }
 
 /** @param {string} text */

@@ -63,7 +63,7 @@ export function ItemsView ({ space, name, rest, query }) {
 function Item ({ space, name, namespace, itemKey }) {
   const items = client().space(space).items
   const found = live(`item ${space}/${namespace.join('.')}/${itemKey}`, () => items.get(namespace, itemKey), { space, kinds: ['items'] })
-  return html`<p><a href=${address(space, 'shared', ['items', name])}>all of ${name}</a></p>
+  return html`<p class="says"><code>${namespace.slice(1).join('.')}</code> <strong><bdi>${itemKey}</bdi></strong>, one of <a href=${address(space, 'shared', ['items', name])}><bdi>${name}</bdi></a></p>
     <${Shown} of=${found.value}>${(/** @type {any} */ item) => html`
       <p class="quiet">put <${Time} ms=${item.created_ms} ago />, changed <${Time} ms=${item.updated_ms} ago />${item.expires_ms !== null && html`, expires in <${Duration} ms=${Math.max(0, item.expires_ms - Date.now())} />`}</p>
       ${item.siblings.length > 1 && html`<p class="says"><${Mark} kind="waits" /> ${item.siblings.length} values were put at the same time.</p>`}

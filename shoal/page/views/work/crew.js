@@ -13,9 +13,9 @@ const AGENTS_MAX = 512
 
 /**
  * Who runs where, from the crew's record and the leases that are held.
- * @param {any} record @param {any[]} leases @returns {{ agents: Agent[], machines: { name: string, alive: boolean, drained: boolean, capacity: number, labels: string[] }[] }}
+ * @param {any} record @param {any[]} leases @param {Map<string, string>} asks What each asks of a person. @returns {{ agents: Agent[], machines: { name: string, alive: boolean, drained: boolean, capacity: number, labels: string[] }[] }}
  */
-export function placed (record, leases) {
+export function placed (record, leases, asks) {
   const threads = new Map(leases.filter(({ thread }) => thread).map((each) => [each.lease, each]))
   const waits = new Map(leases.filter(({ thread, lease }) => !thread && lease.startsWith(WAITS)).map((each) => [each.lease.slice(WAITS.length), each]))
   const alive = new Set(leases.filter(({ lease }) => lease.startsWith(MACHINES)).map(({ lease }) => lease.slice(MACHINES.length)))
@@ -30,7 +30,7 @@ export function placed (record, leases) {
         name,
         state: ended ? outcome.state : wait !== undefined || lease === undefined ? 'waiting' : 'running',
         machine: ended ? '' : (wait ?? lease)?.holder ?? '',
-        reason: outcome?.error || (ended ? '' : wait !== undefined ? 'waits for something outside of it' : lease === undefined ? 'no machine drives it' : '')
+        reason: outcome?.error || (ended ? '' : asks.get(name) ?? (wait !== undefined ? 'waits for something outside of it' : lease === undefined ? 'no machine drives it' : ''))
       })
     }
   }
@@ -42,8 +42,9 @@ export function placed (record, leases) {
 /** @param {{ space: string }} props */
 export function Crew ({ space }) {
   const found = live(`crew ${space}`, async (signal) => {
-    const [{ state }, leases] = await Promise.all([client().space(space).thread(CREW).load({ signal }), client().space(space).leases({ signal })])
-    return placed(state, leases)
+    const of = client().space(space)
+    const [{ state }, leases, { threads }] = await Promise.all([of.thread(CREW).load({ signal }), of.leases({ signal }), of.summaries({ state: 'waits', limit: AGENTS_MAX, signal })])
+    return placed(state, leases, new Map(threads.map((/** @type {any} */ { name, says }) => [name, says])))
   }, { space, kinds: ['thread'], every: EVERY_MS })
   return html`<article aria-label="Crew"><div class="head-line"><span class="quiet">crew</span><h2><bdi>${space}</bdi></h2></div>
     <${Shown} of=${found.value}>${(/** @type {any} */ crew) => html`<${Board} space=${space} ...${crew} />`}</${Shown}></article>`
