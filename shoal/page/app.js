@@ -15,8 +15,8 @@ const VIEWS = {
   now: ['Now', 'n'], threads: ['Threads', 't'], shared: ['Shared', 's'], work: ['Work', 'w'], compare: ['Compare', 'c'], cluster: ['Cluster', 'k'], audit: ['Audit', 'a']
 }
 
-/** @type {Map<string, any>} */
 const PREPARE_MS = 1000 // After what is shown at first.
+/** @type {Map<string, any>} */
 const loaded = new Map()
 const SPACES_MAX = 500
 
