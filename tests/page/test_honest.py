@@ -95,7 +95,7 @@ def test_tool_calls_have_the_times_of_their_messages_or_steps(node: Node, show: 
     assert none.startswith("look-c-none")
 
 
-def test_what_an_agent_of_a_crew_asks_stands_beside_it(node: Node, show: Show) -> None:
+def test_a_question_of_a_crew_stands_beside_its_agent(node: Node, show: Show) -> None:
     async def run() -> None:
         async with shoal.connect(node.url) as store:
             crew = shoal.Crew(store, "honest-crew")
