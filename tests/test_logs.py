@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 import logging
+import os
 import re
+import select
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -250,3 +253,69 @@ def test_the_form_follows_the_setting_and_the_terminal(
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
     logs.configure(Config(log_format=form))
     assert isinstance(made[0].formatter, TextForm if is_text else JsonForm)
+
+
+@pytest.fixture
+def unread() -> Iterator[tuple[int, logging.Logger]]:
+    """A pipe that nobody reads, which is full, and a logger that writes to it."""
+    from shoal.cli.logs import UnreadHandler
+
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writing, b"." * select.PIPE_BUF)
+    os.set_blocking(writing, True)
+    os.set_blocking(reading, False)
+    logger = logging.getLogger("shoal")
+    before, propagate = logger.level, logger.propagate
+    with open(writing, "w") as stream:
+        handler = UnreadHandler(stream)
+        handler.setFormatter(JsonForm())
+        logger.addHandler(handler)
+        logger.setLevel("INFO")
+        logger.propagate = False
+        yield reading, logger
+        logger.removeHandler(handler)
+        logger.setLevel(before)
+        logger.propagate = propagate
+        with contextlib.suppress(OSError):
+            os.close(reading)
+
+
+def drained(reading: int) -> bytes:
+    """All that is in a pipe."""
+    found = bytearray()
+    with contextlib.suppress(BlockingIOError):
+        while piece := os.read(reading, 1 << 20):
+            found += piece
+    return bytes(found)
+
+
+def test_a_process_does_not_wait_for_whoever_reads_its_lines(unread: tuple[int, logging.Logger]) -> None:
+    reading, _ = unread
+    for _ in range(3):
+        log(events.STOPPED)
+    drained(reading)
+    log(events.STOPPED)
+    told = [json.loads(line) for line in drained(reading).splitlines()]
+    assert [(each["event"], each.get("count")) for each in told] == [("lines-unread", 3), ("stopped", None)]
+
+
+def test_a_line_that_was_torn_is_ended_before_the_next(unread: tuple[int, logging.Logger]) -> None:
+    reading, logger = unread
+    os.read(reading, select.PIPE_BUF)  # There is room for a part.
+    logger.warning("x" * 3 * select.PIPE_BUF)
+    drained(reading)
+    log(events.STOPPED)
+    ended, *whole = drained(reading).splitlines()
+    assert ended == b""
+    assert [json.loads(line)["event"] for line in whole] == ["lines-unread", "stopped"]
+
+
+def test_a_line_that_nobody_can_read_any_more_is_no_error(
+    unread: tuple[int, logging.Logger], capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.close(unread[0])
+    log(events.STOPPED)
+    assert capsys.readouterr() == ("", "")

@@ -484,6 +484,13 @@ LINES_LEFT_OUT = Event(
     "{count} lines of {of} were left out",
     "There were more than 60 of them in 60 s. The first ones say what it is about.",
 )
+LINES_UNREAD = Event(
+    "log",
+    "lines-unread",
+    "warning",
+    "{count} lines were left out, because standard error took none",
+    "Whoever collects the log did not read it, or its disk was full. A node does not wait for that.",
+)
 LIBRARY = Event(
     "log",
     "library",
