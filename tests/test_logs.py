@@ -38,6 +38,9 @@ from shoal.logs.lines import (
 
 SHOAL = Path(__file__).parents[1] / "shoal"
 FIXED = {"timestamp", "level", "event", "text", "request", "error", "frames"}
+MOVES = (
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"  # Ends a line, moves the cursor, or turns text around.
+)
 # What sets levels of loggers, and writes no lines.
 SET_LEVELS = {"shoal/integrations/mcp/http.py", "shoal/testing/machines.py"}
 
@@ -141,13 +144,24 @@ def test_any_values_make_one_line_that_can_be_read(name: str, data: st.DataObjec
     record = logging.LogRecord("shoal.x", logging.INFO, __file__, 1, "%s", ("",), None)
     record.line = Line(event, fields, "r-1", None)
     shown = JsonForm().format(record)
-    assert len(shown.splitlines()) == 1 or "\n" not in shown
+    assert len(shown.splitlines()) == 1
+    assert not re.search(MOVES, shown)
     told = json.loads(shown)
     assert {*told} == {*event.fields, "timestamp", "level", "event", "text", "request"}
     assert (told["event"], told["level"], told["request"]) == (name, event.level, "r-1")
     text = TextForm().format(record)
     assert len(text.splitlines()) == 1
-    assert text.encode().decode().isprintable() or not re.search(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e]", text)
+    assert not re.search(MOVES, text)
+
+
+@pytest.mark.parametrize("form", [JsonForm(), TextForm()])
+def test_a_name_moves_no_cursor(form: logging.Formatter) -> None:
+    record = logging.LogRecord("shoal.x", logging.INFO, __file__, 1, "%s", ("",), None)
+    record.line = Line(events.PEER_LEFT, {"peer": "n\x9b2J", "reason": "\u202egone\x85", "remote": "\x7f\u2028"}, "", None)
+    shown = form.format(record)
+    assert not re.search(MOVES, shown)
+    if isinstance(form, JsonForm):
+        assert json.loads(shown)["reason"] == "\u202egone\x85"
 
 
 def test_a_bug_is_shown_without_what_it_says(records: list[logging.LogRecord]) -> None:

@@ -26,6 +26,9 @@ _UNPRINTABLE = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0
 }
 
 
+_ESCAPED = {code: f"\\u{code:04x}" for code in _UNPRINTABLE if code > 0x7E}  # In JSON, where they stand in strings alone.
+
+
 class JsonForm(logging.Formatter):
     """An object of JSON for each line."""
 
@@ -42,7 +45,7 @@ class JsonForm(logging.Formatter):
         }
         if line.bug is not None:
             shown |= {"error": _kinds(line.bug), "frames": _frames(line.bug)}
-        return msgspec.json.encode(_clean(shown)).decode()
+        return msgspec.json.encode(_clean(shown)).decode().translate(_ESCAPED)
 
 
 class TextForm(logging.Formatter):
