@@ -67,6 +67,8 @@ NODE = NodeStatus(
     tokens_end_ms=1,
     cluster_keys=["a"],
     backup="current",
+    disk_free_bytes=1,
+    disk_full_ms=1,
 )
 
 
@@ -127,7 +129,8 @@ PANELS = (
     ),
     Panel("The network: bytes that wait for a peer", "bytes", {f"{_AT} → {{{{peer}}}}": "shoal_peer_waiting_bytes"}),
     Panel("How far a peer is behind", "s", {f"{_AT} → {{{{peer}}}}": "shoal_peer_lag_seconds"}),
-    Panel("Bytes on disk", "bytes", {_AT: "shoal_storage_bytes"}),
+    Panel("Bytes on disk", "bytes", {_AT: "shoal_storage_bytes", f"{_AT} free": "shoal_disk_free_bytes"}),
+    Panel("The disk is full in", "s", {_AT: "shoal_disk_full_timestamp_seconds - time()"}),
     Panel("Memory", "bytes", {_AT: "process_resident_memory_bytes"}),
     Panel("Processor", "percentunit", {_AT: "rate(process_cpu_seconds_total[5m])"}),
     Panel("The backup: recovery point", "s", {_AT: "shoal_backup_lag_seconds"}),

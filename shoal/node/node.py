@@ -133,7 +133,9 @@ class Node:
         )
         """Where the cluster is backed up, and how far."""
         self.service.back_up(self.backups.answers, self.backups.view)
-        self.conditions = Watcher(context, cluster, status=self.service.status, uses=self._uses)
+        self.conditions = Watcher(
+            context, cluster, status=self.service.status, uses=self._uses, full_at_ms=self.service.growth.full_at_ms
+        )
         """Notices the conditions of it and its cluster."""
         self.service.watch(self.conditions)
         if self.replicator is not None:

@@ -49,6 +49,7 @@ from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.names import check_key, check_name
 from shoal.node.collection.sealing import KeyKeeper
+from shoal.node.conditions.observation import Signals
 from shoal.node.conditions.watcher import Watcher
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
@@ -134,6 +135,7 @@ class Service:
         self._credentials: Callable[[], Credentials] = Credentials
         self._backup: Callable[[], requests.BackupView | None] = lambda: None
         self._standing: Callable[[], list[requests.StandingCondition]] = list
+        self._signals: Callable[[], Signals] = Signals
         self.readiness = Readiness(context.incarnation, context.commit, replicas=replicas)
         """Whether this node serves: its sessions, and each request."""
         self.sharing = context.sharing
@@ -154,8 +156,9 @@ class Service:
         self.keeper = Keeper(context, database, replicas=replicas, call=self.call)
         """Carries out the rules of retention."""
         about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self.status)
-        self._growth = Growth(context, replicas)
-        self._always = about_itself.always | self._growth.always
+        self.growth = Growth(context, replicas)
+        """Counts what its disk holds, and forecasts when it will be full."""
+        self._always = about_itself.always | self.growth.always
         listings = Listings(database, replicas=replicas, config=config)
         answers = self._answers = {
             **AuditReads(signer, context.storage, context.partitions, config=config).answers,
@@ -174,7 +177,7 @@ class Service:
             **presences.answers,
             **quotas.answers,
             **self.keeper.answers,
-            **self._growth.answers,
+            **self.growth.answers,
             **database.redactor.answers,
         }
         self.redactor = database.redactor
@@ -206,13 +209,14 @@ class Service:
         self._answers |= watcher.answers
         self._always |= watcher.answers.keys()
         self._standing = lambda: watcher.standing
+        self._signals = lambda: watcher.signals
 
     def start(self) -> None:
         """Start its background tasks on the running loop."""
         self._spreading.start()
         self._recorder.start()
         self.keeper.start()
-        self._growth.start()
+        self.growth.start()
         self._database.retiring.start(self._replicas, self._rights.gather)
         self._database.orphans.start(self._replicas)
 
@@ -499,7 +503,7 @@ class Service:
     def status(self) -> requests.NodeStatus:
         """The state of the node now."""
         state, reason = self.readiness.told
-        credentials, keys, backup = self._credentials(), self._keys, self._backup()
+        credentials, keys, backup, signals = self._credentials(), self._keys, self._backup(), self._signals()
         return requests.NodeStatus(
             version=__version__,
             node=self._incarnation.node.hex(),
@@ -544,6 +548,8 @@ class Service:
             conditions=self._standing(),
             redaction_replaced=self.redactor.replaced,
             redaction_refused=self.redactor.refused,
+            disk_free_bytes=-1 if signals.volume is None else signals.volume.free,
+            disk_full_ms=signals.full_ms or 0,
             **self.keeper.figures,
         )
 
@@ -570,7 +576,7 @@ class Service:
         await self._spreading.stop()
         await self._recorder.stop()
         await self.keeper.stop()
-        await self._growth.stop()
+        await self.growth.stop()
         await self._holding.claims.close()
         await self._alone.close()
         self.presences.stop()

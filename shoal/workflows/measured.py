@@ -53,6 +53,14 @@ def _of_node(status: NodeStatus, backlog: Backlog | None) -> Iterator[Metric]:
     yield counter("shoal_group_commits", "Group commits in this opening", status.commits)
     yield counter("shoal_operations", "Operations issued in this opening", status.operations)
     yield gauge("shoal_storage_bytes", "Bytes on disk", status.bytes_on_disk)
+    if status.disk_free_bytes >= 0:
+        yield gauge("shoal_disk_free_bytes", "Bytes that are free where the directory is", status.disk_free_bytes)
+    if status.disk_full_ms:
+        yield gauge(
+            "shoal_disk_full_timestamp_seconds",
+            "When the disk is full at the rate of the last days, in seconds since 1970; left out if that cannot be said",
+            status.disk_full_ms / 1000,
+        )
     if status.tls_ends_ms:
         yield gauge(
             "shoal_tls_expires_timestamp_seconds",

@@ -2928,6 +2928,10 @@ export interface components {
             data_keys: number;
             /** @description Changes that arrived after their object was deleted, in this opening. */
             died: number;
+            /** @description That are free on the disk of its directory; -1: not known. */
+            disk_free_bytes: number;
+            /** @description When that will be full at the rate of the last days; 0: that cannot be said, or is far away. */
+            disk_full_ms: number;
             /** @description Deletions and prunes whose rows are not swept yet; at most 1,000 are counted. */
             garbage: number;
             /** @description Owners that must hold them before their rows can be swept. */

@@ -79,6 +79,7 @@ async def _status(target: Target, *, json: bool) -> None:
     started_ms = found.pop("started_ms")
     ends_ms, tokens_end_ms = found.pop("tls_ends_ms"), found.pop("tokens_end_ms")
     del found["tokens_refused"]  # For metrics: most of them are strangers'.
+    del found["disk_free_bytes"], found["disk_full_ms"]  # For metrics and conditions; `shoal top` shows them.
     del found["speaks"], found["together"]  # For `shoal cluster upgrade-check`.
     if not found["cluster_keys"]:
         del found["cluster_key_file"], found["cluster_keys"]

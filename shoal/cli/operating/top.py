@@ -23,7 +23,6 @@ from shoal.cli.target import Json, Target, Url, chosen, opened, tls_ca, token_fi
 from shoal.config import Config
 from shoal.protocol.requests import ClusterView, NodeStatus, UsageView
 from shoal.records import NamedTuple
-from shoal.workflows.forecast import full_at_ms
 
 if TYPE_CHECKING:
     from shoal.client.store import Store
@@ -147,6 +146,8 @@ def by_space(before: Look, now: Look) -> dict[str, float] | None:
 
 def full_at(usage: UsageView) -> int | None:
     """When the node's disk will be full, in milliseconds since 1970; None: that cannot be said, or is far away."""
+    from shoal.node.spaces.forecast import full_at_ms  # The node's own; most commands need none of it.
+
     points = [(point.at_ms, point.free_bytes) for point in usage.points]
     return full_at_ms([*points, (usage.now_ms, usage.free_bytes)], usage.now_ms)
 

@@ -36,6 +36,7 @@ class Signals(NamedTuple):
     """Facts that the status does not tell: sampled every few seconds."""
 
     volume: Volume | None = None  # None: that is not known.
+    full_ms: int | None = None  # When it will be full; None: nobody can say, or far away.
     sync_s: float = 0.0  # The longest sync since the last sample, in seconds,
     lag_s: float = 0.0  # and how long the oldest write that is not durable waits.
     waiting: Mapping[str, int] = _NOTHING  # Space → requests that wait for their turn.

@@ -10,11 +10,12 @@ from shoal.node.conditions.observation import Condition, Finding, Found, Observa
 GIB = 1 << 30
 DISK_SHARE_MIN = 0.1  # Of its volume: with less free, and less than what the directory holds, the disk is nearly full.
 DISK_BYTES_MIN = GIB // 2  # With less free than this it is, whatever it holds.
+_DAY_MS = 86_400_000
+DISK_FILLS_MS = 4 * _DAY_MS  # A disk that is full so soon needs somebody: a weekend is between.
 SYNC_S_MAX = 1.0  # A sync that takes longer is slow.
 TURNS_WAITING_MAX = 256  # Requests of one space that wait for their turn: it asks for more than the node can do.
 BOUND_SHARE_MAX = 0.8  # Of a bound that is used: then it is near.
 BACKUP_LAG_MS_MAX = 300_000
-_DAY_MS = 86_400_000
 BACKUP_UNVERIFIED_MS_MAX = 14 * _DAY_MS
 BACKUP_NEW_MS = 7 * _DAY_MS  # So long a backup may be there before somebody has restored it.
 
@@ -37,6 +38,16 @@ def _disk_nearly_full(seen: Observation) -> Found:
     if is_short or volume.free < min(DISK_BYTES_MIN, volume.size // 4):
         held = _bytes(seen.status.bytes_on_disk)
         yield Finding(f"{_bytes(volume.free)} of {_bytes(volume.size)} are free, and this directory holds {held}")
+
+
+def _disk_fills(seen: Observation) -> Found:
+    if seen.signals.volume is None:
+        yield Unknown("how much is free is not known, so nothing follows from it")
+    elif seen.signals.full_ms is not None and (left_ms := seen.signals.full_ms - seen.now_ms) <= DISK_FILLS_MS:
+        free = _bytes(seen.signals.volume.free)
+        yield Finding(
+            f"{free} are free, and at the rate of the last days they last for {max(0, left_ms) / 3_600_000:,.0f} hours"
+        )
 
 
 def _disk_slow(seen: Observation) -> Found:
@@ -154,6 +165,17 @@ CONDITIONS = (
         "OPERATIONS.md#capacity",
         f"less than {DISK_SHARE_MIN:.0%} of the volume is free, and less than the directory holds; or less than 512 MiB",
         _disk_nearly_full,
+    ),
+    Condition(
+        "disk-fills",
+        "ticket",
+        "1h",
+        "The disk will be full soon",
+        "Nothing yet. When it is full, this node rejects writes, and all nodes hold the same.",
+        "shoal usage --url URL   # shows what grows: let go what rules of retention may, or give the volume more",
+        "OPERATIONS.md#capacity",
+        f"at the rate of the last days, {DISK_FILLS_MS // _DAY_MS} days at most until nothing is free",
+        _disk_fills,
     ),
     Condition(
         "disk-slow",

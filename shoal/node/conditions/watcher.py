@@ -53,7 +53,10 @@ class _Grown:
 
 
 class Watcher:
-    """Watches one node. `status` returns its status; `uses` how much of each bound is used."""
+    """Watches one node. `status` returns its status; `uses` how much of each bound is used.
+
+    `full_at_ms` forecasts when a disk of which so many bytes are free will be full.
+    """
 
     def __init__(
         self,
@@ -62,12 +65,14 @@ class Watcher:
         *,
         status: Callable[[], NodeStatus],
         uses: Callable[[], Mapping[str, Use]],
+        full_at_ms: Callable[[int], int | None],
     ) -> None:
         self._context = context
         self._cluster = cluster
-        self._status, self._uses = status, uses
+        self._status, self._uses, self._full_at_ms = status, uses, full_at_ms
         self._environment = context.environment
-        self._signals = Signals()
+        self.signals = Signals()
+        """As they were sampled last."""
         self._slow, self._expired = _Grown(), _Grown()
         self._since: dict[tuple[str, str], StandingCondition] = {}  # By name and what it is about.
         self._begun_at: dict[tuple[str, str], float] = {}  # By the monotonic clock.
@@ -123,8 +128,9 @@ class Watcher:
         await asyncio.wait({measuring}, timeout=MEASURE_S)
         volume = measuring.result() if measuring.done() else None  # A disk that hangs: that is not known, and the rest is.
         context, now = self._context, self._environment.monotonic()
-        self._signals = Signals(
+        self.signals = Signals(
             volume=None if volume is None else Volume(*volume),
+            full_ms=None if volume is None else self._full_at_ms(volume[0]),
             sync_s=context.commit.take_slowest_s(),
             lag_s=context.commit.lag_s,
             waiting=context.sharing.waits,
@@ -158,7 +164,7 @@ class Watcher:
             outside=bool(incarnation.outside),
             apart=self._is_apart,
             clock_wrong=replicas.clock_wrong,
-            signals=self._signals,
+            signals=self.signals,
         )
 
     def _look(self) -> None:

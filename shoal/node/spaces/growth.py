@@ -7,6 +7,7 @@ Laws:
   counted again while nothing was written.
 - The history is in the node's own directory, and of it alone. It thins as it ages, and has `POINTS_MAX` points at most.
 - A point that cannot be read counts as none.
+- The forecast reads no disk: what was free is kept in memory, for as long as it tells something.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
+from shoal.node.spaces import forecast
 from shoal.node.spaces.census import LARGEST_MAX, Count, SpaceCount, Use, counted
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
@@ -91,6 +93,7 @@ class Growth:
         self._counted_ms = self._counted_written = 0
         self._ended = self._took_s = 0.0  # By the monotonic clock.
         self._trouble = ""
+        self._free: list[tuple[int, int]] = []  # When how many bytes were free.
         self._census: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self.answers: Answers = {ReadUsage: self._usage, ReadSpaceUsage: self._space}
@@ -108,7 +111,16 @@ class Growth:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def full_at_ms(self, free: int) -> int | None:
+        """The time at which the disk, of which so many bytes are free now, will be full, in milliseconds since 1970; None:
+        nobody can say, or it is far away.
+        """
+        now_ms = self._now_ms()
+        return forecast.full_at_ms([*self._free, (now_ms, free)], now_ms)
+
     async def _run(self) -> None:
+        with suppress(ShoalError, ValueError):  # The census tells of it.
+            self._free = _freed(await in_turns(self._points(self._now_ms() - forecast.WINDOW_MS)))
         await asyncio.sleep(CENSUS_FIRST_S)
         while True:
             if self._commit.failed is None:
@@ -148,11 +160,14 @@ class Growth:
         """Write a point, and let older ones go, unless the last one is too young. Returns the number of the write; 0: none."""
         points = yield from self._points(0)
         now_ms = self._now_ms()
+        self._free = _freed(points)
         if (points and abs(now_ms - points[-1].at_ms) < _TIERS[0][1]) or self._commit.failed is not None:
             return 0
         rows: dict[bytes, bytes | None] = {_row(at_ms): None for at_ms in leaving([point.at_ms for point in points], now_ms)}
         log_bytes, _ = yield from self._logs()
-        rows[_row(now_ms)] = msgspec.msgpack.encode(self._point(now_ms, log_bytes))
+        point = self._point(now_ms, log_bytes)
+        self._free.append((now_ms, point.free))
+        rows[_row(now_ms)] = msgspec.msgpack.encode(point)
         return self._commit.write(rows)
 
     def _point(self, at_ms: int, log_bytes: int) -> Point:
@@ -277,6 +292,10 @@ def _largest(uses: Iterable[tuple[_K, _U]], limit: int) -> list[tuple[_K, _U]]:
 
 def _history(points: Sequence[Point], of: Callable[[Point], int | None]) -> list[int]:
     return [-1 if (size := of(point)) is None else size for point in points]
+
+
+def _freed(points: Sequence[Point]) -> list[tuple[int, int]]:
+    return [(point.at_ms, point.free) for point in points]
 
 
 def _row(at_ms: int) -> bytes:

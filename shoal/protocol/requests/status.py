@@ -98,6 +98,8 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     redaction_refused: int = 0  # Writes that were refused for such rules.
     backup_begun_ms: int = 0  # When the cluster's backup was first declared at its place; 0: not known yet.
     register_founded: bool = True  # Whether the quorum register has begun, as it does once all members have been up together.
+    disk_free_bytes: int = -1  # That are free on the disk of its directory; -1: not known.
+    disk_full_ms: int = 0  # When that will be full at the rate of the last days; 0: that cannot be said, or is far away.
 
 
 @operation(family="cluster")

@@ -257,6 +257,22 @@ async def disk_nearly_full(stack: Fleets) -> AsyncIterator[Made]:
     fleet["a"].simulated.volume = 1 << 39, 1 << 40
 
 
+async def disk_fills(stack: Fleets) -> AsyncIterator[Made]:
+    """Its free bytes went down from hour to hour, as it noted itself."""
+    fleet = await one(stack)
+    a, free = fleet["a"], 1 << 38
+    async with a.store() as store:
+        for hours in (3, 2, 1):
+            a.storage.bytes_free = lambda hours=hours: free + (hours << 36)  # type: ignore[method-assign, misc]
+            await store.usage()
+            while (await store.usage()).is_counting:
+                await asyncio.sleep(0.01)
+            a.simulated.now_ms += HOUR_MS
+    a.simulated.volume = free, 1 << 40
+    yield Made(fleet, "a")
+    a.simulated.volume = 1 << 46, 1 << 47
+
+
 async def disk_slow(stack: Fleets) -> AsyncIterator[Made]:
     fleet = await one(stack)
     fleet["a"].simulated.hold_syncs()
@@ -364,6 +380,7 @@ CASES: dict[str, Case] = {
     "backup-unverified": backed_up("unverified"),
     "read-only": read_only,
     "disk-nearly-full": disk_nearly_full,
+    "disk-fills": disk_fills,
     "disk-slow": disk_slow,
     "repair-failed": repair_failed,
     "rows-repaired": rows_repaired,

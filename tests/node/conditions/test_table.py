@@ -208,7 +208,7 @@ def test_a_thing_that_several_say_is_told_once() -> None:
 
 def test_silent_members_and_unknown_conditions_are_named() -> None:
     answers = [view_of("n1:7400", seen(signals=Signals())), doctor.Asked("n2:7400", why="it did not answer")]
-    assert dict(doctor._unsure(answers)).keys() == {"n2:7400", "disk-nearly-full at n1:7400"}
+    assert dict(doctor._unsure(answers)).keys() == {"n2:7400", "disk-nearly-full at n1:7400", "disk-fills at n1:7400"}
     assert doctor._document(answers, [], doctor._unsure(answers))["well"] is False
 
 

@@ -148,6 +148,21 @@ async def test_growth_is_remembered_over_restarts(open_bench: Opener) -> None:
     assert within.times_ms == [point.at_ms for point in found.points]
 
 
+async def test_when_the_disk_is_full_is_known_after_a_restart(open_bench: Opener) -> None:
+    bench = open_bench()
+    for free in (700, 600, 500):
+        bench.storage.bytes_free = lambda free=free: free  # type: ignore[method-assign, misc]
+        await usage(bench)
+        bench.simulated.now_ms += HOUR - int(growth.CENSUS_REST_S * 1000)
+    assert bench.node.service.growth.full_at_ms(400) == bench.simulated.now_ms + 4 * HOUR
+    await bench.node.stop()
+    again = open_bench(bench.storage.left_by_crash(0))
+    again.simulated.now_ms = bench.simulated.now_ms
+    again.simulated.volume = 400, 1000
+    await asyncio.sleep(6)
+    assert (await again.store.status()).disk_full_ms == again.simulated.now_ms + 4 * HOUR
+
+
 async def test_nobody_has_to_ask_for_the_history(bench: Bench) -> None:
     await filled(bench)
     await asyncio.sleep(growth.CENSUS_FIRST_S + 1)
@@ -211,7 +226,7 @@ async def test_askers_in_a_row_begin_one_count(bench: Bench, monkeypatch: pytest
 async def test_an_answer_does_not_wait_for_a_long_count(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(bench)
     monkeypatch.setattr(census, "_STEP_ROWS", 1)
-    monkeypatch.setattr(bench.node.service._growth, "_pause", lambda: asyncio.sleep(10))
+    monkeypatch.setattr(bench.node.service.growth, "_pause", lambda: asyncio.sleep(10))
     async with asyncio.timeout(growth.CENSUS_WAIT_S + 1):
         first = await bench.store.usage()
         assert (first.counted_ms, first.is_counting, first.spaces) == (0, True, [])
