@@ -124,3 +124,11 @@ def test_rows_of_a_time_line_are_as_high_as_a_thumb_needs(node: Node, show: Show
     assert {box["height"] for box in (row.bounding_box() for row in page.locator(".axis li").all())} == {44}
     dots = page.locator(".lanes circle").evaluate_all("dots => dots.map((dot) => Number(dot.getAttribute('cy')) % 44)")
     assert set(dots) == {22}
+
+
+@pytest.mark.parametrize("view", ["shared", "work", "compare", "audit"])
+def test_filters_that_leave_nothing_say_so_and_end(node: Node, show: Show, view: str) -> None:
+    page = show(node, f"#/crew/{view}?find=no-such-word-anywhere")
+    page.get_by_text("Nothing fits what is typed or chosen above.").wait_for()
+    page.get_by_role("button", name="Show all").click()
+    page.locator(".tbody [role=row]").first.wait_for()

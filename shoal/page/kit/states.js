@@ -40,6 +40,9 @@ export const Mark = ({ kind }) => html`<i class=${'mark ' + kind} role="img" ari
 /** @param {{ why: any, command?: string, says?: string }} props `says`: the answer on top, if the view has none. */
 export const Empty = ({ why, command, says }) => html`${says && html`<${Sentence}>${says}</${Sentence}>`}<div class="empty"><p>${why}</p>${command && html`<pre><code>${command}</code></pre>`}</div>`
 
+/** That filters leave nothing, and the way back. @param {{ filters: string[] }} props `filters`: their names in the address. */
+export const NoneFits = ({ filters }) => html`<div class="empty"><p>Nothing fits what is typed or chosen above.</p><p><button class="link" onClick=${() => refine(Object.fromEntries(filters.map((name) => [name, ''])))}>Show all</button></p></div>`
+
 /** That a view of all spaces has not all. @param {{ more: number | undefined }} props `more`: how many are left out; -1: not known. */
 export const SpacesLeft = ({ more }) => more ? html`<p class="quiet note" role="note">${more < 0 ? 'More' : more} ${more === 1 ? 'space is' : 'spaces are'} not shown: these are the ${SPACES_MAX} that are used most. Choose one of the others at the top of the page.</p>` : null
 

@@ -7,7 +7,7 @@
 import { html, useState } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Empty, Filter, Panes, Sentence, Shown, SpacesLeft, useKept } from '../kit/states.js'
+import { Empty, Filter, NoneFits, Panes, Sentence, Shown, SpacesLeft, useKept } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { exact, Id, Time } from '../kit/time.js'
 import { Tree } from '../kit/tree.js'
@@ -57,8 +57,8 @@ function List ({ space, found, query, chosen, isReads, onEnd }) {
           ${!isReads && html`<select aria-label="Which records" value=${query.kind ?? ''} onChange=${(/** @type {any} */ event) => refine({ kind: event.target.value })}><option value="">everything</option><option value="checkpoint">checkpoints</option><option value="step">steps</option><option value="event">events</option></select>`}<label class="quiet">since <input type="date" value=${query.since ?? ''} onInput=${(/** @type {any} */ event) => refine({ since: event.target.value })} /></label>
           ${people.slice(0, 6).map((/** @type {any} */ each) => html`<button type="button" aria-pressed=${query.by === each} onClick=${() => refine({ by: query.by === each ? '' : each })}><bdi>${each}</bdi></button>`)}</div>
         ${beyond.map((/** @type {any} */ { name, threads }) => html`<p class="quiet">Of <bdi>${name}</bdi> the first ${threads.toLocaleString('en')} threads by name were looked through. Say how the others begin, to see what was done in them.</p>`)}
-        <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => row.id} onEnd=${onEnd} chosen=${chosen} label=${isReads ? 'Reads' : 'Deeds'} anew=${JSON.stringify(query)}
-          onChoose=${(/** @type {any} */ row) => go(address(space, 'audit', [row.id], query))} /><${SpacesLeft} more=${left} />`
+        ${rows.length === 0 ? html`<${NoneFits} filters=${['find', 'by', 'since', 'kind', 'from']} />` : html`<${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => row.id} onEnd=${onEnd} chosen=${chosen} label=${isReads ? 'Reads' : 'Deeds'} anew=${JSON.stringify(query)}
+          onChoose=${(/** @type {any} */ row) => go(address(space, 'audit', [row.id], query))} />`}<${SpacesLeft} more=${left} />`
     }}</${Shown}>`
 }
 

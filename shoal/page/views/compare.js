@@ -4,7 +4,7 @@ import { html, useState } from '../vendor/preact.js'
 import { client, live, spacesOf } from '../data.js'
 import { address, go, refine } from '../router.js'
 import { Diff } from '../kit/diff.js'
-import { Empty, Panes, Refusal, Sentence, Shown, SpacesLeft } from '../kit/states.js'
+import { Empty, NoneFits, Panes, Refusal, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Duration, Id, span, Time } from '../kit/time.js'
 import { csv, idOf, kept, lines, named, numbers, parting, read, table } from './compare/runs.js'
@@ -49,7 +49,7 @@ function Picker ({ space, query, runs }) {
     return html`<${Sentence}>${runs.length === 0 ? 'Choose what to compare' : html`<strong>${runs.length}</strong> ${runs.length === 1 ? 'run is' : 'runs are'} compared`}, of ${threads.length} ${threads.length === 1 ? 'thread' : 'threads'}.</${Sentence}>
       <div class="filters"><label><span class="sr">Find a thread</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a thread" onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label>
         ${runs.length > 0 && html`<button type="button" onClick=${() => refine({ of: '', with: '' })}>Clear</button>`}</div>
-      <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.name])} label="Threads to compare" onChoose=${(/** @type {any} */ row) => toggle(idOf(row.space, row.name, 'main', space))} />
+      ${rows.length === 0 ? html`<${NoneFits} filters=${['find']} />` : html`<${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.name])} label="Threads to compare" onChoose=${(/** @type {any} */ row) => toggle(idOf(row.space, row.name, 'main', space))} />`}
       ${more && html`<p class="quiet note">Only the first ${THREADS_MAX} threads of a space are listed.</p>`}<${SpacesLeft} more=${left} />`
   }}</${Shown}>`
 }

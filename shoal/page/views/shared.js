@@ -3,7 +3,7 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Empty, Mark, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
+import { Empty, Mark, NoneFits, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { BudgetView } from './shared/budget.js'
 import { DocumentView } from './shared/document.js'
@@ -53,8 +53,8 @@ function List ({ space, value, query, chosen }) {
     <div class="filters" role="group" aria-label="Filters">${counts.map(([kind, count]) => html`<button type="button" aria-pressed=${query.kind === kind} onClick=${() => refine({ kind: query.kind === kind ? '' : String(kind) })}>${count} ${count === 1 ? KINDS[kind].one : KINDS[kind].many}</button>`)}
       <label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a name"
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></div>
-    <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, row.name])} chosen=${chosen}
-      onChoose=${(/** @type {any} */ row) => go(address(space, 'shared', pathOf(space, row), query))} label="Shared state" />
+    ${rows.length === 0 ? html`<${NoneFits} filters=${['kind', 'find']} />` : html`<${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, row.name])} chosen=${chosen}
+      onChoose=${(/** @type {any} */ row) => go(address(space, 'shared', pathOf(space, row), query))} label="Shared state" />`}
     ${more.length > 0 && html`<p class="quiet note">Not all are listed: there are more ${more.join(', ')}.</p>`}<${SpacesLeft} more=${left} />`
 }
 

@@ -3,7 +3,7 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Empty, Mark, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
+import { Empty, Mark, NoneFits, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Crew } from './work/crew.js'
 import { LeaseView, Left } from './work/leases.js'
@@ -60,8 +60,8 @@ function List ({ space, value, query, chosen }) {
     <div class="filters" role="group" aria-label="Filters">${WORK.filter(([kind]) => count(kind) > 0).map(([kind, one, many]) => html`<button type="button" aria-pressed=${query.kind === kind} onClick=${() => refine({ kind: query.kind === kind ? '' : kind })}>${count(kind)} ${count(kind) === 1 ? one : many}</button>`)}
       <label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a name"
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></div>
-    <${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, ...row.names])} chosen=${chosen} label="Work"
-      onChoose=${(/** @type {any} */ row) => go(address(space, 'work', [...(space === '*' ? [row.space] : []), row.kind, ...row.names], query))} />
+    ${rows.length === 0 ? html`<${NoneFits} filters=${['kind', 'find']} />` : html`<${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, ...row.names])} chosen=${chosen} label="Work"
+      onChoose=${(/** @type {any} */ row) => go(address(space, 'work', [...(space === '*' ? [row.space] : []), row.kind, ...row.names], query))} />`}
     ${more && html`<p class="quiet note">Queues of the first ${looked} threads are listed; there are more threads.</p>`}<${SpacesLeft} more=${left} />`
 }
 
