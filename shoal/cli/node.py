@@ -85,7 +85,7 @@ def main() -> NoReturn:
         sys.exit(_BROKEN_PIPE)
     except KeyboardInterrupt:  # Before the node takes signals.
         caught = signal.SIGINT
-    sys.exit(128 + caught if caught is signal.SIGINT else 0)
+    sys.exit(0 if caught is signal.SIGTERM else 128 + caught)
 
 
 def _served(data: Path, config: Config) -> signal.Signals:

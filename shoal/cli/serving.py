@@ -3,7 +3,7 @@
 SIGTERM and SIGINT stop it cleanly: it accepts no new requests, those under way finish and
 are durable, and the store is closed. A second signal ends it at once, without loss of
 acknowledged writes. SIGHUP loads the certificates, the cluster's key, and the master
-key of an encrypted directory, again. The only line on standard output is the URL, once
+key of an encrypted directory, again; a node that has none of them stops. The only line on standard output is the URL, once
 the node answers there; everything else is logged.
 """
 
@@ -293,7 +293,10 @@ def _cannot_listen(config: Config, error: OSError, written: str) -> InvalidConfi
 
 
 def _signalled() -> asyncio.Future[signal.Signals]:
-    """A future that the first SIGTERM or SIGINT resolves; the second one ends the process."""
+    """A future that the first SIGTERM or SIGINT resolves; the second one ends the process.
+
+    So does SIGHUP, which a terminal sends when it is closed, if there is nothing to load anew. `nohup` has it ignored.
+    """
     loop = asyncio.get_running_loop()
     first: asyncio.Future[signal.Signals] = loop.create_future()
 
@@ -302,6 +305,9 @@ def _signalled() -> asyncio.Future[signal.Signals]:
             os._exit(128 + number)
         first.set_result(number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    ending = [signal.SIGTERM, signal.SIGINT]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ending.append(signal.SIGHUP)
+    for number in ending:
         loop.add_signal_handler(number, catch, number)
     return first

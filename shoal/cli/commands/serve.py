@@ -157,7 +157,7 @@ def serve(
 
     with node.traced(chosen.advertise or f"{chosen.listen_host}:{chosen.listen_port}", node.tell_traces):
         caught = execute(serving(data, chosen))
-    if caught is signal.SIGINT:
+    if caught is not signal.SIGTERM:
         raise typer.Exit(128 + caught)
 
 
@@ -196,7 +196,7 @@ def ui(
 
     logs.configure(msgspec.structs.replace(chosen, log_level="warning"))
     caught = execute(serving(data, chosen, ready=ready))
-    if caught is signal.SIGINT:
+    if caught is not signal.SIGTERM:
         raise typer.Exit(128 + caught)
 
 
