@@ -65,7 +65,6 @@ NODE = NodeStatus(
     tls_ends_ms=1,
     master_key="file",
     tokens_end_ms=1,
-    cluster_keys=["a"],
     backup="current",
     disk_free_bytes=1,
     disk_full_ms=1,
@@ -73,7 +72,7 @@ NODE = NodeStatus(
 
 
 def families() -> list[Metric]:
-    """All metrics of a node with a peer, TLS, tokens, a key, a backup and encryption, after one request."""
+    """All metrics of a node with a peer, TLS, tokens, a backup and encryption, after one request."""
     own = Member("n1:7400", NODE.node, "self", 3, 0, 0, 0, 0, 0, 0, "", {"aa": 3})
     peer = msgspec.structs.replace(own, name="n2:7400", state="linked", clock_ms=5)
     view = ConditionsView(NODE.node, "n1:7400", [], list(CONDITIONS), begun=dict.fromkeys(CONDITIONS, 0))

@@ -34,6 +34,16 @@ def scraped(counted: Metrics) -> str:
     return counted.scrape(STATUS, ClusterView("shoal", 1, 1, [], "", 0, [], 0), view, is_open=True).decode()
 
 
+REPEATED = {"trouble", "failing", "waits", "quorum", "learner", "ending", "differ", "disagreements", "reached", "keys"}
+"""Words of gauges that were once beside their conditions."""
+MORE = {"shoal_rows_differ", "shoal_data_keys"}
+"""They count what a condition does not."""
+
+
+def test_what_a_condition_tells_has_no_gauge_of_its_own() -> None:
+    assert not {name for name in metrics.names() - MORE if name.rpartition("_")[2] in REPEATED}
+
+
 @pytest.mark.parametrize("id", ["t-1", "x" * 128, None])
 def test_a_slow_request_is_named_by_its_id_in_openmetrics(id: str | None) -> None:
     counted = Metrics()

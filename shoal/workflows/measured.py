@@ -3,6 +3,7 @@
 Laws:
 - Labels are bounded: members, conditions of the table, and reasons are fixed or few sets.
 - What is not known is no sample.
+- What a condition tells is told by `shoal_condition` alone.
 """
 
 from __future__ import annotations
@@ -67,21 +68,16 @@ def _of_node(status: NodeStatus, backlog: Backlog | None) -> Iterator[Metric]:
             "When the certificate ends, in seconds since 1970",
             status.tls_ends_ms / 1000,
         )
-        yield gauge("shoal_tls_trouble", "1 if the TLS files or their dates need attention", bool(status.tls_trouble))
     if status.tokens_end_ms:
         yield gauge(
             "shoal_token_expires_timestamp_seconds",
             "When the next author whose tokens were shown here has none any more, in seconds since 1970",
             status.tokens_end_ms / 1000,
         )
-    yield gauge("shoal_tokens_ending", "Authors whose newest token ends soon", len(status.tokens_ending))
     refused = counter("shoal_refused_tokens", "Tokens that were not accepted, by reason", labels=["reason"])
     for reason, count in {"expired": 0, **status.tokens_refused}.items():
         refused.add_metric([reason], count)
     yield refused
-    if status.cluster_keys:
-        yield gauge("shoal_cluster_keys", "Keys that peers may prove: 2 while it is changed", len(status.cluster_keys))
-        yield gauge("shoal_cluster_key_trouble", "1 if the key's file cannot be used", bool(status.cluster_key_trouble))
     if status.master_key:
         yield gauge("shoal_data_keys", "Data keys of the encrypted directory", status.data_keys)
         yield gauge(
@@ -89,11 +85,7 @@ def _of_node(status: NodeStatus, backlog: Backlog | None) -> Iterator[Metric]:
             "Spaces without objects whose keys are not destroyed yet (1,000 at most)",
             len(status.keys_wait_for),
         )
-    yield gauge(
-        "shoal_register_quorum", "0 if the quorum register has no quorum: leases and the like wait", not status.register
-    )
     if status.backup:
-        yield gauge("shoal_backup_failing", "1 if this node cannot ship to the cluster's backup", bool(status.backup_trouble))
         yield gauge(
             "shoal_backup_lag_seconds",
             "The recovery point: how long ago all that this node held was in the backup",
@@ -109,8 +101,6 @@ def _of_node(status: NodeStatus, backlog: Backlog | None) -> Iterator[Metric]:
         yield gauge("shoal_writes_pending", "Writes that are not yet durable", backlog.writes_pending)
         yield gauge("shoal_durable_lag_seconds", "How long the oldest of these writes has waited", backlog.durable_lag_s)
     yield gauge("shoal_garbage_entries", "Deletions and prunes whose rows are not swept yet (1,000 at most)", status.garbage)
-    yield gauge("shoal_garbage_waits_for_owners", "Owners that these wait for", len(status.garbage_waits_for))
-    yield gauge("shoal_quotas_reached", "Quotas of spaces that were reached in the last seconds", len(status.quotas_reached))
     yield counter("shoal_quota_refusals", "Requests that were refused because of a quota", status.quota_refusals)
     yield from _of_retention(status)
     yield counter("shoal_redaction_replaced", "Places in writes that rules of redaction replaced", status.redaction_replaced)
@@ -130,7 +120,6 @@ def _of_retention(status: NodeStatus) -> Iterator[Metric]:
     yield gauge("shoal_retention_due", "What rules of retention let go and is still there", status.retention_due)
     last_s = status.retention_last_ms / 1000
     yield gauge("shoal_retention_last_timestamp_seconds", "When the rules were carried out last; 0: not yet", last_s)
-    yield gauge("shoal_retention_waits", "1 if nothing goes by rules of retention now", bool(status.retention_waits_for))
 
 
 def _of_conditions(view: ConditionsView) -> Iterator[Metric]:
@@ -150,9 +139,6 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
     yield gauge("shoal_early_operations", "Operations that wait for those they depend on", cluster.early)
     yield gauge("shoal_quarantined_operations", "Operations that could not be applied", len(cluster.quarantined))
-    others = "Nodes that have other members, or the address of another node"
-    yield gauge("shoal_member_disagreements", others, len(cluster.disagreements))
-    yield gauge("shoal_learner", "1 if the node is a learner, which counts in no quorum", bool(cluster.learning))
     yield gauge(
         "shoal_rows_differ", "Objects whose rows differ from a peer's at equal vectors, by peer", len(cluster.differing)
     )
@@ -161,9 +147,6 @@ def _of_cluster(cluster: ClusterView) -> Iterator[Metric]:
     yield counter("shoal_unshown_logs", unshown, cluster.unshown)
     ahead_s = cluster.clock_ahead_ms / 1000
     yield gauge("shoal_clock_ahead_seconds", "How far operations' times are ahead of the clock", ahead_s)
-    yield gauge(
-        "shoal_clocks_differ", "Clocks of members that differ too much, and this node's if it is wrong", len(cluster.clocks)
-    )
     peers = cluster.members[1:]
     linked = gauge("shoal_peer_linked", "1 if there is a link to the peer", labels=["peer"])
     lacks = gauge("shoal_peer_lacks_operations", "Operations durable here that the peer is not known to hold", labels=["peer"])

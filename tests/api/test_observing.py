@@ -155,7 +155,6 @@ async def test_peers_are_measured(http: aiohttp.ClientSession, served: Served) -
     assert sample(text, "shoal_peer_lag_seconds", peer="n2:7400") == 0.5
     assert sample(text, "shoal_early_operations") == 4
     assert sample(text, "shoal_clock_ahead_seconds") == 1.5
-    assert sample(text, "shoal_member_disagreements") == 1
 
 
 async def test_figures_of_a_peer_that_told_nothing_are_not_shown(http: aiohttp.ClientSession, served: Served) -> None:

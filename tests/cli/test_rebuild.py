@@ -71,7 +71,7 @@ def test_a_rebuild_is_shown_asked_for_and_made_once(tmp_path: Path) -> None:
     asyncio.run(held(tmp_path / "n1"))
     with served(tmp_path / "n1", "--join", "127.0.0.1:9", config=CONFIG) as (_, url):
         assert "`shoal cluster rebuild`" in json.loads(got(f"{url}/readyz"))["register"]
-        assert "shoal_register_quorum 0.0" in got(f"{url}/metrics")
+        assert 'shoal_condition{condition="no-quorum"} 1.0' in got(f"{url}/metrics")
         looked = run("--dry-run", "--url", url)
         assert (looked.stderr, looked.exit_code) == ("", 0)
         assert "given up: 127.0.0.1:9, directory unknown" in looked.stdout
@@ -83,7 +83,7 @@ def test_a_rebuild_is_shown_asked_for_and_made_once(tmp_path: Path) -> None:
         made = run("--json", "--yes", "--leases-after", "0", "--url", url)
         assert json.loads(made.stdout)["epoch"] > 1_000_000
         assert "register" not in json.loads(got(f"{url}/readyz"))
-        assert "shoal_register_quorum 1.0" in got(f"{url}/metrics")
+        assert 'shoal_condition{condition="no-quorum"} 0.0' in got(f"{url}/metrics")
         again = run("--yes", "--url", url)
         assert (again.exit_code, "so there is nothing to rebuild" in again.stdout) == (0, True)
 

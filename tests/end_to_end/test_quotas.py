@@ -25,7 +25,7 @@ async def test_a_quota_is_set_reached_and_left(http: aiohttp.ClientSession) -> N
         problem = await answer.json(content_type=None)
         assert problem["detail"].startswith("the quota of space 'metered' is reached")
     async with http.get("/metrics") as answer:
-        assert "shoal_quotas_reached 1.0" in await answer.text()
+        assert 'shoal_condition{condition="quota-reached"} 1.0' in await answer.text()
     async with http.put(QUOTA, json={}) as answer:
         assert (await answer.json())["recorded"] == {}
     async with http.post(ADD, json={"add": 1}) as answer:
