@@ -40,7 +40,7 @@ MORE = {"shoal_rows_differ", "shoal_data_keys"}
 """They count what a condition does not."""
 
 
-def test_what_a_condition_tells_has_no_gauge_of_its_own() -> None:
+def test_no_gauge_repeats_a_condition() -> None:
     assert not {name for name in metrics.names() - MORE if name.rpartition("_")[2] in REPEATED}
 
 
