@@ -102,6 +102,7 @@ REPLACED: list[requests.Request[Any]] = [
     requests.ResolveStep("crew", "t", "pay", "result", PACKED, "ada", f"it was {SECRET}"),
     requests.CompleteItem("crew", "t", "todo", "00" * 32, 1, "00" * 16, PACKED, "ada"),
     requests.FailItem("crew", "t", "todo", "00" * 32, 1, "00" * 16, f"why {SECRET}", 0, "ada"),
+    requests.RecallTry("crew", "t", "todo", "00" * 32, 1, "waiting", "ada", f"why {SECRET}"),
     requests.Move("crew", "t", "main", "here", reason=f"why {SECRET}"),
     requests.EndLease("crew", "lease", 1, reason=f"why {SECRET}", by="ada"),
     requests.Swap("crew", "r", PACKED, PACKED, 1, "00" * 16),
