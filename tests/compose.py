@@ -359,7 +359,7 @@ async def renewed(trial: Trial) -> None:
     await trial.shell("docker compose run --rm certificates")
     expect(await trial.shell(shown) != before, "the renewed key was not handed to its node")
     ends_at = time.monotonic() + SETTLED_S_MAX
-    while "tls files loaded" not in await trial.shell("docker compose logs --no-color n2"):
+    while "the TLS files are loaded" not in await trial.shell("docker compose logs --no-color n2"):
         expect(time.monotonic() < ends_at, "n2 has not loaded its renewed certificate")
         await asyncio.sleep(_POLL_S)
     await trial.settled(*PORTS)

@@ -132,7 +132,7 @@ async def test_a_process_loads_new_files_on_sighup_and_by_itself_and_shows_their
         assert await shown(url, certificates.ca)  # It goes on.
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_S)
-    assert "tls files loaded" in errors
+    assert "the TLS files are loaded" in errors
     assert "PRIVATE" not in errors
 
 
