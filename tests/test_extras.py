@@ -20,9 +20,10 @@ COMMAND = f"{PLAIN}from shoal.cli.main import main\nsys.argv[0] = 'shoal'\nmain(
 ENGINES = {"pycrdt", "rocksdict"}
 
 
-def run(code: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def run(code: str, *arguments: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", code, *map(str, arguments)]
-    return subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
+    environment = {**clean_environment(), **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=2 * PATIENCE_S, check=False)
 
 
 USE = f"""{PLAIN}
@@ -88,8 +89,12 @@ def test_a_schema_without_its_package_names_the_extra(tmp_path: Path) -> None:
     ids=lambda arguments: " ".join(arguments[:2]),
 )
 def test_a_command_without_its_package_names_the_extra(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    absent = tmp_path / "absent"
+    absent.mkdir()
+    for name in EXTRAS:  # Also if the process begins anew.
+        (absent / f"{name}.py").write_text(f"raise ModuleNotFoundError(name={name!r})")
     code = f"import os\nos.chdir({str(tmp_path)!r})\n{COMMAND}"
-    done = run(code, *arguments)
+    done = run(code, *arguments, PYTHONPATH=str(absent), KEY="0" * 64)
     assert done.returncode == 1
     assert "pip install '.[security]'" in done.stderr
     assert "Traceback" not in done.stderr

@@ -3,7 +3,7 @@
 Laws:
 - The process keeps its number, its streams and its name, so whoever manages it sees one process.
 - The configuration goes through memory that no other process sees. Secrets are in no argument, variable or file of it.
-- Where the system cannot do that, or this is not a process of its own, nothing is begun anew.
+- Where the system cannot do that, this is not a process of its own, or it has another thread, nothing is begun anew.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,8 @@ def begin_anew(data: Path, config: Config) -> None:
     from shoal.cli import execution
 
     if not execution.is_process or "shoal.cli.serving" in sys.modules or not hasattr(os, "memfd_create"):
+        return
+    if threading.active_count() > 1:  # Another thread would end unheard.
         return
     if sys.gettrace() is not None or sys.getprofile() is not None:  # A debugger, or what measures, would lose it.
         return

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -286,6 +287,18 @@ def test_a_process_that_somebody_looks_into_goes_on(
 ) -> None:
     monkeypatch.setattr(sys, looking, lambda: print)
     begin_anew(Path("state"), Config())
+    assert executed == []
+
+
+def test_a_process_with_another_thread_goes_on(executed: list[list[str]]) -> None:
+    over = threading.Event()
+    other = threading.Thread(target=over.wait)
+    other.start()
+    try:
+        begin_anew(Path("state"), Config())
+    finally:
+        over.set()
+        other.join()
     assert executed == []
 
 

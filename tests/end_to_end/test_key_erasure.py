@@ -127,7 +127,7 @@ def test_a_running_node_takes_a_new_master_key(tmp_path: Path, make_key: Callabl
         assert shoal_command("save", "t", '{"n": 2}', "--space", "crew", "--url", url, "--force").returncode in (0, 2)
         process.terminate()
         _, log = process.communicate(timeout=PATIENCE_S)
-    assert "master key replaced" in log
+    assert "master-key-replaced" in log
     for text in (old, new):
         assert text.strip() not in log
     file.write_text(new)
