@@ -24,7 +24,7 @@ NAMED = sorted(set(re.findall(r"\b(?:shoal|process)_[a-z_]+", TEXT)))
 def printed() -> set[str]:
     """The names of all samples that a node with a peer, TLS, tokens, a key and encryption prints."""
     status = msgspec.structs.replace(
-        STATUS, tls_ends_ms=1, master_key="file", tokens_end_ms=1, cluster_keys=["a"], backup="current"
+        STATUS, tls_ends_ms=1, master_key="file", tokens_end_ms=1, cluster_keys=["a"], backup="current", disk_free_bytes=1
     )
     own = Member("n1:7400", status.node, "self", 3, 0, 0, 0, 0, 0, 0, "", {"aa": 3})
     peer = msgspec.structs.replace(own, name="n2:7400", state="linked", clock_ms=5)
