@@ -34,7 +34,6 @@ from benchmarks import (
     machine,
     natives,
     page,
-    plots,
     reopenings,
     replicated,
     retention,
@@ -107,6 +106,8 @@ def main() -> None:
 
 
 def _write(name: str, measured: Measured) -> None:
+    from benchmarks import plots  # Needs matplotlib, of the extra `bench`.
+
     KEPT.mkdir(exist_ok=True)
     (KEPT / f"{name}.json").write_bytes(msgspec.json.format(msgspec.json.encode(measured), indent=1) + b"\n")
     (KEPT / f"{name}.svg").write_text(plots.svg(measured.section))

@@ -51,10 +51,11 @@ def main() -> None:
     with _checkout(None) as here, _checkout(arguments.against) if arguments.against else nullcontext() as other:
         rows = [(name, _counted(name, here), _counted(name, other) if other is not None else None) for name in chosen]
     table = Table()
-    for heading in ("operation", "instructions", arguments.against or "", "ratio"):
+    for heading in ("operation", "instructions", *([arguments.against, "ratio"] if arguments.against else [])):
         table.add_column(heading, justify="left" if heading == "operation" else "right")
     for name, here, there in rows:
-        table.add_row(name, f"{here:,.0f}", f"{there:,.0f}" if there else "", f"{here / there:.3f} ×" if there else "")
+        beside = [] if there is None else [f"{there:,.0f}", f"{here / there:.3f} ×"]
+        table.add_row(name, f"{here:,.0f}", *beside)
     Console().print(table)
     grown = [name for name, here, there in rows if there is not None and here > there * BOUND]
     if grown:

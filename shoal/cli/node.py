@@ -3,7 +3,8 @@
 Laws:
 - The process keeps its number, its streams and its name, so whoever manages it sees one process.
 - The configuration goes through memory that no other process sees. Secrets are in no argument, variable or file of it.
-- Where the system cannot do that, this is not a process of its own, or it has another thread, nothing is begun anew.
+- Where the system cannot do that, this is not a process of its own, it has another thread, or another Shoal might be found,
+  nothing is begun anew.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ def begin_anew(data: Path, config: Config) -> None:
         return
     if threading.active_count() > 1:  # Another thread would end unheard.
         return
+    if not _is_found_again():
+        return
     if sys.gettrace() is not None or sys.getprofile() is not None:  # A debugger, or what measures, would lose it.
         return
     with suppress(OSError, UnicodeError):  # A path that is not UTF-8 cannot be handed over.
@@ -54,6 +57,18 @@ def begin_anew(data: Path, config: Config) -> None:
             os.execv(sys.executable, [sys.executable, *told, *safe, "-m", "shoal.cli.node", str(held), *sys.argv[1:]])
         finally:
             os.close(held)
+
+
+def _is_found_again() -> bool:
+    """Whether a new interpreter finds this Shoal: it was run as a module, or by the script that was installed beside Python.
+
+    A program or an archive may have changed where modules are looked for.
+    """
+    begun = sys.modules["__main__"]
+    if begun.__spec__ is not None:
+        return begun.__spec__.name.startswith("shoal.")
+    script = getattr(begun, "__file__", None)
+    return script is not None and Path(script).absolute().parent == Path(sys.executable).absolute().parent
 
 
 def tell_traces(reason: str) -> None:

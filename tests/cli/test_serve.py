@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -267,6 +268,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         raise OSError
 
     monkeypatch.setattr(execution, "is_process", True)
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("shoal.cli.__main__", None))
     monkeypatch.delitem(sys.modules, "shoal.cli.serving")
     monkeypatch.setattr(os, "execv", execute)
     return found
@@ -288,6 +290,24 @@ def test_a_process_that_somebody_looks_into_goes_on(
     monkeypatch.setattr(sys, looking, lambda: print)
     begin_anew(Path("state"), Config())
     assert executed == []
+
+
+@pytest.mark.parametrize("spec", [ModuleSpec("__main__", None), None], ids=["an archive", "a program"])
+def test_a_process_that_finds_modules_elsewhere_goes_on(
+    executed: list[list[str]], spec: ModuleSpec | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = sys.modules["__main__"]
+    monkeypatch.setattr(begun, "__spec__", spec)
+    monkeypatch.setattr(begun, "__file__", "/elsewhere/shoal", raising=False)
+    begin_anew(Path("state"), Config())
+    assert executed == []
+
+
+def test_the_installed_script_begins_anew(executed: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(Path(sys.executable).parent / "shoal"), raising=False)
+    begin_anew(Path("state"), Config())
+    assert len(executed) == 1
 
 
 def test_a_process_with_another_thread_goes_on(executed: list[list[str]]) -> None:
