@@ -24,6 +24,7 @@ from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import HORIZON, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import MomentMissing, ShoalError
+from shoal.kinds.retention.serving.keeper import RESTORED
 from shoal.node.backup import shipper as _shipper  # Loaded, so that a plan can alter its bounds.
 from shoal.node.backup.folding import folded
 from shoal.node.backup.restoring import earliest
@@ -243,9 +244,12 @@ async def _restores_all(cluster: SimulatedCluster, bucket: Bucket, judged: Judge
 
 
 async def _run(restored: MemoryStorage) -> tuple[MemoryStorage, bool]:
-    """A copy of the directory once a node has run on it, and swept what was erased; and whether it took itself for a member."""
+    """A copy of the directory once a node has run on it, and swept what was erased; and whether it took itself for a member.
+
+    It does not know that it is restored: else it would write an operation of its own, by which rules of retention wait.
+    """
     simulated = SimulatedEnvironment(78, start_ms=_true_ms())
-    storage = MemoryStorage(restored._durable.rows)
+    storage = MemoryStorage({key: value for key, value in restored._durable.rows.items() if key != RESTORED})
     node = Node(storage, config=Config(sync_interval_s=LOOK_S), environment=simulated.environment)
     was_member = node._incarnation.was_member
     ends_at = asyncio.get_running_loop().time() + SWEPT_S_MAX
