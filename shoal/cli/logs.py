@@ -45,10 +45,9 @@ class UnreadHandler(logging.StreamHandler[TextIO]):
         line = b"\n" + line if self._is_torn else line
         for start in range(0, len(line), select.PIPE_BUF):  # So much is written without waiting where anything is.
             if not _is_ready(into):
-                self._is_torn = self._is_torn or start > 0
-                self._unread += 1
-                return
+                raise BlockingIOError
             os.write(into, line[start : start + select.PIPE_BUF])
+            self._is_torn = True
         self._is_torn = False
 
 
