@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from itertools import islice
 
 from shoal.cluster.knowledge import Knowledge, Totals
@@ -10,6 +11,7 @@ from shoal.cluster.learning import Learning
 from shoal.cluster.membership.notices import is_placeholder
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Dot
+from shoal.errors import StoreCorrupt
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.peers.admission import Resets
@@ -144,10 +146,16 @@ class ClusterState:
             part=self.members.roster.record.state_of(self._config.advertise),
         )
 
+    def _oldest_ms(self, known: Knowledge) -> int | None:
+        """When the oldest operation that a peer lacks was issued; None: it cannot be read, as others tell."""
+        with suppress(StoreCorrupt):
+            return self._database.exchange.outgoing.oldest_wall_ms(self._lacking(known))
+        return None
+
     def _member(self, member: MemberState) -> Member:
         known = self._protocol.known(member.node)
         lacks = self._database.partitions.totals.operations - known.shared
-        oldest_ms = self._database.exchange.outgoing.oldest_wall_ms(self._lacking(known)) if lacks else None
+        oldest_ms = self._oldest_ms(known) if lacks else None
         return Member(
             member.address,
             member.node.hex(),
