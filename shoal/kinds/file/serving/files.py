@@ -13,7 +13,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -400,7 +400,7 @@ def check_references(rows: Rows, target: Target, write: Struct, referring: Refer
     """
     if type(write) in _OWN:
         return  # A file's bytes may hold anything.
-    hashes = {hash for packed in _packed_in(write) for hash in mentioned(packed)}
+    hashes = _mentioned_in(write)
     if len(hashes) > REFERENCES_MAX:
         raise TooLarge(
             f"one write refers to at most {REFERENCES_MAX} files; this one refers to {len(hashes)}. Nothing was written. "
@@ -423,19 +423,26 @@ def check_references(rows: Rows, target: Target, write: Struct, referring: Refer
         raise Unsure(target, unsure)
 
 
-def _packed_in(part: Any) -> Iterator[bytes]:
-    """The bytes in the fields of a request."""
-    if isinstance(part, bytes):
-        yield part
-    elif isinstance(part, Mapping):
-        for each in part.values():
-            yield from _packed_in(each)
-    elif isinstance(part, Struct):
-        for name in part.__struct_fields__:
-            yield from _packed_in(getattr(part, name))
-    elif isinstance(part, Sequence) and not isinstance(part, str):
-        for each in part:
-            yield from _packed_in(each)
+def _mentioned_in(write: Struct) -> set[bytes]:
+    """The hashes of the files to which the bytes in the fields of a request refer, in one pass: each write takes it."""
+    found: set[bytes] = set()
+    waiting: list[Any] = [write]
+    for part in waiting:  # It grows meanwhile.
+        kind = type(part)
+        if kind in _PLAIN:
+            continue
+        if kind is bytes or isinstance(part, bytes):
+            found |= mentioned(part)
+        elif isinstance(part, Struct):
+            waiting.extend(structs.astuple(part))
+        elif kind is dict or isinstance(part, Mapping):
+            waiting.extend(part.values())
+        elif kind is list or (isinstance(part, Sequence) and not isinstance(part, str)):
+            waiting.extend(part)
+    return found
+
+
+_PLAIN = frozenset({bool, float, int, str, type(None)})
 
 
 def channels_with_files(before: Mapping[str, bytes], save: Any, names: Iterable[str]) -> dict[str, bytes]:
