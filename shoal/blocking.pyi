@@ -43,7 +43,7 @@ import shoal.kinds.thread.handle.thread
 import shoal.kinds.worklist.handle.worklist
 import shoal.protocol
 import shoal.protocol.requests
-import shoal.protocol.requests.multireads
+import shoal.protocol.requests.families
 import shoal.protocol.session
 import shoal.schemas.schema
 import shoal.values.references
@@ -361,7 +361,7 @@ class Reading:
     def document(self, name: str) -> Found[typing.Any]: ...
     @property
     def items(self) -> ItemsReading: ...
-    def add(self, read: shoal.protocol.requests.multireads.PartRead, decode: collections.abc.Callable[[typing.Any], shoal.client.reading.R]) -> Found[shoal.client.reading.R]: ...
+    def add(self, read: shoal.protocol.requests.families.PartRead, decode: collections.abc.Callable[[typing.Any], shoal.client.reading.R]) -> Found[shoal.client.reading.R]: ...
     def ask(self) -> None: ...
 
 class Register:

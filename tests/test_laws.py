@@ -10,10 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.laws import pythons
-from tests.laws.guard import HERE, ROOT, Guard, guards, laws_of, parsed, without_its_line
-
-DESCRIPTIONS = HERE / "descriptions.txt"
-"""Modules whose laws say how they are written, with why no test can fail without a line: `path: why`."""
+from tests.laws.guard import ROOT, Guard, guards, laws_of, parsed, without_its_line
 
 GUARDS = guards()
 HELD = [guard for guard in GUARDS if guard.test]
@@ -35,19 +32,9 @@ def names_in(file: Path) -> set[str]:
     return {name for name in functions if name.startswith("test_")}
 
 
-def test_each_module_with_laws_has_guards_or_a_description() -> None:
+def test_each_module_with_laws_has_guards() -> None:
     guarded = {guard.module for guard in GUARDS}
-    described = [line.partition(": ")[0] for line in DESCRIPTIONS.read_text().splitlines()]
-    assert described == sorted(set(described))
-    assert not guarded & {*described}
-    assert guarded | {*described} == stated().keys(), "a new module with a law comes with its guards, in tests/laws/*.laws"
-
-
-@pytest.mark.parametrize("line", DESCRIPTIONS.read_text().splitlines())
-def test_a_description_says_why_it_has_no_guard(line: str) -> None:
-    module, _, why = line.partition(": ")
-    assert module in stated()
-    assert len(why.split()) >= 5
+    assert guarded == stated().keys(), "a new module with a law comes with its guards, in tests/laws/*.laws"
 
 
 @pytest.mark.parametrize("module", sorted({guard.module for guard in GUARDS}))

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import NODEFAULT, Raw, Struct
 
-from shoal.api.examples import BODIES, PARTS
+from shoal.api.glossary import BODIES, PARTS
 from shoal.api.routes import ROUTES
 from shoal.api.streams.headers import REQUEST_HEADERS
 from shoal.api.yjs.door import YJS_PATH

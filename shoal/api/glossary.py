@@ -1,7 +1,10 @@
-"""Descriptions of fields for the API's description: the comment beside a field in its class, else one by its name.
+"""The words of the API's description: fields, the errors of each route, and examples, which tests decode and send.
 
-Law: no text is written twice. A field with a comment needs no entry here, and all fields of one name without
-a comment share one description.
+Laws:
+- No text is written twice. A field with a comment needs no entry here, and all fields of one name without
+  a comment share one description.
+- Errors that all routes of a kind share follow from the route's declaration; a route names the others. The
+  description of an error is the first sentence of its class's docstring.
 """
 
 from __future__ import annotations
@@ -12,11 +15,20 @@ import io
 import sys
 import tokenize
 from functools import cache
+from typing import Any
 
 from msgspec import Struct
 
-from shoal.api.derived import SOURCES
+from shoal import errors
+from shoal.api import batches
+from shoal.api.derived import EXAMPLES, SOURCES
+from shoal.api.document import documents
+from shoal.api.http import problems
+from shoal.api.route import Route
+from shoal.api.thread import mutations, resume
+from shoal.errors import ShoalError
 from shoal.kinds import KINDS
+from shoal.workflows.streams.decisions import StreamGone
 
 NAMES: dict[str, str] = {
     **{kind: f"A {kind}'s name." for kind in KINDS},
@@ -267,3 +279,131 @@ def _comments(module: str) -> dict[str, dict[str, str]]:
         for each in ast.parse(source).body
         if isinstance(each, ast.ClassDef)
     }
+
+
+ALWAYS: tuple[type[ShoalError], ...] = (
+    errors.InvalidInput,
+    problems.Malformed,
+    problems.CrossOrigin,
+    problems.WrongHost,
+    problems.UriTooLong,
+    problems.ExpectationFailed,
+    problems.HeadersTooLarge,
+    errors.Overloaded,
+    ShoalError,
+)
+_GUARDED = (errors.Unauthenticated, errors.Forbidden)
+_NAMED = (errors.InvalidName,)
+_BODY = (
+    errors.InvalidName,
+    errors.InvalidValue,
+    problems.RequestTimeout,
+    errors.TooLarge,
+    problems.UnsupportedMediaType,
+    problems.UnsupportedEncoding,
+)
+_STATE = (
+    errors.InvalidValue,
+    errors.SessionBehind,
+    errors.BookmarkLost,
+    errors.CatchingUp,
+    errors.NotAMember,
+    errors.StoreCorrupt,
+)
+_WRITE = (
+    errors.Unsupported,
+    errors.KeyReused,
+    errors.KeyExpired,
+    errors.LeaseHeld,
+    errors.LeaseLost,
+    errors.ShuttingDown,
+    errors.ReadOnly,
+    errors.ClockWrong,
+    errors.NoQuorum,
+    errors.OutcomeUnknown,
+    errors.StorageFull,
+)
+_STREAM = (errors.NotFound, StreamGone, errors.Unavailable, errors.NoQuorum, errors.ShuttingDown)
+_STREAM_WRITE = (errors.Conflict,)
+
+
+def failures(route: Route) -> list[type[ShoalError]]:
+    """The errors of a route, ordered by status and code."""
+    found = {
+        *ALWAYS,
+        *(() if route.is_open else _GUARDED),
+        *(_NAMED if "{" in route.path else ()),
+        *(_BODY if route.body is not None else ()),
+        *(_STATE if route.has_bookmark else ()),
+        *(_WRITE if route.writes else ()),
+        *((errors.ShuttingDown, errors.ReadOnly, errors.CatchingUp, errors.NotAMember) if route.path == "/readyz" else ()),
+        *route.errors,
+    }
+    return sorted(found, key=lambda error: (error.status, error.code))
+
+
+def of_stream(*, writes: bool) -> list[type[ShoalError]]:
+    """The errors of a request to a stream, ordered likewise."""
+    found = {*ALWAYS, *_GUARDED, *_NAMED, *_STATE, *_STREAM, *(_BODY + _WRITE + _STREAM_WRITE if writes else ())}
+    return sorted(found, key=lambda error: (error.status, error.code))
+
+
+def clause(error: type[ShoalError]) -> str:
+    """The description of an error, in one line: a clause without a capital and a full stop."""
+    if error is ShoalError:
+        return "the node met an unexpected error; see its log"
+    sentence = (error.__doc__ or "").partition("\n")[0].partition(". ")[0].rstrip(".")
+    return sentence[:1].lower() + sentence[1:]
+
+
+PARTS: dict[str, str] = {
+    **{kind: f"my-{kind}" for kind in KINDS},
+    "space": "crew",
+    "thread": "planner",
+    "checkpoint": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "event": "018bcfe568000000d1c427103c344c41f5b165224a58b79100000000000000010000",
+    "branch": "main",
+    "label": "approved",
+    "document": "board",
+    "stream": "runs/42",
+    "file": "client/index.js",
+    "name": "page.png",
+    "counter": "tokens",
+    "register": "goal",
+    "set": "seen",
+    "map": "settings",
+    "budget": "spending",
+    "namespace": "memory.user-1",
+    "key": "likes",
+    "schema": "plan",
+    "step": "charge-17",
+    "reducer": "totals",
+    "loop": "survey",
+    "consumer": "mailer",
+    "worklist": "pages",
+    "item": "page-1",
+    "lease": "nightly",
+    "id": "0" * 64,
+    "subject": "ana",
+}
+"""Examples of the parts of paths, by the name of the part."""
+
+BODIES: dict[Any, Any] = {
+    **EXAMPLES,
+    resume.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
+    mutations.SaveBody: {"state": {"messages": ["hello"], "plan": {"step": 1}}, "metadata": {"cost": 3}, "author": "planner"},
+    mutations.MergeBody: {"branch": "main", "author": "planner"},
+    mutations.EditBody: {"patch": {"plan": {"step": 2}}, "by": "ada"},
+    batches.BatchBody: {
+        "writes": [
+            {"op": "save", "thread": "{crew}/planner", "state": {"plan": {"step": 1}}},
+            {"op": "add", "counter": "{crew}/tokens", "add": 250},
+        ]
+    },
+    batches.ReadBody: {
+        "reads": [{"op": "counter", "counter": "{crew}/tokens"}, {"op": "register", "register": "{crew}/goal"}],
+    },
+    list[documents.PatchOperation]: [{"op": "add", "path": "/tasks", "value": {"t1": {"done": False}}}],
+    dict[str, Any]: {"tasks": {"t1": {"done": False}}, "title": "Survey"},
+}
+"""Examples of bodies, by the type of a route's body."""

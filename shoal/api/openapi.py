@@ -2,7 +2,7 @@
 
 Laws:
 - No text is written twice. Tags come from the modules of the handlers, descriptions of fields from their
-  comments (`shoal.api.glossary`), and errors from the routes (`shoal.api.failures`).
+  comments (`shoal.api.glossary`), and errors from the routes (`shoal.api.glossary`).
 - Common generators make usable clients of it with their defaults. So a field of a body that may be left out has no
   `default`, of which openapi-typescript makes a field that must be given; its description names it. A field of an answer
   that is always there is required. All errors have one schema, because openapi-python-client makes a class of each.
@@ -21,8 +21,7 @@ from aiohttp import hdrs
 from msgspec import Struct, UnsetType
 
 from shoal.api import glossary, session
-from shoal.api.examples import BODIES, PARTS
-from shoal.api.failures import failures, of_stream, told
+from shoal.api.glossary import BODIES, PARTS, clause, failures, of_stream
 from shoal.api.http import bodies as deadlines
 from shoal.api.http import headers
 from shoal.api.http.exchange import JSON, MSGPACK
@@ -219,7 +218,7 @@ def _refusals(errors: Sequence[type[ShoalError]]) -> Iterator[tuple[str, str]]:
 
 def _refusal(found: Sequence[type[ShoalError]]) -> dict[str, Any]:
     return {
-        "description": "; ".join(f"`{error.code}`: {told(error)}" for error in found),
+        "description": "; ".join(f"`{error.code}`: {clause(error)}" for error in found),
         "content": {CONTENT_TYPE: {"schema": _PROBLEM}},
         "x-codes": [error.code for error in found],
     }

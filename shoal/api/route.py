@@ -38,7 +38,7 @@ class Route(NamedTuple):
     repeats: bool = False  # The status is 200 instead if what was to be made was there.
     compares: bool = False  # It takes the version that is expected, as `If-Match`.
     is_open: bool = False  # Nodes that ask for tokens answer it without one.
-    errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all routes of its kind (`shoal.api.failures`).
+    errors: tuple[type[ShoalError], ...] = ()  # In addition to those of all routes of its kind (`shoal.api.glossary`).
     reason: str = ""  # Why it is written by hand; empty: it follows from a declaration.
 
     @property

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import access, batches, files, health, pages, reading, watching
+from shoal.api import access, batches, files, health, pages, watching
 from shoal.api.derived import OPERATIONS
 from shoal.api.document import documents
 from shoal.api.http.exchange import ReadQuery, WriteQuery
 from shoal.api.http.problems import RangeNotSatisfiable, RequestTimeout, UnsupportedEncoding
 from shoal.api.metrics import Figures
 from shoal.api.route import SPACE, THREAD, Route
-from shoal.api.thread import auditing, differences, mutations, replay, resume, saving, steps
+from shoal.api.thread import auditing, mutations, resume
 from shoal.errors import (
     BudgetExhausted,
     Conflict,
@@ -212,10 +212,10 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "POST",
         f"{SPACE}/read",
-        reading.read,
+        batches.read,
         "Read several objects of one partition, as of one moment",
-        reading.ReadView,
-        body=reading.ReadBody,
+        batches.ReadView,
+        body=batches.ReadBody,
         query=ReadQuery,
         reads=True,
         errors=(SpansPartitions, NotFound),
@@ -259,11 +259,11 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "POST",
         f"{THREAD}/checkpoints",
-        saving.save,
+        mutations.save,
         "Save a checkpoint",
-        saving.SavedView,
+        mutations.SavedView,
         201,
-        saving.SaveBody,
+        mutations.SaveBody,
         WriteQuery,
         compares=True,
         errors=(NotFound, Pruned, HeadMoved, SchemaViolation),
@@ -272,10 +272,10 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "GET",
         f"{THREAD}/diff",
-        differences.diff,
+        mutations.diff,
         "The differences between two checkpoints, per channel and path",
-        differences.DiffView,
-        query=differences.DiffQuery,
+        mutations.DiffView,
+        query=mutations.DiffQuery,
         errors=(NotFound, Pruned),
         reason=_VALUES,
     ),
@@ -294,7 +294,7 @@ BY_HAND: tuple[Route, ...] = (
         f"{THREAD}/merge",
         mutations.merge,
         "Merge heads of a branch into one checkpoint",
-        saving.SavedView,
+        mutations.SavedView,
         body=mutations.MergeBody,
         query=WriteQuery,
         errors=(NotFound, Pruned, HeadMoved, MergeConflict, SchemaViolation),
@@ -315,7 +315,7 @@ BY_HAND: tuple[Route, ...] = (
         f"{THREAD}/edit",
         mutations.edit,
         "Change the newest state by hand",
-        saving.SavedView,
+        mutations.SavedView,
         body=mutations.EditBody,
         query=WriteQuery,
         errors=(NotFound, Pruned, HeadMoved, SchemaViolation),
@@ -343,12 +343,12 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "POST",
         f"{THREAD}/steps/{{step}}",
-        steps.begin,
+        resume.begin,
         "Write a step's intent (201), or read why it is not to begin (200: do not cause the effect)",
-        steps.StepView,
+        resume.StepView,
         201,
-        steps.BeginBody,
-        steps.BeginQuery,
+        resume.BeginBody,
+        resume.BeginQuery,
         repeats=True,
         errors=(ThreadHeld,),
         reason="it withdraws an intent that has a rival, and by default waits for a quorum",
@@ -366,10 +366,10 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "GET",
         f"{THREAD}/replay",
-        replay.replay,
+        resume.replay,
         "The latest snapshot of a reducer, and the events since",
-        replay.ReplayView,
-        query=replay.ReplayQuery,
+        resume.ReplayView,
+        query=resume.ReplayQuery,
         errors=(JournalTrimmed,),
         reason=_SEVERAL,
     ),

@@ -23,7 +23,7 @@ import msgspec
 import typer
 
 from shoal import values
-from shoal.cli import options
+from shoal.cli import arguments as options
 from shoal.cli.arguments import age_of, bytes_of, json_of, json_of_file, milliseconds_of
 from shoal.cli.command import TAKEN, Run, Work, command_of
 from shoal.cli.execution import FAILED, agreed

@@ -11,8 +11,8 @@ from typing import Annotated
 import msgspec
 import typer
 
+from shoal.cli.arguments import DryRun, Yes
 from shoal.cli.execution import agreed, execute, failure
-from shoal.cli.options import DryRun, Yes
 from shoal.cli.output import emit, line, table
 from shoal.cli.target import Json, Target, Url, chosen, opened
 from shoal.protocol.requests import RebuildView

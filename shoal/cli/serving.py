@@ -4,7 +4,14 @@ SIGTERM and SIGINT stop it cleanly: it accepts no new requests, those under way 
 are durable, and the store is closed. A second signal ends it at once, without loss of
 acknowledged writes. SIGHUP loads the certificates, the cluster's key, and the master
 key of an encrypted directory, again; a node that has none of them stops. The only line on standard output is the URL, once
-the node answers there; everything else is logged.
+the node answers there; everything else is logged. A service manager (systemd) is told that it is ready, still turns, and stops,
+by the protocol of `sd_notify`.
+
+Laws:
+- Without `NOTIFY_SOCKET` in the environment nothing is opened and nothing is sent.
+- A beat of the watchdog comes from the event loop, so a loop that is stuck sends none, and the manager ends the process.
+- A manager that cannot be reached stops nothing: the node serves.
+- The variables are not handed on to programs that the node starts.
 """
 
 from __future__ import annotations
@@ -26,7 +33,6 @@ from shoal.api.http.accepting import check_free
 from shoal.api.http.listener import Listener
 from shoal.api.metrics import Backlog
 from shoal.api.server import create_app
-from shoal.cli.operating.notifying import Manager
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError
 from shoal.logs import events
@@ -46,7 +52,8 @@ from shoal.transport.seeds import Resolve, resolved
 if TYPE_CHECKING:
     from shoal.access.access import Access
     from shoal.tls.current import CurrentTls
-
+import socket
+from collections.abc import MutableMapping
 
 _REQUEST_ID_BYTES = 8
 _TOLD_MAX = 1000  # Authors in a status.
@@ -311,3 +318,46 @@ def _signalled() -> asyncio.Future[signal.Signals]:
     for number in ending:
         loop.add_signal_handler(number, catch, number)
     return first
+
+
+_BEATS = 2  # In the time after which the manager would act.
+_ABSTRACT = "@"
+
+
+class Manager:
+    """The service manager that started this process; one that wants to be told nothing is told nothing."""
+
+    def __init__(self, environment: MutableMapping[str, str]) -> None:
+        self._address = environment.pop("NOTIFY_SOCKET", "")
+        usec, pid = environment.pop("WATCHDOG_USEC", ""), environment.pop("WATCHDOG_PID", "")
+        is_ours = not pid or pid == str(os.getpid())
+        self._beat_s = int(usec) / 1e6 / _BEATS if usec.isdecimal() and int(usec) > 0 and is_ours and self._address else 0.0
+        self._beating: asyncio.Task[None] | None = None
+
+    def ready(self, url: str) -> None:
+        """The node answers at `url`; from now on the watchdog is beaten."""
+        self._tell(f"READY=1\nSTATUS=serves {url}")
+        if self._beat_s:
+            self._beating = asyncio.create_task(self._beat())
+
+    def stopping(self) -> None:
+        """No new requests are taken; those under way end. That has a time of its own, so the watchdog is beaten on."""
+        self._tell("STOPPING=1\nSTATUS=requests under way end, then the store is closed")
+
+    def stopped(self) -> None:
+        """End the beats."""
+        if self._beating is not None:
+            self._beating.cancel()
+
+    async def _beat(self) -> None:
+        while True:
+            self._tell("WATCHDOG=1")
+            await asyncio.sleep(self._beat_s)
+
+    def _tell(self, state: str) -> None:
+        if not self._address.startswith(("/", _ABSTRACT)):
+            return
+        path = f"\0{self._address[1:]}" if self._address.startswith(_ABSTRACT) else self._address
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sending:
+            sending.setblocking(False)
+            sending.sendto(state.encode(), path)

@@ -36,7 +36,7 @@ from shoal.kinds.worklist.handle.worklist import Message, WorklistItem, Worklist
 from shoal.kinds.worklist.state import INBOX
 from shoal.names import check_name
 from shoal.protocol import requests
-from shoal.protocol.requests.multireads import PartRead
+from shoal.protocol.requests.families import PartRead
 
 R = TypeVar("R")
 

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from shoal.access.grants import ACTIONS
-from shoal.api.examples import BODIES, PARTS
+from shoal.api.glossary import BODIES, PARTS
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
 from shoal.api.yjs.door import YJS_PATH

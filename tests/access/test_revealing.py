@@ -13,7 +13,7 @@ import pytest
 
 import shoal
 from shoal.access.guard import HIDING, shown
-from shoal.api.examples import PARTS
+from shoal.api.glossary import PARTS
 from shoal.api.routes import ROUTES
 from shoal.errors import Forbidden, InvalidInput, ShoalError
 from shoal.protocol import requests

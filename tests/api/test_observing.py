@@ -18,7 +18,7 @@ from aiohttp import web
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from shoal.api.examples import BODIES
+from shoal.api.glossary import BODIES
 from shoal.api.metrics import OTHER_SPACES, SPACES_LABELLED_MAX, Backlog, Metered, Metrics
 from shoal.api.route import Route
 from shoal.api.routes import ROUTES

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from shoal.cli import settings
-from shoal.cli.operating.notifying import Manager
+from shoal.cli.serving import Manager
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
 from tests.deploy.conftest import ROOT, free_addresses
 from tests.support.forked import Forked

@@ -14,13 +14,12 @@ from shoal import kinds
 from shoal.protocol import base, requests
 from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write
 from shoal.protocol.declared import operation
-from shoal.protocol.requests import batches, fenced, multireads
+from shoal.protocol.requests import families
 from shoal.protocol.requests.families import FAMILIES
 
-OF_SEVERAL = (base, batches, multireads, fenced)
+OF_SEVERAL = (base, families)
 """Modules that define what requests share, or requests of requests."""
 
-MACHINERY = ("families", "unions")
 STRUCTS = {value for value in vars(requests).values() if isinstance(value, type) and issubclass(value, Struct)}
 PUSHED = set(get_args(requests.Push)) | {requests.Refused}
 """Replies that answer no request: they are told to who subscribed, or are part of another."""
@@ -31,7 +30,7 @@ def test_every_module_of_requests_is_a_family() -> None:
     below = {found.name for found in pkgutil.walk_packages(kinds.__path__, "shoal.kinds.")}
     of_kinds = {name for name in below if name.split(".")[3:] == ["requests"]}
     listed = {module.__name__ for module in (*FAMILIES, *OF_SEVERAL)}
-    assert here | of_kinds | {base.__name__} == listed | {f"{requests.__name__}.{name}" for name in MACHINERY}
+    assert here | of_kinds | {base.__name__} == listed
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, *OF_SEVERAL], ids=lambda family: family.__name__)

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import typer
 
 from shoal.cli import target
+from shoal.cli.arguments import DryRun, Yes
 from shoal.cli.execution import agreed
-from shoal.cli.options import DryRun, Yes
 from shoal.cli.output import emit, line, table
 from shoal.cli.target import Json
 from shoal.errors import InvalidInput, NotFound

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import structs
 
+from shoal.cli.arguments import PANEL, ThreadName
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.derived import group_of
 from shoal.cli.execution import FAILED, execute
 from shoal.cli.finding import SHORT, check_thread
-from shoal.cli.options import PANEL, ThreadName
 from shoal.cli.output import Listing, ago, emit, line, note, plain, to_text
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput

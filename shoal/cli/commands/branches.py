@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal.cli.arguments import Branch as BranchName
+from shoal.cli.arguments import By, DryRun, Limit, Reason, Reveal, ThreadName, Yes
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described, event_text
 from shoal.cli.execution import agreed
 from shoal.cli.finding import SHORT, check_thread, checkpoint_id, checkpoint_or_branch
-from shoal.cli.options import Branch as BranchName
-from shoal.cli.options import By, DryRun, Limit, Reason, Reveal, ThreadName, Yes
 from shoal.cli.output import Listing, emit, line, note, pairs, to_text
 from shoal.errors import NotFound
 from shoal.kinds.thread.flows.audit import event_record

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import msgspec
 import typer
 
+from shoal.cli.arguments import PANEL
 from shoal.cli.execution import FAILED, execute
-from shoal.cli.options import PANEL
 from shoal.cli.output import ago, emit, line
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import ShoalError

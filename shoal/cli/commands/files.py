@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from shoal.cli.arguments import PANEL
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.derived import group_of
 from shoal.cli.execution import agreed, failure
-from shoal.cli.options import PANEL
 from shoal.cli.output import Listing, moment
 
 if TYPE_CHECKING:

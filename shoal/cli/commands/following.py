@@ -14,12 +14,11 @@ from typing import Annotated, Any, cast
 import typer
 
 from shoal.api.http.headers import opaque, shown_opaque
-from shoal.cli.arguments import age_of
+from shoal.cli.arguments import PANEL, Follow, LimitOrAll, Prefix, ThreadName, Wait, age_of
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import event_cells, event_line
 from shoal.cli.derived import group_of
 from shoal.cli.finding import check_thread
-from shoal.cli.options import PANEL, Follow, LimitOrAll, Prefix, ThreadName, Wait
 from shoal.cli.output import Listing, emit, line, moment, note, to_text
 from shoal.client.store import Store
 from shoal.client.watching import Change, Reset

@@ -29,10 +29,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import typer
 
+from shoal.cli.arguments import PANEL, Limit, ThreadName
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.commands.threads import described, shown_metadata
 from shoal.cli.finding import SHORT, check_thread
-from shoal.cli.options import PANEL, Limit, ThreadName
 from shoal.cli.output import ago, emit, is_terminal, line, note, plain, show_text, to_text
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
 from shoal.records import NamedTuple

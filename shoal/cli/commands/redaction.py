@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from shoal.cli.arguments import PANEL, DryRun, Yes
 from shoal.cli.execution import agreed, execute
-from shoal.cli.options import PANEL, DryRun, Yes
 from shoal.cli.output import emit, line, note_empty
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened

@@ -11,9 +11,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.arguments import age_of
+from shoal.cli.arguments import PANEL, DryRun, KeepLast, OlderThan, Prefix, Yes, age_of
 from shoal.cli.execution import agreed, execute
-from shoal.cli.options import PANEL, DryRun, KeepLast, OlderThan, Prefix, Yes
 from shoal.cli.output import emit, line, note, note_empty, shown_bytes
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened

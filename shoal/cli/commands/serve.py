@@ -14,8 +14,8 @@ import typer
 
 from shoal.cli import logs, node, settings, target
 from shoal.cli.access import certificates, tokens
+from shoal.cli.arguments import By
 from shoal.cli.execution import execute, failure, interruptible
-from shoal.cli.options import By
 from shoal.cli.target import Data, SpaceName, Url, chosen, ensured, opened
 from shoal.config import LOG_LEVELS, Config
 from shoal.errors import InvalidConfig

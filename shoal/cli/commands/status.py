@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
+from shoal.cli.arguments import PANEL
 from shoal.cli.execution import execute
 from shoal.cli.operating.top import top
 from shoal.cli.operating.upgrading import upgrade_check, wait
 from shoal.cli.operating.usage import usage
-from shoal.cli.options import PANEL
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, moment, note, pairs, size, table
 from shoal.cli.rebuilding import rebuild
 from shoal.cli.rotating import rotate_key

@@ -8,10 +8,9 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from shoal.cli.arguments import fields_of, moment_of
+from shoal.cli.arguments import PANEL, Branch, Label, Limit, LimitOrAll, Prefix, Reveal, ThreadName, fields_of, moment_of
 from shoal.cli.command import Run, Work, in_store
 from shoal.cli.finding import SHORT, check_thread, checkpoint_id, note_absence, other_spaces, print_names, similar
-from shoal.cli.options import PANEL, Branch, Label, Limit, LimitOrAll, Prefix, Reveal, ThreadName
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, plain, show_value, to_text
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import structs
 
+from shoal.cli.arguments import PANEL, Reveal
 from shoal.cli.execution import FAILED, execute
-from shoal.cli.options import PANEL, Reveal
 from shoal.cli.output import emit, line, plain
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, ensured, opened
 from shoal.workflows.transfer.importing import Aim, Existing, ImportReport

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 
 from shoal.protocol.requests import ClusterView, MembersView, NodeStatus
-from shoal.protocol.requests.conditions import Severity
+from shoal.protocol.requests.status import Severity
 from shoal.records import NamedTuple
 
 _NOTHING: Mapping[str, int] = MappingProxyType({})

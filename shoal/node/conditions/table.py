@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from shoal.node.conditions import of_cluster, of_node
 from shoal.node.conditions.observation import Condition, Finding, Observation, Unknown
-from shoal.protocol.requests.conditions import Severity, StandingCondition
+from shoal.protocol.requests.status import Severity, StandingCondition
 from shoal.records import NamedTuple
 
 SHOWN_MAX = 8

@@ -34,7 +34,7 @@ from shoal.node.turns import in_turns
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, MultiRead, MultiReply, Refused
-from shoal.protocol.requests.multireads import PartAnswer
+from shoal.protocol.requests.families import PartAnswer
 
 MULTI_READS_MAX = 256  # Answered at one version vector.
 

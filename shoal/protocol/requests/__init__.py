@@ -35,15 +35,11 @@ from shoal.protocol.base import *
 from shoal.protocol.declared import *
 from shoal.protocol.requests.audit import *
 from shoal.protocol.requests.backup import *
-from shoal.protocol.requests.batches import *
-from shoal.protocol.requests.conditions import *
-from shoal.protocol.requests.fenced import *
+from shoal.protocol.requests.families import *
 from shoal.protocol.requests.membership import *
-from shoal.protocol.requests.multireads import *
 from shoal.protocol.requests.overviews import *
 from shoal.protocol.requests.status import *
 from shoal.protocol.requests.subscriptions import *
-from shoal.protocol.requests.unions import *
 from shoal.protocol.requests.usage import *
 
 # Those of a kind that is not among the imports above, which only type checkers need: it imports them from its own folder.

@@ -1,8 +1,6 @@
-"""The status of a node and its cluster.
+"""A node, its cluster and its spaces: status, listings, quotas, and the conditions that say what is wrong now.
 
-Listings of spaces, objects and threads.
-
-The quota of a space: what it may hold and do at each node, and what it holds there.
+The table of all conditions is in `shoal.node.conditions`, and as a page in docs/CONDITIONS.md.
 """
 
 from __future__ import annotations
@@ -14,12 +12,12 @@ from msgspec import Struct, field, structs
 from shoal.kinds import ObjectKind as ObjectKind
 from shoal.protocol.base import Read, Reply
 from shoal.protocol.declared import Cli, Filtered, Http, Named, Positive, Seconds, Shape, operation
-from shoal.protocol.requests.conditions import StandingCondition
 
 __all__ = [
     "QUOTAS",
     "Cluster",
     "ClusterView",
+    "ConditionsView",
     "ListObjects",
     "ListSpaces",
     "ListSummaries",
@@ -31,7 +29,10 @@ __all__ = [
     "OpenStep",
     "Quota",
     "QuotaView",
+    "ReadConditions",
     "ReadQuota",
+    "Severity",
+    "StandingCondition",
     "Status",
     "Summaries",
     "ThreadNames",
@@ -345,3 +346,36 @@ class QuotaView(Reply, array_like=True, frozen=True, tag="quota-view"):
     is_counted: bool = True  # False: bytes and objects are being counted, and what is told are those counted so far.
     trouble: str = ""  # What is wrong with the record; else empty. What is wrong counts as not recorded.
     is_empty: bool = False  # Whether nothing is in it: check its name. What was set holds once something is written there.
+
+
+Severity = Literal["page", "ticket", "note"]
+"""`page`: users feel it, or the last copy is in danger. `ticket`: somebody has to act, by day. `note`: nobody has to."""
+
+
+@operation(family="cluster", http=Http("GET", "/cluster/conditions", "What is wrong with a node, and how to mend it"))
+class ReadConditions(Read["ConditionsView"], array_like=True, frozen=True, tag="conditions"):
+    """Look at a node, and read which conditions of the table are true of it now."""
+
+
+class StandingCondition(Struct, array_like=True, frozen=True):
+    """A condition that is true now."""
+
+    name: str  # As in the table (docs/CONDITIONS.md).
+    severity: Severity  # How soon somebody has to act.
+    says: str  # What is so at this node, as a sentence.
+    means: str  # What users feel, or will.
+    mends: str  # The command that mends it. URL and DIR stand for the node's address and directory.
+    page: str  # Where it is explained, such as `OPERATIONS.md#a-disk-is-full`.
+    since_ms: int  # When this node noticed it.
+    about: str = ""  # The member, the space or the limit that it is about; empty: this node.
+
+
+class ConditionsView(Reply, array_like=True, frozen=True, tag="conditions-view"):
+    """The outcome of a node's look at itself and its cluster."""
+
+    node: str  # The id of its directory, in hex.
+    name: str  # The address by which its peers reach it.
+    standing: list[StandingCondition]  # The worst first.
+    looked: list[str]  # The names of the conditions of which it knows whether they are true.
+    unknown: dict[str, str] = field(default_factory=dict)  # The others, each with the reason why that is not known.
+    begun: dict[str, int] = field(default_factory=dict)  # How often each of the table began, since the node started.
