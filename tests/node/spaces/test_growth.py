@@ -252,9 +252,10 @@ async def test_unreadable_points_and_rows_are_told(bench: Bench, monkeypatch: py
 
 
 def test_points_thin_as_they_age() -> None:
-    now, times = 400 * DAY, [400 * DAY - 5 * MINUTE * nth for nth in range(60_000)][::-1]
+    now = 400 * DAY
+    hourly, often = range(300 * DAY, 397 * DAY, HOUR), range(397 * DAY, now + 1, 5 * MINUTE)
     kept: list[int] = []
-    for at_ms in times:
+    for at_ms in (*hourly, *often):
         gone = set(leaving(kept, at_ms))
         kept = [each for each in kept if each not in gone] + [at_ms]
     ages = [now - at_ms for at_ms in kept]
