@@ -3,7 +3,7 @@ import * as Y from 'yjs'
 import { WebsocketProvider } from 'y-websocket'
 import { connect, NO_HEAD, ShoalError, type WatchEvent } from 'shoal-client'
 
-const store = connect(['https://n1.example.com:7400', 'https://n2.example.com:7400'], { token: async () => 'a.b.c', requestTimeoutMs: 5_000 })
+const store = connect(['https://n1.example.com:7400', 'https://n2.example.com:7400'], { token: async () => 'a.b.c', requestTimeoutMs: 5_000, trace: () => ({ traceparent: '' }) })
 const space = store.space('crew')
 
 export async function uses (): Promise<void> {
@@ -27,6 +27,8 @@ export async function uses (): Promise<void> {
   space.watch({ kinds: ['threads'] })
   // @ts-expect-error there is no such option
   connect('http://127.0.0.1:7400', { timeout: 1 })
+  // @ts-expect-error it is asked for each call
+  connect('http://127.0.0.1:7400', { trace: '' })
   // @ts-expect-error a state has channels
   await thread.save(1)
 }

@@ -18,7 +18,8 @@ from shoal.traces.stages import code_of
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-_TRACEPARENT, _TRACESTATE = "traceparent", "tracestate"
+HEADERS = _TRACEPARENT, _TRACESTATE = "traceparent", "tracestate"
+"""In which W3C Trace Context comes."""
 _SERVER_ERROR = 500
 
 

@@ -47,6 +47,7 @@ async def test_a_preflight_of_an_allowed_page_is_answered_for_every_path(
         assert "origin" in listed(answer, "Vary")
         assert listed(answer, "Access-Control-Allow-Methods") == {"get", "head", "post", "put", "patch", "delete"}
         used = {"content-type", "idempotency-key", "shoal-bookmark", "if-match", "if-none-match", "last-event-id"}
+        used |= {"traceparent", "tracestate"}
         assert used <= listed(answer, "Access-Control-Allow-Headers")
     assert served.session.asked == []
 

@@ -5,6 +5,7 @@
  * - The caller passes the classes in: two copies of Yjs in one program break documents, and a page chooses where its modules come from.
  * - If a connection ends, the next one goes to the next node, with a new token. What was edited meanwhile is sent then, and counts once.
  * - If the node says that coming back cannot help, the provider stops, and `synced` and `saved()` are rejected with the reason.
+ * - A connection belongs to the trace in which the document was opened.
  * - Tabs of one browser meet at the node, not in the browser, so that no tab shows what is not durable.
  */
 
@@ -54,9 +55,11 @@ export class SharedDocument {
       throw new ShoalError('invalid-input', 'a document needs `doc` (a Y.Doc) and `WebsocketProvider` (of the package y-websocket). Nothing was sent.')
     }
     if (WebSocket === undefined) throw new ShoalError('invalid-input', 'this program has no WebSocket: pass the class of the package ws as `WebSocket`. Nothing was sent.')
+    const params = transport.trace()
     const provider = new WebsocketProvider(transport.url.replace(/^http/, 'ws') + '/v1/yjs' + path(space), path(name).slice(1), doc, {
       connect: false,
       disableBc: true,
+      params, // A page cannot set headers of a WebSocket.
       protocols: protocols(await transport.token()),
       WebSocketPolyfill: WebSocket,
       shouldReconnect: (/** @type {CloseEvent} */ event) => !isFinal(event),

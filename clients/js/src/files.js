@@ -69,9 +69,10 @@ export class Files {
 
   /**
    * One request, which the next node gets if this one cannot take it: what has arrived of a file is not stored twice.
-   * @param {import('./transport.js').Call} call @param {AbortSignal} [signal] @param {any} [body]
+   * @param {import('./transport.js').Call} given @param {AbortSignal} [signal] @param {any} [body]
    */
-  async _open (call, signal = new AbortController().signal, body) {
+  async _open (given, signal = new AbortController().signal, body) {
+    const call = { ...given, trace: this._transport.trace() }
     const tries = this._transport.tries()
     for (;;) {
       const url = this._transport.url

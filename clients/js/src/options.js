@@ -13,10 +13,12 @@ import { invalid } from './errors.js'
  * @property {number} [streamSilenceMs] A stream on which nothing came for so long is opened again; longer than the node's `heartbeat_s` (60,000).
  * @property {number} [eventBytesMax] The longest event of a stream (1 MiB).
  * @property {number} [bookmarkBytesMax] The bookmarks that are sent with a request (12 KiB).
+ * @property {Trace} [trace] The trace (W3C Trace Context) that requests belong to: a function that is asked once for each call, at its beginning.
  * @property {typeof globalThis.fetch} [fetch] In place of the global one, such as one that trusts a CA of yours.
  */
 
-/** @typedef {Required<Omit<Options, 'token'>> & Pick<Options, 'token'>} Settings */
+/** @typedef {() => string | { traceparent?: string, tracestate?: string } | undefined} Trace A `traceparent`, or both headers; undefined if there is no trace. */
+/** @typedef {Required<Omit<Options, 'token' | 'trace'>> & Pick<Options, 'token' | 'trace'>} Settings */
 
 const DEFAULTS = {
   requestTimeoutMs: 30_000,
@@ -27,12 +29,13 @@ const DEFAULTS = {
   eventBytesMax: 1 << 20,
   bookmarkBytesMax: 12 << 10
 }
+const OTHERS = ['token', 'trace', 'fetch']
 
 /** @param {Options} options @returns {Settings} */
 export function settings (options) {
-  const unknown = Object.keys(options).find((name) => !(name in DEFAULTS) && name !== 'token' && name !== 'fetch')
+  const unknown = Object.keys(options).find((name) => !(name in DEFAULTS) && !OTHERS.includes(name))
   if (unknown !== undefined) throw invalid(`connect has no option ${JSON.stringify(unknown)}.`)
-  const { token, fetch, ...given } = options
+  const { token, trace, fetch, ...given } = options
   const bounds = { ...DEFAULTS, ...given }
   for (const [name, value] of Object.entries(bounds)) {
     if (typeof value !== 'number' || !(value > 0)) throw invalid(`the option ${name} must be a number above 0.`)
@@ -40,10 +43,11 @@ export function settings (options) {
   if (token !== undefined && typeof token !== 'function' && (typeof token !== 'string' || !/^[\x21-\x7e]+$/.test(token))) {
     throw invalid('the option token must be a token (without spaces or line ends), or a function that returns one.')
   }
+  if (trace !== undefined && typeof trace !== 'function') throw invalid('the option trace must be a function that returns a traceparent.')
   // Called as a method of another object, the browsers' fetch throws.
   const chosen = fetch ?? ((request, init) => globalThis.fetch(request, init))
   if (typeof chosen !== 'function') throw invalid('the option fetch must be a function.')
-  return { ...bounds, token, fetch: chosen }
+  return { ...bounds, token, trace, fetch: chosen }
 }
 
 /**

@@ -12,6 +12,7 @@ import { errorOf, invalid, ShoalError } from './errors.js'
 import { encode } from './json.js'
 import { newKey } from './keys.js'
 import { addresses, settings } from './options.js'
+import { traceHeaders } from './traces.js'
 
 /**
  * @typedef {object} Call
@@ -21,6 +22,7 @@ import { addresses, settings } from './options.js'
  * @property {unknown} [body]
  * @property {string} [key] The idempotency key of a write.
  * @property {Record<string, string>} [headers]
+ * @property {Record<string, string>} [trace] The headers of its trace; by default those of the trace under way when it is sent.
  * @property {AbortSignal} [signal]
  * @property {number} [waitMs] How long the node may wait before it answers.
  */
@@ -57,6 +59,11 @@ export class Transport {
   async token () {
     const { token } = this.settings
     return typeof token === 'function' ? await token() : token
+  }
+
+  /** The headers of the trace under way. @returns {Record<string, string>} */
+  trace () {
+    return traceHeaders(this.settings.trace)
   }
 
   /**
@@ -111,8 +118,9 @@ export class Transport {
     }
   }
 
-  /** @param {Call} call */
-  async _retried (call) {
+  /** @param {Call} given */
+  async _retried (given) {
+    const call = { ...given, trace: this.trace() }
     // Before the first attempt, so that a value that cannot be written is no failed attempt.
     const text = call.body === undefined ? undefined : encode(call.body)
     if (call.key !== undefined && (typeof call.key !== 'string' || !/^[\x20-\x7e]{1,255}$/.test(call.key))) {
@@ -181,10 +189,10 @@ export class Transport {
    * @returns {Promise<Response>}
    */
   async open (url, call, signal, text) {
-    const sent = this._bookmarks.held()
+    const [sent, trace] = [this._bookmarks.held(), call.trace ?? this.trace()]
     const target = url + call.path + queryOf(call.query)
     const send = async () => this.settings.fetch(target, {
-      method: call.method, body: text, signal, redirect: 'manual', headers: this._headers(call, text, sent, await this.token())
+      method: call.method, body: text, signal, redirect: 'manual', headers: { ...trace, ...this._headers(call, text, sent, await this.token()) }
     })
     let response = await send()
     if (response.status === 401 && typeof this.settings.token === 'function') {

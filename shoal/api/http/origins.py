@@ -61,6 +61,7 @@ from shoal.config import Config, origins
 from shoal.errors import Unauthenticated
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.session import Session
+from shoal.traces import doors
 
 if TYPE_CHECKING:
     from shoal.access.bearer import Bearer
@@ -84,6 +85,7 @@ REQUEST_HEADERS = ", ".join(
         deadlines.HEADER,
         bookmarks.LEASE,
         REQUEST_ID,
+        *doors.HEADERS,
         *headers.REQUEST_HEADERS,
     )
 )
