@@ -243,6 +243,7 @@ def peers_of(
         warn=Warnings(log),
         keys=lambda: held.ring,
         tls=lambda: None if tls is None else tls.dialling,
+        asking=lambda: None if tls is None else tls.asking,
     )
     peers = Peers(
         context,

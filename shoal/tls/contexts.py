@@ -37,17 +37,18 @@ def listening(config: Config) -> ssl.SSLContext:
     return context
 
 
-def dialling_peers(config: Config) -> ssl.SSLContext:
+def dialling_peers(config: Config, *, by_name: bool = True) -> ssl.SSLContext:
     """A context for links to peers: both ends show a certificate of `tls_ca`.
 
-    The CA issues certificates to nodes of this cluster alone, so any of them is a member's. The name is compared only if
-    `tls_peer_names` says so: seeds and pods are dialled by addresses that no certificate contains.
+    The CA issues certificates to nodes of this cluster alone, so any of them is a member's. The name by which a peer is dialled
+    is compared only if `tls_peer_names` says so, and not if it is dialled by an address that no certificate contains, as those
+    to which a seed leads are (`by_name` False): then its own name is compared, once it has told it.
 
     Raises:
         InvalidConfig: as `listening`.
     """
     context = _of(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = config.tls_peer_names == "own"
+    context.check_hostname = by_name and config.tls_peer_names == "own"
     _show(context, config)
     _trust(context, config.tls_ca)
     _refuse_revoked(context, config.tls_crl)

@@ -23,7 +23,8 @@ from shoal.tls.certificate import day, read
 
 class _Loaded(NamedTuple):
     accepting: ssl.SSLContext
-    dialling: ssl.SSLContext | None  # For peers.
+    dialling: ssl.SSLContext | None  # For peers,
+    asking: ssl.SSLContext | None  # and for whoever is where a seed leads.
     ends_s: float
     ends: str
 
@@ -49,6 +50,11 @@ class CurrentTls:
     def dialling(self) -> ssl.SSLContext | None:
         """For a link to a peer that is dialled now; None if the node has no peers."""
         return self._loaded.dialling
+
+    @property
+    def asking(self) -> ssl.SSLContext | None:
+        """For a node that is asked who it is, at an address that no certificate names; None if the node has no peers."""
+        return self._loaded.asking
 
     @property
     def ends_s(self) -> float:
@@ -95,7 +101,8 @@ class CurrentTls:
         certificate = read(Path(config.tls_cert))
         accepting = contexts.listening(config)
         dialling = contexts.dialling_peers(config) if config.join else None
-        return _Loaded(accepting, dialling, certificate.ends_s, day(certificate.ends))
+        asking = contexts.dialling_peers(config, by_name=False) if config.join else None
+        return _Loaded(accepting, dialling, asking, certificate.ends_s, day(certificate.ends))
 
     def _stamped(self) -> tuple[tuple[int, ...] | None, ...]:
         config = self._config

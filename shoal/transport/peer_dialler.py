@@ -40,6 +40,7 @@ from shoal.transport.peer_link import (
     LinkContext,
     PeerLink,
     accepts,
+    check_names,
     side_of,
     why_closed,
 )
@@ -67,7 +68,7 @@ async def dial(
         async with asyncio.timeout(limit_s):
             socket = await _open(http, address, config=config, tls=tls)
             meeting = Dialling(side, nonce=nonce)
-            peer = await _shake_hands(socket, meeting, admit=admit)
+            peer = await _shake_hands(socket, meeting, admit=admit, own=None if _is_named(tls) else config)
             if peer is None:
                 raise _leads_back(address, side.identity.name)
             link = PeerLink(http, socket, address=address, peer=peer, proven_key=meeting.proven_key, config=config)
@@ -100,11 +101,19 @@ async def _open(http: aiohttp.ClientSession, address: str, *, config: Config, tl
     return socket
 
 
-async def _shake_hands(socket: DialledSocket, meeting: Dialling, *, admit: Admit) -> Identity | None:
+def _is_named(tls: SSLContext | None) -> bool:
+    """Whether the certificate of who is dialled is compared with the address, or there is none."""
+    return tls is None or tls.check_hostname
+
+
+async def _shake_hands(socket: DialledSocket, meeting: Dialling, *, admit: Admit, own: Config | None = None) -> Identity | None:
+    """`own`: the peer's certificate is compared with the name that it tells, as these settings say."""
     try:
         await socket.send_bytes(meeting.hello)
         proof = meeting.welcomed(await _answer(socket))
         assert meeting.peer is not None
+        if own is not None:
+            check_names(socket.connection.get_extra_info("peercert"), meeting.peer, own)
         admit(meeting.peer)
         await socket.send_bytes(proof)
         meeting.accepted(await _answer(socket))

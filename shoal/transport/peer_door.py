@@ -30,7 +30,7 @@ from shoal.cluster.handshake import ACCEPTED, HANDSHAKE_BYTES_MAX, NAME_CHARS_MA
 from shoal.cluster.peering import Identity
 from shoal.errors import Disconnected, InvalidValue, Overloaded, PeerRefused, ShoalError, ShuttingDown
 from shoal.logs import events
-from shoal.tls.contexts import key_of, names_host
+from shoal.tls.contexts import key_of
 from shoal.transport.peer_dialler import REKEYED
 from shoal.transport.peer_link import (
     BROKEN,
@@ -38,6 +38,7 @@ from shoal.transport.peer_link import (
     STALLED_BEATS,
     LinkContext,
     accepts,
+    check_names,
     close_code,
     reason_of,
     side_of,
@@ -250,12 +251,7 @@ class PeerDoor:
         """Check that the certificate that a peer showed is its own, if `tls_peer_names` asks for that."""
         transport = link.socket._req.transport if link.socket._req is not None else None
         shown = None if transport is None else transport.get_extra_info("peercert")
-        if self._config.tls_peer_names == "own" and not names_host(shown or {}, identity.name.rpartition(":")[0]):
-            raise PeerRefused(
-                f"the certificate of the peer that claims to be {identity.name} does not name that host, and tls_peer_names is "
-                "own. Nothing was written. Issue one that does: `shoal tls node`.",
-                reason="certificate",
-            )
+        check_names(shown, identity, self._config)
 
     @property
     def _limit_s(self) -> float:

@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from ssl import SSLContext
-from typing import Protocol
+from typing import Any, Protocol
 
 import aiohttp
 from aiohttp import ClientError, WSCloseCode, WSMessage, WSMsgType
@@ -31,9 +31,10 @@ from aiohttp import ClientError, WSCloseCode, WSMessage, WSMsgType
 from shoal.cluster.handshake import Side
 from shoal.cluster.peering import Identity, Peer
 from shoal.config import Config
-from shoal.errors import InvalidInput, ShoalError
+from shoal.errors import InvalidInput, PeerRefused, ShoalError
 from shoal.logs.event import Event, Value
 from shoal.logs.events import LINES_LEFT_OUT
+from shoal.tls.contexts import names_host
 from shoal.transport.dialling import DialledSocket
 from shoal.transport.keyring import Keyring
 
@@ -117,13 +118,28 @@ class LinkContext:
     report: Report  # Called with the events of links,
     warn: Warnings  # and with peers that are refused, or refuse this node.
     keys: Keys  # Asked at each handshake.
-    tls: Tls = plain  # Asked for each link that is dialled.
+    tls: Tls = plain  # Asked for each link that is dialled,
+    asking: Tls = plain  # and for each node that is asked who it is.
 
 
 def side_of(peer: Peer, *, config: Config, ring: Keyring) -> Side:
     """The facts that this node brings to a handshake now. Its name is known only once it listens."""
     also = tuple(key.encode() for key in ring.also)
     return Side(peer.identity(), config.cluster, ring.key.encode(), _ENGINE, also)
+
+
+def check_names(shown: Mapping[str, Any] | None, identity: Identity, config: Config) -> None:
+    """Check that the certificate that a peer showed, as `ssl` tells of it, is its own, if `tls_peer_names` asks for that.
+
+    Raises:
+        PeerRefused: it does not name the peer's host.
+    """
+    if config.tls_peer_names == "own" and not names_host(shown or {}, identity.name.rpartition(":")[0]):
+        raise PeerRefused(
+            f"the certificate of the peer that claims to be {identity.name} does not name that host, and tls_peer_names is "
+            "own. Nothing was written. Issue one that does: `shoal tls node`.",
+            reason="certificate",
+        )
 
 
 def accepts(ring: Keyring, proven: bytes) -> bool:

@@ -3,7 +3,8 @@
 Laws:
 - Names are resolved anew for each round; rounds are spread, with pauses that double up to `reconnect_delay_s_max`.
 - A name may lead to several addresses, to none, or to this node itself: what leads nowhere is reported once.
-- An answer is believed once it is proven, as in every handshake.
+- An answer is believed once it is proven, as in every handshake. If `tls_peer_names` is "own", whoever gives it shows a
+  certificate that names it: not the address at which it was found, which no certificate does.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Seeds:
         self._entropy = context.entropy
         self._report = context.report
         self._resolve = resolve
-        self._tls = context.tls
+        self._tls = context.asking
         self._keys = context.keys
         self._reported: dict[str, str] = {}  # By seed or address: why it led nowhere.
         self._task: asyncio.Task[None] | None = None

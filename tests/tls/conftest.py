@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 import pytest
@@ -22,6 +22,7 @@ from shoal.node.node import Node, open_node
 from shoal.tls import authority
 from shoal.tls.current import CurrentTls
 from shoal.transport.peers import Peers
+from shoal.transport.seeds import Resolve, resolved
 from simulation.bounds import altered, parted
 
 WAIT_S = 30
@@ -95,6 +96,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
     async with AsyncExitStack() as stack:
 
         async def start(**settings: object) -> Served:
+            resolve = cast(Resolve, settings.pop("resolve", resolved))
             mine, bounds = parted(settings)
             stack.enter_context(altered(**bounds))
             config = msgspec.structs.replace(Config(listen_port=0, reconnect_delay_s_max=0.2), **mine)
@@ -102,7 +104,7 @@ async def serve(tmp_path: Path) -> AsyncIterator[Serve]:
             node = await open_node(tmp_path / f"node-{os.urandom(4).hex()}", config=config, environment=environment)
             stack.push_async_callback(node.stop)
             tls = CurrentTls(config, now_s=time.time) if config.tls_cert else None
-            peers = peers_of(node.replicator, config, environment, tls=tls)
+            peers = peers_of(node.replicator, config, environment, tls=tls, resolve=resolve)
             listener = await listening(node, config, peers, tls)
             stack.push_async_callback(listener.stop)
             if peers is not None:

@@ -21,6 +21,8 @@ from chaos.ports import free_ports
 from shoal.cluster.handshake import Dialling, Side
 from shoal.cluster.peering import Identity
 from shoal.errors import InvalidConfig, PeerRefused
+from shoal.logs import events
+from shoal.logs.lines import captured
 from shoal.transport.peer_link import PEER_PATH
 from tests.tls.conftest import WAIT_S, Certificates, Serve, Served, until
 
@@ -236,3 +238,43 @@ async def test_members_with_their_own_certificates_are_linked(certificates: Cert
     own = {"tls_peer_names": "own"}
     a, b = await two(serve, own | certificates.settings("n1"), own | certificates.settings("n2"))
     await until(lambda: a.linked and b.linked)
+
+
+async def by_one_name(serve: Serve, *settings: dict[str, str]) -> list[Served]:
+    """Members that find each other by a name which leads to addresses that no certificate names, as containers' do."""
+    ports = free_ports(len(settings))
+
+    async def resolve(host: str, _port: int) -> list[str]:
+        assert host == "shoal"
+        return [f"127.0.5.1:{port}" for port in ports]
+
+    common = {"join": "shoal:7400", "cluster_size": len(settings), "listen_host": "0.0.0.0", "tls_peer_names": "own"}
+    return [
+        await serve(
+            **{**common, **KEYED, "listen_port": port, "advertise": f"127.0.0.1:{port}", "resolve": resolve, **each},
+        )
+        for port, each in zip(ports, settings, strict=True)
+    ]
+
+
+@pytest.mark.answers("members-change-safely")
+async def test_members_with_their_own_certificates_find_each_other_by_one_name(
+    certificates: Certificates, serve: Serve
+) -> None:
+    nodes = await by_one_name(serve, *(certificates.settings(f"n{number}") for number in (1, 2, 3)))
+    await until(lambda: all(node.linked == 2 for node in nodes))
+
+
+async def test_who_is_found_by_one_name_must_show_its_own_certificate(certificates: Certificates, serve: Serve) -> None:
+    """As a thief of the files of n2, who tells to be another member."""
+    stolen = certificates.settings("n2") | {"advertise": "127.0.0.9:7400"}
+    with captured() as lines:
+        a, b = await by_one_name(serve, certificates.settings("n1"), stolen)
+        asked = f"127.0.5.1:{b.url.rpartition(':')[2]}"  # The other one is told the same of its own question.
+
+        def refused() -> bool:
+            found = [line.fields for line in lines if line.event is events.SEED_LEADS_NOWHERE]
+            return any(each["seed"] == asked and "does not name that host" in str(each["reason"]) for each in found)
+
+        await until(refused)
+    assert a.linked == 0
