@@ -17,7 +17,7 @@ for place in /nodes/*; do
     hand /tls/ca.pem "$place/ca.pem"
     hand /tls/client.token "$place/client.token"
     test "$name" != client || continue
-    test -e "/tls/$name" || shoal tls node /tls "$name"
+    test -e "/tls/$name" || shoal tls node /tls "$name${ALIAS:+,$ALIAS}"
     hand "/tls/$name/key.pem" "$place/key.pem"
     hand "/tls/$name/cert.pem" "$place/cert.pem"
     hand /tls/tokens/keys.json "$place/keys.json"

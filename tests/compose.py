@@ -4,8 +4,8 @@
     python -m tests.compose DIRECTORY
 
 Laws:
-- What the page and deploy/grow.yml say is run as it is written, in a checkout named shoal. A command that was not run is a
-  failure.
+- What the page, deploy/grow.yml and deploy/alias.yml say is run as it is written, in a checkout named shoal. A command that
+  was not run is a failure.
 - Writers write while nodes are killed, emptied, cut off, added and replaced, each through a quorum. In the end, what was
   acknowledged is on every node, and what was refused with nothing written is on none.
 - Where no engine can be, the last line says why, and the exit code is 0. Whatever fails on an engine is a failure.
@@ -58,8 +58,8 @@ class Broken(Exception):
 # ── what the documentation says ───────────────────────────────────────────────
 
 
-def said_by(page: str, grow: str) -> list[str]:
-    """The commands for compose: those of the page's section, in blocks and within sentences, and those of the file's head."""
+def said_by(page: str, heads: str) -> list[str]:
+    """The commands for compose: those of the page's section, in blocks and within sentences, and those of the files' heads."""
     section = re.search(r"^## With compose\n(.*?)^## ", page, re.DOTALL | re.MULTILINE)
     if section is None:
         raise Broken("docs/CLUSTER.md has no section 'With compose'")
@@ -67,7 +67,7 @@ def said_by(page: str, grow: str) -> list[str]:
     written = [re.split(r" +# ", line)[0] for block in blocks for line in block.splitlines()]
     prose = re.sub(r"^```sh\n.*?^```$", "", section[1], flags=re.DOTALL | re.MULTILINE)
     written += re.findall(r"`(docker [^`]+)`", prose)
-    written += re.findall(r"^# +(docker .*)$", grow, re.MULTILINE)
+    written += re.findall(r"^# +(docker .*)$", heads, re.MULTILINE)
     return list(dict.fromkeys(written))
 
 
@@ -143,7 +143,8 @@ class Trial:
         self.say = say
         self.figures: list[str] = []
         self.ledger = Ledger()
-        self._untried = said_by((ROOT / "docs" / "CLUSTER.md").read_text(), (ROOT / "deploy" / "grow.yml").read_text())
+        heads = "\n".join((ROOT / "deploy" / name).read_text() for name in ("grow.yml", "alias.yml"))
+        self._untried = said_by((ROOT / "docs" / "CLUSTER.md").read_text(), heads)
 
     async def as_written(self, beginning: str) -> str:
         """Run the command of the documentation that begins so, as a user would in a shell."""
@@ -390,6 +391,37 @@ async def stop(trial: Trial) -> None:
     await trial.shell("docker compose --profile demo -f docker-compose.yml -f deploy/grow.yml down --volumes")
 
 
+async def one_name(trial: Trial) -> None:
+    """Nodes that share an alias, as pods share a headless service, find each other by it; clients need no other name."""
+    began_s, files = time.monotonic(), "docker compose -f docker-compose.yml -f deploy/alias.yml"
+    await trial.as_written(f"{files} up")
+    for name in ("ca.pem", "client.token"):
+        await trial.shell(f"docker compose cp n1:/tls/{name} .")
+    await trial.settled(*FIRST)
+    trial.figures.append(f"three nodes by one name after {time.monotonic() - began_s:.0f} s")
+    _, view = await trial.asked("n1", "/v1/cluster")
+    expect({member["name"] for member in view["members"]} == {f"{name}:7400" for name in FIRST}, f"not the members: {view}")
+
+    async def led_to() -> set[str]:
+        look = "import socket; print(*{found[4][0] for found in socket.getaddrinfo('shoal', 7400)})"
+        return set((await trial.shell(f'{files} exec -T n1 python -c "{look}"')).split())
+
+    async def add() -> str:
+        said = "shoal --durability quorum counter add n 1 --space crew --url https://shoal:7400"
+        return (await trial.shell(f"{files} run --rm --no-deps --entrypoint sh demo -c '{said}'")).strip()
+
+    expect(len(await led_to()) == 3, "the name does not lead to all three")
+    counts = [await add()]
+    for name in FIRST[1:]:
+        await trial.shell(f"docker compose kill {name}")
+        expect(len(await led_to()) == 2, "the name leads to a node that is gone")
+        counts += [await add(), await add()]
+        await trial.shell(f"docker compose start {name}")
+        await trial.settled(*FIRST)
+    expect([each.split()[-1] for each in counts] == list("12345"), f"a client of the name was not served: {counts}")
+    await trial.shell("docker compose --profile demo -f docker-compose.yml -f deploy/alias.yml down --volumes")
+
+
 async def alone(trial: Trial) -> None:
     """The image by itself is one node."""
     command = trial.written("docker run")
@@ -425,6 +457,9 @@ WHILE_WRITING = (
 )
 
 
+ALONE = Part("one name for all nodes", one_name), Part("the image by itself", alone)
+
+
 async def go(trial: Trial) -> None:
     for part in (Part("the first start", first_start), Part("idle", idle)):
         trial.say(part.name)
@@ -433,7 +468,7 @@ async def go(trial: Trial) -> None:
         for part in WHILE_WRITING:
             trial.say(part.name)
             await part.do(trial)
-    for part in (Part("nothing is lost", nothing_lost), Part("a stop", stop), Part("the image by itself", alone)):
+    for part in (Part("nothing is lost", nothing_lost), Part("a stop", stop), *ALONE):
         trial.say(part.name)
         await part.do(trial)
     expect(not trial.untried, f"said by the documentation, and not tried: {trial.untried}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -12,6 +13,7 @@ from urllib.error import HTTPError
 import pytest
 from typer.testing import CliRunner
 
+from chaos.ports import free_ports
 from shoal.cli import settings
 from shoal.cli.main import app
 from shoal.config import Config
@@ -24,8 +26,10 @@ from tests.deploy.conftest import (
     SERVICES,
     Image,
     Started,
+    asked,
     composed,
     free_addresses,
+    ready,
     running,
     shared_by_all,
 )
@@ -132,7 +136,7 @@ def token_in(directory: Path) -> str:
     return (directory / "nodes" / "client" / "client.token").read_text().strip()
 
 
-def make_certificates(directory: Path, *more: str) -> None:
+def make_certificates(directory: Path, *more: str, **environment: str) -> None:
     """Run the service that makes them, with the volumes of the three nodes and of `more`."""
     assert (SERVICES["certificates"]["entrypoint"], SERVICES["certificates"]["command"]) == (
         ["sh", "-c"],
@@ -146,7 +150,8 @@ def make_certificates(directory: Path, *more: str) -> None:
     for place in ("tls", "nodes"):
         script = re.sub(rf"(?<![\w$}}])/{place}\b", f"{directory}/{place}", script)
     script = script.replace("shoal t", f"{sys.executable} -m shoal.cli t")
-    subprocess.run(["sh", "-c", script], env=clean_environment(), check=True, capture_output=True, timeout=PATIENCE_S)
+    told = {**clean_environment(), **environment}
+    subprocess.run(["sh", "-c", script], env=told, check=True, capture_output=True, timeout=PATIENCE_S)
 
 
 def files_in(directory: Path) -> dict[str, tuple[bytes, int]]:
@@ -225,6 +230,86 @@ def started(image: Image, directory: Path, variables: dict[str, str]) -> list[St
         arguments = [word.replace("/data", str(directory / name)) for word in image.last("CMD").words()]
         commands.append(Started(arguments, environment))
     return commands
+
+
+# ── one name for all nodes ────────────────────────────────────────────────────
+
+
+ALIASED = composed((ROOT / "deploy" / "alias.yml").read_text(), {})
+APART = ["unshare", "--mount", "--propagation", "private"]
+
+
+def layered(below: Any, above: Any) -> Any:
+    """Two compose files, the second above the first, in what these files have: maps are merged, all else is replaced."""
+    if not (isinstance(below, dict) and isinstance(above, dict)):
+        return above
+    return below | {name: layered(below.get(name), part) for name, part in above.items()}
+
+
+def test_the_name_leads_to_each_node_and_is_in_its_certificate(image: Image) -> None:
+    services = layered(composed(COMPOSE, {}), ALIASED)["services"]
+    assert services.keys() == SERVICES.keys()
+    for name in NODES:
+        assert services[name]["networks"]["default"]["aliases"] == ["shoal"]
+        config = config_of(services[name], image)
+        assert (config.join, config.cluster_size) == (f"shoal:{config.listen_port}", len(NODES))
+        assert config.advertise == config_of(NODES[name], image).advertise
+        assert config.tls_peer_names == "own"
+    assert services["certificates"]["environment"] == {"ALIAS": "shoal"}
+
+
+@pytest.fixture
+def apart(tmp_path: Path) -> list[str]:
+    """Before a command: it sees the names of the containers, of which one leads to all, as a container engine's DNS does."""
+    if subprocess.run([*APART, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no mounts of one's own here")
+    hosts = tmp_path / "hosts"
+    lines = [f"127.78.0.{number} {name}\n127.78.0.{number} shoal\n" for number, name in enumerate(NODES, 1)]
+    hosts.write_text("127.0.0.1 localhost\n" + "".join(lines))
+    return [*APART, "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(hosts)]
+
+
+def test_nodes_that_share_a_name_find_each_other_and_clients_need_no_other(
+    image: Image, tmp_path: Path, apart: list[str]
+) -> None:
+    services = layered(composed(COMPOSE, {"SHOAL_CLUSTER_KEY": "a secret of the nodes alone"}), ALIASED)["services"]
+    make_certificates(tmp_path, **services["certificates"]["environment"])
+    [port] = free_ports(1)
+
+    def here(text: str, name: str) -> str:
+        return text.replace(":7400", f":{port}").replace("/tls/", f"{tmp_path}/nodes/{name}/")
+
+    def begun(name: str, number: int) -> subprocess.Popen[str]:
+        told = {key: here(text, name) for key, text in {**image.settings, **services[name]["environment"]}.items()}
+        # Nodes that other machines cannot reach answer for no other name.
+        told |= {"SHOAL_ALLOWED_HOSTS": "shoal", "SHOAL_LISTEN_HOST": f"127.78.0.{number}", "SHOAL_LISTEN_PORT": str(port)}
+        words = [word.replace("/data", str(tmp_path / name)) for word in image.last("CMD").words()]
+        command = [*apart, sys.executable, "-m", "shoal.cli", *words]
+        return subprocess.Popen(command, env={**clean_environment(), **told}, stdout=subprocess.PIPE, text=True)
+
+    def add() -> str:
+        told = {"SSL_CERT_FILE": here("/tls/ca.pem", "client"), "SHOAL_TOKEN_FILE": here("/tls/client.token", "client")}
+        words = ["--durability", "quorum", "counter", "add", "n", "--space", "crew", "--url", f"https://shoal:{port}"]
+        command = [*apart, sys.executable, "-m", "shoal.cli", *words]
+        environment = {**clean_environment(), **told}
+        added = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+        assert added.returncode == 0, added.stderr
+        return added.stdout.strip()
+
+    with ExitStack() as processes:
+        nodes = [processes.enter_context(begun(name, number)) for number, name in enumerate(NODES, 1)]
+        for node in nodes:
+            processes.callback(node.kill)
+        for number, node in enumerate(nodes, 1):
+            assert node.stdout is not None
+            assert node.stdout.readline(), "it listens"
+            ready(f"https://127.78.0.{number}:{port}")
+        counts = [add()]
+        nodes[0].kill()  # A client that is led to one that is gone goes on to the next.
+        counts.append(add())
+        view = asked(f"https://127.78.0.3:{port}/v1/cluster", token=token_in(tmp_path))
+    assert counts == ["1", "2"]
+    assert {member["name"] for member in view["members"]} == {f"{name}:{port}" for name in NODES}
 
 
 def test_the_three_nodes_share_what_each_of_them_is_told(image: Image, tmp_path: Path) -> None:
