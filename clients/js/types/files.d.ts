@@ -35,9 +35,9 @@ export class Files {
     delete(name: string, options?: WriteOptions): Promise<boolean>;
     /**
      * One request, which the next node gets if this one cannot take it: what has arrived of a file is not stored twice.
-     * @param {import('./transport.js').Call} call @param {AbortSignal} [signal] @param {any} [body]
+     * @param {import('./transport.js').Call} given @param {AbortSignal} [signal] @param {any} [body]
      */
-    _open(call: import("./transport.js").Call, signal?: AbortSignal, body?: any): Promise<Response>;
+    _open(given: import("./transport.js").Call, signal?: AbortSignal, body?: any): Promise<Response>;
 }
 export type Schemas = import("../types/api.js").components["schemas"];
 export type ReadOptions = import("./transport.js").ReadOptions;

@@ -41,8 +41,19 @@ export type Options = {
      */
     bookmarkBytesMax?: number | undefined;
     /**
+     * The trace (W3C Trace Context) that requests belong to: a function that is asked once for each call, at its beginning.
+     */
+    trace?: Trace | undefined;
+    /**
      * In place of the global one, such as one that trusts a CA of yours.
      */
     fetch?: typeof fetch | undefined;
 };
-export type Settings = Required<Omit<Options, "token">> & Pick<Options, "token">;
+/**
+ * A `traceparent`, or both headers; undefined if there is no trace.
+ */
+export type Trace = () => string | {
+    traceparent?: string;
+    tracestate?: string;
+} | undefined;
+export type Settings = Required<Omit<Options, "token" | "trace">> & Pick<Options, "token" | "trace">;

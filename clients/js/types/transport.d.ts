@@ -23,6 +23,8 @@ export class Transport {
     leave(url: string): void;
     /** The token to show now. @returns {Promise<string | undefined>} */
     token(): Promise<string | undefined>;
+    /** The headers of the trace under way. @returns {Record<string, string>} */
+    trace(): Record<string, string>;
     /**
      * Read, with retries.
      * @param {string} path
@@ -59,8 +61,8 @@ export class Transport {
      * @returns {Promise<void>} Rejected with the node's reason.
      */
     probe(path: string): Promise<void>;
-    /** @param {Call} call */
-    _retried(call: Call): Promise<any>;
+    /** @param {Call} given */
+    _retried(given: Call): Promise<any>;
     /**
      * The pauses between attempts, within `requestTimeoutMs` and what the node itself may wait.
      * @param {number} [waitMs]
@@ -114,6 +116,10 @@ export type Call = {
      */
     key?: string | undefined;
     headers?: Record<string, string> | undefined;
+    /**
+     * The headers of its trace; by default those of the trace under way when it is sent.
+     */
+    trace?: Record<string, string> | undefined;
     signal?: AbortSignal | undefined;
     /**
      * How long the node may wait before it answers.
