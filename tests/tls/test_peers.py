@@ -265,7 +265,7 @@ async def test_members_with_their_own_certificates_find_each_other_by_one_name(
     await until(lambda: all(node.linked == 2 for node in nodes))
 
 
-async def test_who_is_found_by_one_name_must_show_its_own_certificate(certificates: Certificates, serve: Serve) -> None:
+async def test_a_node_found_by_one_name_must_show_its_own_certificate(certificates: Certificates, serve: Serve) -> None:
     """As a thief of the files of n2, who tells to be another member."""
     stolen = certificates.settings("n2") | {"advertise": "127.0.0.9:7400"}
     with captured() as lines:

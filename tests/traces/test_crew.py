@@ -28,7 +28,7 @@ async def run(crew: shoal.Crew) -> None:
         await crew.run(name="host", signals=False, until_finished=True)
 
 
-async def test_what_an_agent_does_is_within_its_run() -> None:
+async def test_all_that_an_agent_does_is_within_its_run() -> None:
     async with Fleet(**PACED) as fleet:
         crew = crew_on(fleet)
 
