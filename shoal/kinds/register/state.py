@@ -38,29 +38,35 @@ storage, and a read of a key that is written often would pass all of them.
 
     F                            msgpack [number, position₃₄] of the swap with the greatest number; no row if there is none
     H                            msgpack [[position₃₄, wall_ms, key, by, size, value], …], by position; no row if none is noted
+    V position₃₄                 the value of an entry of `H` that is empty there
 
-The history is one row for the same reason. A value above `HISTORY_VALUE_BYTES_MAX` is not in it, only its size: so the row,
-which each assign writes, stays small, and a large value is stored once.
+The history is one row for the same reason. As each assign writes it, only values up to `HISTORY_INLINE_BYTES_MAX` are in it.
+A larger one has a row of its own, which is read by its whole key, so that no tombstone is passed. One above
+`HISTORY_VALUE_BYTES_MAX` is not kept, only its size: a large value is stored once.
 """
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Iterable
 from hashlib import sha256
 from operator import attrgetter
 
 import msgspec
+from msgspec.structs import replace
 
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import InvalidValue
+from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.records import NamedTuple
 
-SIBLINGS, FENCE, HISTORY = b"S", b"F", b"H"
+SIBLINGS, FENCE, HISTORY, PAST = b"S", b"F", b"H", b"V"
 HISTORY_MAX = 16
 """The values in a history. Part of the format: replicas that kept different numbers would have different rows."""
 HISTORY_VALUE_BYTES_MAX = 4096
 """The largest value in a history. Part of the format."""
+HISTORY_INLINE_BYTES_MAX = 64
+"""The largest value in the row of a history. Part of the format: a row of its own costs more than such a value in the other."""
 NO_VALUE = ""
 """The version of a register without a value."""
 
@@ -125,12 +131,12 @@ class NotedValue(msgspec.Struct, array_like=True, frozen=True):
     key: str | None
     by: str
     size: int
-    value: bytes  # Empty if it is larger than `HISTORY_VALUE_BYTES_MAX`.
+    value: bytes  # Empty if it is larger than `HISTORY_VALUE_BYTES_MAX`; in the row, also if it has a row of its own.
 
     @property
-    def name(self) -> bytes:
-        """As `Sibling.name`."""
-        return self.position if self.key is None else self.key.encode()
+    def has_row(self) -> bool:
+        """Whether its value has a row of its own."""
+        return HISTORY_INLINE_BYTES_MAX < self.size <= HISTORY_VALUE_BYTES_MAX
 
 
 class Sibling(NamedTuple):
@@ -181,15 +187,39 @@ def apply_swap(rows: Rows, stamp: Stamp, swap: Swap) -> None:
 
 
 def history(rows: Rows) -> list[NotedValue]:
-    """The values that were noted last, the latest first. Of a request that was sent twice, the last that was made."""
-    return _noted(rows)[::-1]
+    """The values that were noted last, the latest first. Of a request that was sent twice, the last that was made.
+
+    Raises:
+        StoreCorrupt: the row of a value is missing or changed.
+    """
+    return [replace(noted, value=_past(rows, noted)) if noted.has_row else noted for noted in reversed(_noted(rows))]
+
+
+def _past(rows: Rows, noted: NotedValue) -> bytes:
+    value = rows.get(PAST + noted.position)
+    if value is None or len(value) != noted.size:
+        raise StoreCorrupt("a value in a register's history is missing or damaged. Nothing was written; run `shoal verify`.")
+    return value
 
 
 def _note(rows: Rows, stamp: Stamp, value: bytes, key: str | None, by: str) -> None:
-    kept = value if len(value) <= HISTORY_VALUE_BYTES_MAX else b""
-    noted = NotedValue(stamp.pack_position(), stamp.wall_ms, key, by, len(value), kept)
-    latest = {each.name: each for each in sorted([*_noted(rows), noted], key=_position)}
-    rows.put(HISTORY, _encoder.encode(sorted(latest.values(), key=_position)[-HISTORY_MAX:]))
+    inline = value if len(value) <= HISTORY_INLINE_BYTES_MAX else b""
+    noted = NotedValue(stamp.pack_position(), stamp.wall_ms, key, by, len(value), inline)
+    kept = _noted(rows)
+    gone = [each for each in kept if each.key == key] if key is not None else []  # The same request's: at most one.
+    if gone and gone[0].position > noted.position:
+        return
+    if gone:
+        kept.remove(gone[0])
+    insort(kept, noted, key=_position)
+    if len(kept) > HISTORY_MAX:
+        gone.append(kept.pop(0))
+    if noted.has_row:
+        rows.put(PAST + noted.position, value)
+    for each in gone:
+        if each.has_row:
+            rows.delete(PAST + each.position)
+    rows.put(HISTORY, _encoder.encode(kept))
 
 
 def _noted(rows: Rows) -> list[NotedValue]:

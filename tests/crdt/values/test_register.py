@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import InvalidValue
+from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.kinds.register import state as register
 from shoal.kinds.register.state import Assign, AssignBy, AssignedValue, Swap
 from tests.support.causal import Apply, Choose, Decide, Operation, Replica, check_converges, origin
@@ -264,7 +264,7 @@ def _noted(change: Assign | Swap, choose: Choose) -> Assign | AssignBy | Swap:
     if isinstance(change, Swap):
         return replace(change, by=by)
     key = change.key if choose(3) else f"repeated-{choose(3)}"
-    return AssignBy(change.value * 5000 if choose(5) == 0 else change.value, change.context or (), key, by)
+    return AssignBy(change.value * (1, 1, 40, 80, 5000)[choose(5)], change.context or (), key, by)
 
 
 def apply_any(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> None:
@@ -292,8 +292,10 @@ def check_history(choose: Choose, apply: Apply = apply_any) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(register, "HISTORY_MAX", 1 + choose(6))
         replica = check_converges(choose, apply, noting(choose))[0]
-        kept = [(noted.position, noted.by, noted.size, noted.value) for noted in reversed(register._noted(replica.rows))]
-        assert kept == latest_noted(replica.applied)
+        kept = register.history(replica.rows)
+        assert [(noted.position, noted.by, noted.size, noted.value) for noted in kept] == latest_noted(replica.applied)
+        held = {key[1:]: value for key, value in replica.rows.scan(register.PAST)}
+        assert held == {noted.position: noted.value for noted in kept if 64 < noted.size <= 4096}
 
 
 @pytest.mark.answers("applying-commutes")
@@ -301,6 +303,36 @@ def check_history(choose: Choose, apply: Apply = apply_any) -> None:
 @given(st.data())
 def test_replicas_keep_the_same_history_as_a_twin(data: st.DataObject) -> None:
     check_history(chooser(data))
+
+
+def test_a_set_writes_its_own_value_and_not_those_of_the_history() -> None:
+    rows = WrittenRows()
+    for at in range(1, 40):
+        rows.written.clear()
+        register.apply_by(rows, stamp(Dot(A, at), hlc=at), AssignBy(b"x" * 4096, (), None, ""))
+    assert sorted(rows.written) == sorted([b"H", b"S", b"V" + stamp(Dot(A, 39), hlc=39).pack_position()])
+    assert len(rows.get(register.HISTORY) or b"") < 1000
+
+
+def test_a_value_of_the_history_without_its_row_is_told() -> None:
+    rows = DictRows()
+    register.apply_by(rows, stamp(Dot(A, 1)), AssignBy(b"x" * 65, (), None, ""))
+    assert [noted.value for noted in register.history(rows)] == [b"x" * 65]
+    rows.delete(register.PAST + stamp(Dot(A, 1)).pack_position())
+    with pytest.raises(StoreCorrupt, match="history is missing or damaged"):
+        register.history(rows)
+
+
+class WrittenRows(DictRows):
+    """Rows that know which of them were put."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+
+    def put(self, key: bytes, value: bytes, /) -> None:
+        self.written.append(key)
+        super().put(key, value)
 
 
 def latest_to_arrive_stay(rows: Rows, stamp: Stamp, change: Assign | AssignBy | Swap) -> None:
