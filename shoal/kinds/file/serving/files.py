@@ -431,13 +431,19 @@ def _mentioned_in(write: Struct) -> set[bytes]:
         kind = type(part)
         if kind in _PLAIN:
             continue
-        if kind is bytes or isinstance(part, bytes):
+        if kind is bytes:
             found |= mentioned(part)
+        elif kind is dict:
+            waiting.extend(part.values())
+        elif kind is list:
+            waiting.extend(part)
         elif isinstance(part, Struct):
             waiting.extend(structs.astuple(part))
-        elif kind is dict or isinstance(part, Mapping):
+        elif isinstance(part, bytes):
+            found |= mentioned(part)
+        elif isinstance(part, Mapping):
             waiting.extend(part.values())
-        elif kind is list or (isinstance(part, Sequence) and not isinstance(part, str)):
+        elif isinstance(part, Sequence) and not isinstance(part, str):
             waiting.extend(part)
     return found
 
