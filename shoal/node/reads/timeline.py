@@ -35,7 +35,7 @@ from shoal.node.reads.cluster import Listings
 from shoal.node.target import Target
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import ReadSpaceAudit, ReadTimeline, Replaced, Timeline, TimelineEntry, TimelineKind
+from shoal.protocol.requests import PastLease, ReadSpaceAudit, ReadTimeline, Replaced, Timeline, TimelineEntry, TimelineKind
 from shoal.records import NamedTuple
 from shoal.schemas import secret_fields
 from shoal.storage import keys
@@ -82,7 +82,8 @@ class Timelines:
         _, _, before = _parsed(request.after)
         await self._listings.reach_all(bookmark)
         items, place = await in_turns(self._page(request, [request.thread], before))
-        mark = ownership.marked(self._rows(request.space, request.thread))
+        rows = self._rows(request.space, request.thread)
+        mark, terms = ownership.marked(rows), [] if request.after else ownership.tenures(rows)
         await self._listings.show(request.space, [request.thread], bookmark)
         held = mark is not None and not mark.over
         return Timeline(
@@ -92,6 +93,7 @@ class Timelines:
             holder=mark.holder if held and mark is not None else "",
             fence=mark.fence if held and mark is not None else 0,
             reached_ms=0 if place is None else place.ms,
+            terms=[PastLease(*term) for term in terms],
         )
 
     async def _of_space(self, request: ReadSpaceAudit, bookmark: Bookmark) -> Timeline:

@@ -19,6 +19,7 @@ __all__ = [
     "HitPlace",
     "Hits",
     "ListWork",
+    "PastLease",
     "ReadSpaceAudit",
     "ReadTimeline",
     "Search",
@@ -158,6 +159,15 @@ class TimelineEntry(Struct, array_like=True, frozen=True):
     redacted: list[Replaced] = field(default_factory=list)  # What was replaced before it was stored, by rules of its space.
 
 
+class PastLease(Struct, array_like=True, frozen=True):
+    """A term in which somebody drove a thread under its lease."""
+
+    fence: int  # Its fencing number.
+    holder: str  # Empty: a holder without a name.
+    from_ms: int  # When it was taken, by the clock of the node that granted it.
+    until_ms: int  # When it was given back, handed over or ended; 0: it goes on, or was not renewed.
+
+
 class Timeline(Reply, array_like=True, frozen=True, tag="timeline"):
     """A page of what was done."""
 
@@ -169,6 +179,7 @@ class Timeline(Reply, array_like=True, frozen=True, tag="timeline"):
     fence: int = 0  # The fencing number of that lease.
     reached_ms: int = 0  # Of these threads nothing is left out that is younger; 0: nothing at all is.
     others: Cursor = b""  # Where the next group of threads begins: ask with after=others; empty: this group is the last.
+    terms: list[PastLease] = field(default_factory=list)  # Of one thread, on the first page: the last 64, the newest first.
 
     @property
     def more(self) -> bool:

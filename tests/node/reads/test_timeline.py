@@ -8,7 +8,7 @@ import pytest
 
 from shoal import values
 from shoal.errors import InvalidInput
-from shoal.protocol.requests import AcquireLease, ReadSpaceAudit, ReadTimeline, Timeline, TimelineEntry
+from shoal.protocol.requests import AcquireLease, MarkLease, ReadSpaceAudit, ReadTimeline, Timeline, TimelineEntry
 from tests.node.conftest import Bench, Opener
 
 
@@ -244,6 +244,40 @@ async def test_a_time_line_names_the_holder_of_its_lease(bench: Bench) -> None:
     await bench.node.session().call(AcquireLease("crew", "a", 5000, "worker-2", thread=True))
     one = await page(bench, "a")
     assert (one.holder, one.fence > 0) == ("worker-2", True)
+
+
+async def test_a_time_line_tells_who_drove_the_thread(bench: Bench) -> None:
+    thread = bench.space.thread("a")
+    await thread.save({"n": 1})
+    began_ms = bench.simulated.now_ms
+    first = await thread.lease(ttl=30, holder="worker-1").acquire()
+    bench.simulated.now_ms += 5000
+    await first.release()
+    second = await thread.lease(ttl=30, holder="worker-2").acquire()
+    one = await page(bench, "a", limit=1)
+    assert [(term.fence, term.holder, bool(term.until_ms)) for term in one.terms] == [
+        (second.fence, "worker-2", False),
+        (first.fence, "worker-1", True),
+    ]
+    assert began_ms <= one.terms[1].from_ms < began_ms + 5000 <= one.terms[1].until_ms
+    await thread.save({"n": 2}, durability="local")
+    assert (await page(bench, "a", after=(await page(bench, "a", limit=1)).cursor)).terms == []
+    assert (await page(bench, "")).terms == []
+    await second.release()
+
+
+async def test_a_term_that_was_given_back_late_is_told_so(bench: Bench) -> None:
+    """The next holder's mark may come before the one that says so."""
+    await bench.space.thread("a").save({"n": 1})
+    session = bench.node.session()
+    for fence, holder in ((1, "worker-1"), (2, "worker-2")):
+        await session.call(MarkLease("crew", "a", fence, holder))
+    bench.simulated.now_ms += 1000
+    for _ in range(2):
+        assert not (await session.call(MarkLease("crew", "a", 1, "", over=True))).counts
+    one = await page(bench, "a")
+    assert [(term.holder, term.until_ms > term.from_ms) for term in one.terms] == [("worker-2", False), ("worker-1", True)]
+    assert (one.holder, one.fence) == ("worker-2", 2)
 
 
 @pytest.mark.parametrize("cursor", [b"x", b"\x92", values.encode(["a", [1, 9, b"", ""]])])

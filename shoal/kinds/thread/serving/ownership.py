@@ -74,9 +74,13 @@ def _check(request: MarkLease) -> None:
 def _mark(context: WriteContext, request: MarkLease) -> MarkedLease:
     mark = ownership.marked(context.rows)
     wanted = (request.fence, request.over, request.holder)
+    timed = ownership.LeaseTerm(request.fence, request.holder, request.over)
+    is_known = context.is_known_to_peers(timed)
     if mark is None or mark < wanted:
-        context.apply(ownership.LeaseMark(request.fence, request.holder, request.over))
+        context.apply(timed if is_known else ownership.LeaseMark(request.fence, request.holder, request.over))
         return MarkedLease(request.fence)
+    if is_known and request.over and ownership.is_open(context.rows, request.fence):
+        context.apply(timed)  # The mark of the next holder came first: this one only says when the term was given back.
     return MarkedLease(mark.fence, mark == wanted)
 
 
