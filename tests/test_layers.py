@@ -97,6 +97,7 @@ ROLES = {
     "handler": "node",
     "serving": "node",
     "peers": "node",
+    "course": "node",
     "flows": "workflows",
     "handle": "client",
 }

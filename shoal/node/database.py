@@ -19,6 +19,7 @@ from shoal.cluster import operation
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.errors import ShoalError, Unsupported
 from shoal.kinds import declared
+from shoal.kinds.budget.course import Courses
 from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.document.serving.late import LateDocuments
 from shoal.kinds.file.serving.files import Files, Referring, Unsure, referred
@@ -102,7 +103,11 @@ class _Kinds:
         self.shapes = ShapeCache(config.checkpoint_cache_bytes)
         self.rankings = Rankings(config, now_ms, indexes)
         self.items = Items(config, now_ms)
-        self.budgets = Budgets(context.incarnation, inherited=lambda number: database.orphans.inherited_origins(number))
+        self.budgets = Budgets(
+            context.incarnation,
+            Courses(context, lambda target: database.document(target).rows),
+            inherited=lambda number: database.orphans.inherited_origins(number),
+        )
         self.maps = Maps(
             context.incarnation,
             config,

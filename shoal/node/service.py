@@ -577,6 +577,7 @@ class Service:
         await self._recorder.stop()
         await self.keeper.stop()
         await self.growth.stop()
+        self._database.budgets.courses.stop()
         await self._holding.claims.close()
         await self._alone.close()
         self.presences.stop()

@@ -8,7 +8,7 @@ from shoal.client.arguments import Deletable, named
 from shoal.client.connection import StoreConnection
 from shoal.names import check_name
 from shoal.protocol import requests
-from shoal.protocol.requests import BudgetConflict, Durability, Holder
+from shoal.protocol.requests import BudgetConflict, BudgetPoint, Durability, Holder
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,14 @@ class Budget(Deletable):
             tuple(reply.holders),
             tuple(reply.conflicts),
         )
+
+    async def course(self, *, stale: bool = False) -> list[BudgetPoint]:
+        """Tell how much was granted and spent over time, as the serving node saw it: the oldest first, the last of now.
+
+        A node notes a point in each minute in which the budget changed, and keeps some hundred.
+        """
+        reply = await self._connection.read(requests.ReadBudgetCourse(self.space, self.name), stale=stale)
+        return reply.points
 
     async def draw(self, amount: int, *, reclaim: str = "") -> int:
         """Get rights to `amount` for the node, if they are available, and return the rights that it

@@ -17,6 +17,7 @@ from shoal.crdt.dot import ORIGIN_BYTES, Origin
 from shoal.crdt.rows import Rows
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
 from shoal.kinds.budget import state as budget
+from shoal.kinds.budget.course import Courses
 from shoal.kinds.counter import state as counter
 from shoal.names import check_key, check_name
 from shoal.node.handler import Applied, Checks, Memory, Readers, View, WriteContext, Writers
@@ -26,12 +27,14 @@ from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import (
+    BudgetCourse,
     BudgetState,
     DrawRights,
     Grant,
     Granted,
     InheritRights,
     ReadBudget,
+    ReadBudgetCourse,
     ReleaseRights,
     Spend,
     Spent,
@@ -61,9 +64,12 @@ class Budgets(Memory):
     is now.
     """
 
-    def __init__(self, incarnation: Incarnation, *, inherited: Callable[[int], Callable[[Origin], bool]]) -> None:
+    def __init__(
+        self, incarnation: Incarnation, courses: Courses, *, inherited: Callable[[int], Callable[[Origin], bool]]
+    ) -> None:
         self._incarnation = incarnation
-        self._changed: Callable[[Target], None] | None = None
+        self.courses = courses
+        self._told: list[Callable[[Target], None]] = [courses.changed]
         self._inherited = inherited
         self._kept: dict[Target, int] = {}  # Rights drawn by request, which stay here until they are spent or released.
         self._kept_max = RIGHTS_KEPT_MAX
@@ -84,7 +90,7 @@ class Budgets(Memory):
             TransferRights: self._transfer,
             InheritRights: self._inherit,
         }
-        self.readers: Readers = {ReadBudget: self._read}
+        self.readers: Readers = {ReadBudget: self._read, ReadBudgetCourse: self._course}
 
     # ── checks ────────────────────────────────────────────────────────────────
 
@@ -212,12 +218,11 @@ class Budgets(Memory):
 
     def report_to(self, changed: Callable[[Target], None]) -> None:
         """From now on `changed` is called with every budget whose change was written here."""
-        self._changed = changed
+        self._told.append(changed)
 
     def changes(self, transaction: Transaction, target: Target) -> None:
         """Report it once this transaction, which changes the budget, is written."""
-        if self._changed is not None:
-            transaction.when_written(partial(self._changed, target))
+        transaction.when_written(partial(self._changed, target))
 
     def applied(self, place: Place, applied: Applied) -> None:
         """A peer changed a budget."""
@@ -230,6 +235,7 @@ class Budgets(Memory):
     def ended(self, transaction: Transaction, target: Target) -> None:
         """This transaction ends the budget's generation, and all rights with it."""
         self.changes(transaction, target)
+        self.courses.ended(transaction, target)
         transaction.when_written(partial(self._settle, target))
         transaction.when_written(partial(self.keep, target, 0))
 
@@ -245,8 +251,7 @@ class Budgets(Memory):
         if ended:
             self._settle(target)
             self.keep(target, 0)
-        if self._changed is not None:
-            self._changed(target)
+        self._changed(target)
 
     def usable(self, rows: Rows, target: Target) -> int:
         """The amount that this incarnation may spend."""
@@ -308,6 +313,10 @@ class Budgets(Memory):
             self.unsure[target] = excess
         return excess
 
+    def _changed(self, target: Target) -> None:
+        for tell in self._told:
+            tell(target)
+
     def _settle(self, target: Target) -> None:
         self.unsure.pop(target, None)
 
@@ -331,6 +340,9 @@ class Budgets(Memory):
             sorted(_holders(rows), key=lambda holder: -holder.rights)[:_LISTED_MAX],
             _conflicts(rows)[:_LISTED_MAX],
         )
+
+    def _course(self, view: View, _request: ReadBudgetCourse) -> BudgetCourse:
+        return BudgetCourse(self.courses.of(view.target, view.rows))
 
 
 def _holders(rows: Rows) -> list[requests.Holder]:

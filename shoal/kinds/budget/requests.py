@@ -12,6 +12,8 @@ from shoal.protocol.declared import AtLeast, Cli, Http, Named, Positive, Shape, 
 
 __all__ = [
     "BudgetConflict",
+    "BudgetCourse",
+    "BudgetPoint",
     "BudgetState",
     "DeleteBudget",
     "DrawRights",
@@ -20,6 +22,7 @@ __all__ = [
     "Holder",
     "InheritRights",
     "ReadBudget",
+    "ReadBudgetCourse",
     "ReleaseRights",
     "Rights",
     "Spend",
@@ -213,6 +216,35 @@ class BudgetState(Reply, array_like=True, frozen=True, tag="budget-state"):
     rights: int  # The amount that the serving node may spend.
     holders: list[Holder]  # The openings whose rights are not 0.
     conflicts: list[BudgetConflict]  # Grants and spends that do not count, because another amount has their key.
+
+
+@operation(
+    http=Http("GET", "/budgets/{budget}/course", "What was granted and spent over time, as this node saw it"),
+    cli=Cli(
+        "budget course",
+        "shoal budget course tokens --url http://127.0.0.1:7400",
+        rows="points",
+        columns=("at_ms", "granted", "spent"),
+    ),
+)
+class ReadBudgetCourse(ObjectRead["BudgetCourse"], array_like=True, frozen=True, tag="read-budget-course"):
+    """Read what was granted and spent of a budget over time, as the serving node saw it since the budget came to it."""
+
+    budget: str
+
+
+class BudgetPoint(Struct, array_like=True, frozen=True):
+    """All that was granted and spent by a time."""
+
+    at_ms: int  # By the clock of the serving node.
+    granted: int
+    spent: int
+
+
+class BudgetCourse(Reply, array_like=True, frozen=True, tag="budget-course"):
+    """The course of a budget: each minute in which it changed; of a long one, less of what is long ago."""
+
+    points: list[BudgetPoint]  # The oldest first; the last one is of now.
 
 
 @deletion("budget", "dollars")
