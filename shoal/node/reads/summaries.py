@@ -1,8 +1,8 @@
 """Threads at a glance, each with a state and the reason for it as a sentence; and the work of a space: its queues and leases.
 
 Law: a page looks at `LISTING_SCAN_MAX` threads at most, a few in each step, and ends before `SUMMARIES_BYTES_MAX` bytes, but
-for its first element. A page that was made is shown again while nothing was written here, and for
-`SUMMARIES_KEPT_MS` at most: ten people who look at one idle node cost it as much as one.
+for its first element. A page that was made is shown again while nothing was written here; if time or a lease alone may change
+it, for `SUMMARIES_KEPT_MS` at most: ten people who look at one idle node cost it as much as one.
 """
 
 from __future__ import annotations
@@ -78,6 +78,7 @@ class _Kept(NamedTuple):
     written: int
     reply: Summaries
     seen: list[str]  # The threads that were looked at.
+    is_lasting: bool  # Whether only a write changes it: none of these threads has an open step, or is driven under a lease.
 
 
 class Glances:
@@ -135,23 +136,24 @@ class Glances:
         await self._listings.reach_all(bookmark)
         now_ms, written = self._now_ms(), self._written()
         kept = self._kept.get(request)
-        if kept is None or kept.written != written or not 0 <= now_ms - kept.reply.now_ms <= SUMMARIES_KEPT_MS:
+        is_young = kept is not None and 0 <= now_ms - kept.reply.now_ms <= SUMMARIES_KEPT_MS
+        if kept is None or kept.written != written or not (kept.is_lasting or is_young):
             seen: list[str] = []
-            items, cursor = await in_turns(self._summarised(request, seen))
+            judging = _Judging(request, now_ms, self._leases.glimpsed)
+            items, cursor = await in_turns(self._summarised(judging, seen))
             totals = {} if request.after else self._totals(request)
-            kept = _Kept(written, Summaries(items, cursor, now_ms, totals), seen)
+            kept = _Kept(written, Summaries(items, cursor, now_ms, totals), seen, not judging.is_timed)
             self._kept.pop(request, None)
             self._kept[request] = kept
             if len(self._kept) > SUMMARIES_KEPT:
                 del self._kept[next(iter(self._kept))]
         await self._listings.show(request.space, kept.seen, bookmark)
-        return kept.reply
+        return kept.reply if is_young or kept.reply.now_ms == now_ms else msgspec.structs.replace(kept.reply, now_ms=now_ms)
 
-    def _summarised(self, request: ListSummaries, seen: list[str]) -> Steps[tuple[list[ThreadSummary], str]]:
+    def _summarised(self, judging: _Judging, seen: list[str]) -> Steps[tuple[list[ThreadSummary], str]]:
         """A page, and the place after which the next one begins. `seen` gets the names of the threads that were looked at."""
         items: list[ThreadSummary] = []
-        size, last = 0, ""
-        judging = _Judging(request, self._now_ms(), self._leases.glimpsed)
+        request, size, last = judging.request, 0, ""
         for place, name in self._candidates(request):
             if len(seen) == LISTING_SCAN_MAX:
                 return items, last
@@ -236,6 +238,8 @@ class _Judging:
         self._now_ms = now_ms
         self._lease = lease
         self._text = request.text.casefold()
+        self.is_timed = False
+        """Whether one that was looked at may be judged otherwise although nothing is written."""
 
     def summary(self, name: str, rows: Rows) -> ThreadSummary | None:
         """The summary of a thread; None if it is not asked for.
@@ -250,6 +254,7 @@ class _Judging:
         lease = self._lease(request.space, name) if mark is not None else None
         driven = mark is not None and not mark.over and (lease is None or lease.until_ms > self._now_ms)
         steps = [_open_step(rows, step) for step in keys[:_STEPS_SHOWN]]
+        self.is_timed |= bool(keys) or (mark is not None and not mark.over)
         verdict = self._judged(standing, steps, mark is not None, driven)
         if request.state not in ("", verdict.state):
             return None

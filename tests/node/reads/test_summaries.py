@@ -200,6 +200,19 @@ async def test_a_kept_page_is_made_anew_after_a_write(bench: Bench) -> None:
     assert (await page(bench)).totals["failed"] == 2
 
 
+async def test_a_page_that_only_a_write_changes_is_kept_until_then(bench: Bench) -> None:
+    await bench.space.thread("well").save({"n": 1})
+    first = await page(bench)
+    bench.simulated.now_ms += 3_600_000
+    later = await page(bench)
+    assert (later.items is first.items, later.now_ms) == (True, bench.simulated.now_ms)
+    lease = await bench.space.thread("well").lease(ttl=30, holder="worker-1").acquire()
+    driven = await page(bench)
+    bench.simulated.now_ms += 11_000
+    assert (await page(bench)).items is not driven.items  # The lease may have ended.
+    await lease.release()
+
+
 async def test_a_kept_page_does_not_outlive_its_time(bench: Bench) -> None:
     await begin(bench.space.thread("steps"))
     assert (await states(bench, stuck_after_ms=5000))["steps"] == "well"
