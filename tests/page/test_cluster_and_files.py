@@ -47,7 +47,7 @@ def teams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
             await thread.put_file("broken.png", b"\x89PNG no picture")
             await thread.put_file("page.html", b"<script>document.title = 'struck'</script>")
             await space.retention.set(prefix="ticket-", keep_last=50)
-            await space.set_quota(bytes=10_000_000)
+            await space.set_quota(bytes=10 * 2**20)
 
     with nodes(tmp_path_factory.mktemp("teams"), 1) as (made,):
         apart(fill(made.url))
@@ -65,7 +65,7 @@ def test_growth_is_told_by_space_and_within_one(teams: Node, show: Show, violati
     within = page.get_by_role("article", name="space the-largest-of-all-spaces on disk")
     within.get_by_text("It holds").wait_for()
     assert "ticket-" in within.get_by_role("region", name="names that begin with").inner_text()
-    assert within.get_by_text("of 10 MB").is_visible()
+    assert within.get_by_text("of 10 MiB").is_visible()
     assert within.get_by_text("the last 50 checkpoints of a branch stay").is_visible()
     assert violations(page) == []
     within.get_by_role("region", name="largest objects").get_by_role("link").first.click()

@@ -343,7 +343,7 @@ def test_a_long_text_shows_its_beginning(node: Node, show: Show) -> None:
     page = show(node, f"#/crew/threads/{quote(filling.MARKUP, safe='')}")
     page.locator(".axis li.checkpoint").first.click()
     page.get_by_role("tab", name="State").click()
-    page.get_by_role("button", name=re.compile("kB more")).first.wait_for()
+    page.get_by_role("button", name=re.compile("more characters")).first.wait_for()
     assert page.evaluate("document.body.textContent.length") < 100_000
 
 

@@ -142,6 +142,11 @@ export class Budget extends Value {
     return this._transport.read(this._path, {}, options)
   }
 
+  /** What was granted and spent over time, as the node that answers saw it: the oldest first, the last of now. @param {ReadOptions} [options] @returns {Promise<Schemas['BudgetPointView'][]>} */
+  async course (options) {
+    return (await this._transport.read(`${this._path}/course`, {}, options)).points
+  }
+
   /** Add to what may be spent. @param {number} amount @param {WriteOptions} [options] @returns {Promise<Schemas['GrantedView']>} */
   grant (amount, options) {
     return this._transport.write('POST', `${this._path}/grants`, { amount }, options)

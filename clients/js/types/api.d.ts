@@ -483,6 +483,26 @@ export interface components {
             what: string;
         };
         /**
+         * BudgetCourseView
+         * @description The course of a budget: each minute in which it changed; of a long one, less of what is long ago.
+         */
+        BudgetCourseView: {
+            /** @description The oldest first; the last one is of now. */
+            points: components["schemas"]["BudgetPointView"][];
+        };
+        /**
+         * BudgetPointView
+         * @description All that was granted and spent by a time.
+         */
+        BudgetPointView: {
+            /** @description By the clock of the serving node. */
+            at_ms: number;
+            /** @description The amount that may be spent in all. */
+            granted: number;
+            /** @description The amount that was spent. */
+            spent: number;
+        };
+        /**
          * BudgetStateView
          * @description A budget, as the serving node knows it.
          */
@@ -3076,6 +3096,20 @@ export interface components {
             wall_ms: number;
         };
         /**
+         * PastLeaseView
+         * @description A term in which somebody drove a thread under its lease.
+         */
+        PastLeaseView: {
+            /** @description Its fencing number. */
+            fence: number;
+            /** @description When it was taken, by the clock of the node that granted it. */
+            from_ms: number;
+            /** @description Empty: a holder without a name. */
+            holder: string;
+            /** @description When it was given back, handed over or ended; 0: it goes on, or was not renewed. */
+            until_ms: number;
+        };
+        /**
          * PatchOperation
          * @description One step of a JSON Patch (RFC 6902). It describes the body only: the node checks the steps.
          */
@@ -5615,6 +5649,8 @@ export interface components {
             others: string;
             /** @description Of these threads nothing is left out that is younger; 0: nothing at all is. */
             reached_ms: number;
+            /** @description Of one thread, on the first page: the last 64, the newest first. */
+            terms: components["schemas"]["PastLeaseView"][];
             /** @description Threads that were looked at. */
             threads: number;
         };

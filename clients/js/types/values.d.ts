@@ -66,6 +66,8 @@ export class SharedSet extends Value {
 export class Budget extends Value {
     /** What was granted and spent, and which node may spend how much of the rest alone. @param {ReadOptions} [options] @returns {Promise<Schemas['BudgetStateView']>} */
     get(options?: ReadOptions): Promise<Schemas["BudgetStateView"]>;
+    /** What was granted and spent over time, as the node that answers saw it: the oldest first, the last of now. @param {ReadOptions} [options] @returns {Promise<Schemas['BudgetPointView'][]>} */
+    course(options?: ReadOptions): Promise<Schemas["BudgetPointView"][]>;
     /** Add to what may be spent. @param {number} amount @param {WriteOptions} [options] @returns {Promise<Schemas['GrantedView']>} */
     grant(amount: number, options?: WriteOptions): Promise<Schemas["GrantedView"]>;
     /** Spend, if the node that is asked has rights to so much or can get them. @param {number} amount @param {WriteOptions} [options] @returns {Promise<Schemas['SpentView']>} */

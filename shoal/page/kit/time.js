@@ -1,4 +1,4 @@
-/** Times are relative, with the exact one on hover; durations have two digits; ids eight, and one click copies the whole. */
+/** Times are relative, with the exact one on hover; durations and sizes have two digits; ids eight, and one click copies the whole. */
 
 import { html, signal, useState } from '../vendor/preact.js'
 
@@ -45,8 +45,12 @@ export function Id ({ value }) {
 /** @param {string} id */
 export const eight = (id) => id.slice(0, 8)
 
-/** @param {number} bytes */
-export function size (bytes) {
-  for (const [each, unit] of /** @type {[number, string][]} */ ([[2 ** 30, 'GB'], [2 ** 20, 'MB'], [2 ** 10, 'kB']])) if (bytes >= each) { const amount = bytes / each; return `${amount < 10 ? Number(amount.toFixed(1)) : Math.round(amount)} ${unit}` }
-  return `${bytes} bytes`
+const UNITS = ['KiB', 'MiB', 'GiB', 'TiB']
+
+/** Bytes as the command line tells them: "1.2 MiB". @param {number} count */
+export function bytes (count) {
+  if (count < 1024) return `${count} B`
+  const nth = Math.min(UNITS.length, Math.floor(Math.log2(count) / 10))
+  const amount = count / 1024 ** nth
+  return `${amount < 10 ? Number(amount.toFixed(1)) : Math.round(amount)} ${UNITS[nth - 1]}`
 }

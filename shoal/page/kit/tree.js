@@ -1,7 +1,6 @@
 /** A value as a tree. What is folded is not in the page, and a long text or list shows its beginning first, so any size can be opened. */
 
 import { html, useState } from '../vendor/preact.js'
-import { size } from './time.js'
 
 const TEXT_MAX = 600
 const TEXT_STEP = 20_000
@@ -44,5 +43,5 @@ export function Text ({ text, quoted, max = TEXT_MAX }) {
   const [shown, setShown] = useState(max)
   const part = text.length > shown ? text.slice(0, shown) : text
   return html`<bdi class=${quoted ? 'value string' : 'text'}>${part}</bdi>${text.length > shown && html` <button class="link" onClick=${() => setShown(shown + TEXT_STEP)}>
-    … ${size(text.length - shown)} more</button>`}`
+    … ${(text.length - shown).toLocaleString('en')} more characters</button>`}`
 }

@@ -8,6 +8,7 @@ import { html, useState } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
 import { Empty, Filter, NoneFits, Panes, Sentence, Shown, SpacesLeft, useKept } from '../kit/states.js'
+import { brief } from '../kit/messages.js'
 import { Table } from '../kit/table.js'
 import { exact, Id, Time } from '../kit/time.js'
 import { Tree } from '../kit/tree.js'
@@ -17,6 +18,7 @@ export const title = 'Audit'
 export const keys = [{ key: 'v r', says: 'show reads', does: () => refine({ what: 'reads' }) }, { key: 'v w', says: 'show writes', does: () => refine({ what: '' }) }]
 
 const EVERY_MS = 5000
+const NAMED = 3 // Authors in the sentence.
 const SHARE = 1 / 20 // Of the time; of 10,000 threads, loading takes a node some seconds.
 
 /** @param {{ space: string, path: string[], query: Record<string, string> }} props */
@@ -51,7 +53,7 @@ function List ({ space, found, query, chosen, isReads, onEnd }) {
       const people = [...new Set(all.map((/** @type {any} */ row) => row.by).filter(Boolean))]
       if (off) return html`<${Sentence}>No reads are logged.</${Sentence}>${tabs}<${Empty} why="A node logs reads, each with its token, if its settings name the spaces; or you may not see the log." command="shoal serve --set audit_reads='crew*'" />`
       if (all.length === 0 && !(isFiltered && !isReads)) return html`<${Sentence}>${isReads ? 'Nothing was read yet.' : 'Nothing was done here yet.'}</${Sentence}>${tabs}<${Empty} why=${isReads ? 'Each read of a space with a log stands here, with its token.' : 'Each save, step and event of a thread stands here, with its author.'} command=${`shoal save writer '{"draft": 1}' --by ana --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
-      return html`<${Sentence}><strong>${rows.length}${more && !isReads ? ' or more' : ''}</strong> ${isReads ? (rows.length === 1 ? 'read' : 'reads') : rows.length === 1 ? 'thing was done' : 'things were done'}${rows.length < all.length ? ` of ${all.length}` : ''}${people.length === 0 ? '' : people.length === 1 ? ' by 1 author' : ` by ${people.length} authors`}${more && isReads ? ', the newest ones' : ''}.</${Sentence}>${tabs}
+      return html`<${Sentence}><a href=${address(space, 'audit', [], isReads ? { what: 'reads' } : {})}>${rows.length}${more && !isReads ? ' or more' : ''} ${isReads ? (rows.length === 1 ? 'read' : 'reads') : rows.length === 1 ? 'thing was done' : 'things were done'}</a>${rows.length < all.length ? ` of ${all.length}` : ''}${people.length === 0 ? '' : ' by '}${people.slice(0, NAMED).map((/** @type {string} */ each, /** @type {number} */ nth) => html`${nth === 0 ? '' : nth === people.length - 1 ? ' and ' : ', '}<a href=${address(space, 'audit', [], { ...query, by: each })}><bdi>${brief(each)}</bdi></a>`)}${people.length > NAMED && ` and ${people.length - NAMED} ${people.length === NAMED + 1 ? 'other' : 'others'}`}${more && isReads ? ', the newest ones' : ''}.</${Sentence}>${tabs}
         <div class="filters"><${Filter} name="find" label="Find a word" value=${query.find} isMain /><${Filter} name="by" label="By whom" value=${query.by} />
           ${!isReads && (beyond.length > 0 || query.from) && html`<${Filter} name="from" label="Threads that begin with" value=${query.from} />`}
           ${!isReads && html`<select aria-label="Which records" value=${query.kind ?? ''} onChange=${(/** @type {any} */ event) => refine({ kind: event.target.value })}><option value="">everything</option><option value="checkpoint">checkpoints</option><option value="step">steps</option><option value="event">events</option></select>`}<label class="quiet">since <input type="date" value=${query.since ?? ''} onInput=${(/** @type {any} */ event) => refine({ since: event.target.value })} /></label>

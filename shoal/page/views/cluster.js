@@ -5,13 +5,13 @@ import { client, live } from '../data.js'
 import { address, go } from '../router.js'
 import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
 import { Table } from '../kit/table.js'
-import { Duration, Id, Time } from '../kit/time.js'
+import { bytes, Duration, Id, Time } from '../kit/time.js'
 import { Backup } from './cluster/backup.js'
 import { Growth, SpaceHeld } from './cluster/growth.js'
 import { Load } from './cluster/load.js'
 import { problems } from './cluster/problems.js'
 import { observed } from './shared/observed.js'
-import { bytes, Plot, short } from './plot.js'
+import { Plot, short } from './plot.js'
 
 export const title = 'Cluster'
 export const keys = []
@@ -52,11 +52,17 @@ function List ({ space, cluster, conditions, chosen, held }) {
     { name: 'waits to be sent', width: '112px', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="mono">${bytes(row.waiting_bytes)}</span>` }
   ]
   return html`
-    <${Sentence}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}${isSame ? ' and hold the same' : ''}${wrong.length > 0 ? `; ${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care` : conditions === undefined ? '' : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
-    ${wrong.length > 0 && html`<ul class="problems" aria-label="What needs care">${wrong.map((/** @type {any} */ { kind, says, means, command, since }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${means && html`<p class="quiet">${means} Noticed <${Time} ms=${since} ago />.</p>`}${command && html`<pre><code>${command}</code></pre>`}</div></li>`)}</ul>`}
+    <${Sentence}><a href=${address(space, 'cluster', [(cluster.members.find((/** @type {any} */ { state }) => state === 'unreachable') ?? cluster.members[0]).name])}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}</a>${isSame ? ' and hold the same' : ''}${wrong.length > 0 ? html`; <a href=${location.hash} onClick=${(/** @type {Event} */ event) => { event.preventDefault(); document.querySelector('.problems')?.scrollIntoView({ block: 'nearest' }); /** @type {HTMLElement | null} */ (document.querySelector('.problems'))?.focus() }}>${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care</a>` : conditions === undefined ? '' : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
+    ${wrong.length > 0 && html`<ul class="problems" tabindex="-1" aria-label="What needs care">${wrong.map((/** @type {any} */ { kind, says, means, command, since, about }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${means && html`<p class="quiet">${means} Noticed <${Time} ms=${since} ago />.</p>`}${command && html`<pre><code>${command}</code></pre>`}<${About} about=${about} space=${space} members=${cluster.members} /></div></li>`)}</ul>`}
     <${Table} fit=${12} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
       href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} />
     <${Growth} space=${space} chosen=${held} /><${Backup} /><${Load} />`
+}
+
+/** The thing that a problem names, where it is shown. @param {{ about: { member: string, space: string }, space: string, members: any[] }} props */
+function About ({ about, space, members }) {
+  if (members.some(({ name }) => name === about.member)) return html`<p><a href=${address(space, 'cluster', [about.member])}>Look at <bdi>${about.member}</bdi></a></p>`
+  return about.space === '' ? null : html`<p><a href=${address(space, 'cluster', ['space', about.space])}>Look at space <bdi>${about.space}</bdi></a></p>`
 }
 
 /** @param {{ cluster: any, name: string }} props */

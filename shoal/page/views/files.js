@@ -7,7 +7,7 @@
 import { html, useEffect, useRef } from '../vendor/preact.js'
 import { client, live } from '../data.js'
 import { Confirm, Empty, Shown } from '../kit/states.js'
-import { Id, size, Time } from '../kit/time.js'
+import { bytes, Id, Time } from '../kit/time.js'
 import { first } from './timeline.js'
 
 const SHOWN_MAX = 200
@@ -28,8 +28,8 @@ export function FileList ({ space, thread, hrefOf }) {
   if (found.value.state === 'refused') return html`<${Shown} of=${found.value}>${() => null}</${Shown}>`
   if (files === undefined || files.length === 0) return null
   const shown = files.slice(0, SHOWN_MAX)
-  return html`<details class="files" open=${files.length <= 5}><summary>${files.length > SHOWN_MAX ? `More than ${SHOWN_MAX}` : files.length} ${files.length === 1 ? 'file' : 'files'}, ${size(shown.reduce((sum, file) => sum + file.size, 0))}</summary>
-    <ul class="rows">${shown.map((file) => html`<li key=${file.name}><a class="row-link" href=${hrefOf(file.name)}><bdi class="clip">${file.name}</bdi><span class="quiet mono">${size(file.size)}</span><span class="quiet"><${Time} ms=${Date.parse(file.stored)} ago /></span></a></li>`)}</ul></details>`
+  return html`<details class="files" open=${files.length <= 5}><summary>${files.length > SHOWN_MAX ? `More than ${SHOWN_MAX}` : files.length} ${files.length === 1 ? 'file' : 'files'}, ${bytes(shown.reduce((sum, file) => sum + file.size, 0))}</summary>
+    <ul class="rows">${shown.map((file) => html`<li key=${file.name}><a class="row-link" href=${hrefOf(file.name)}><bdi class="clip">${file.name}</bdi><span class="quiet mono">${bytes(file.size)}</span><span class="quiet"><${Time} ms=${Date.parse(file.stored)} ago /></span></a></li>`)}</ul></details>`
 }
 
 /** One file, with a preview. @param {{ space: string, thread?: string, name: string, onGone: () => void }} props */
@@ -41,7 +41,7 @@ export function FilePane ({ space, thread, name, onGone }) {
   }, { space, kinds: ['thread'] })
   return html`<${Shown} of=${found.value}>${(/** @type {any} */ { file }) => file === undefined ? html`<${Empty} why="There is no file of this name any more." />`
     : html`<div class="thread-head"><h2 class="sentence"><bdi>${name}</bdi></h2>
-      <p class="quiet">${size(file.size)} of <code>${file.media_type}</code>, put <${Time} ms=${Date.parse(file.stored)} ago />, SHA-256 <${Id} value=${file.sha256} /></p>
+      <p class="quiet">${bytes(file.size)} of <code>${file.media_type}</code>, put <${Time} ms=${Date.parse(file.stored)} ago />, SHA-256 <${Id} value=${file.sha256} /></p>
       <div class="row"><a class="button" href=${files.url(name)} download=${name}>Save</a>
         <${Confirm} what=${`delete file ${space}/${thread ?? ''}/${name}`} label="Delete" danger says="The file goes, on every node; checkpoints that name it stay." run=${(/** @type {any} */ { key }) => files.delete(name, { key })} onDone=${onGone} /></div></div>
       <${Preview} key=${file.sha256} files=${files} file=${file} />`}</${Shown}>`
@@ -62,7 +62,7 @@ function Text ({ files, file }) {
     const response = await files.open(file.name, { stop: Math.min(file.size, TEXT_BYTES), signal })
     return new TextDecoder().decode(await response.arrayBuffer())
   })
-  return html`<${Shown} of=${found.value}>${(/** @type {string} */ text) => html`<pre class="text" tabindex="0" aria-label="Its text">${text}</pre>${file.size > TEXT_BYTES && html`<p class="quiet">The first ${size(TEXT_BYTES)} of ${size(file.size)}.</p>`}`}</${Shown}>`
+  return html`<${Shown} of=${found.value}>${(/** @type {string} */ text) => html`<pre class="text" tabindex="0" aria-label="Its text">${text}</pre>${file.size > TEXT_BYTES && html`<p class="quiet">The first ${bytes(TEXT_BYTES)} of ${bytes(file.size)}.</p>`}`}</${Shown}>`
 }
 
 /** @param {{ files: any, file: any }} props */

@@ -24,7 +24,7 @@ export async function page (space, filters, cursors) {
     if (space === EVERY_SPACE && error.status === 403) return { threads: [], totals: {}, cursor: '' }
     throw error
   })))
-  const threads = pages.flatMap((each, index) => each.threads.map((/** @type {any} */ thread) => ({ ...thread, space: spaces[index] })))
+  const threads = pages.flatMap((each, index) => each.threads.map((/** @type {any} */ thread) => ({ ...thread, space: spaces[index], key: `${spaces[index]}\n${thread.name}` })))
   /** @type {Record<string, number>} */
   const totals = {}
   for (const each of pages) for (const [status, count] of Object.entries(each.totals)) totals[status] = (totals[status] ?? 0) + Number(count)
@@ -82,4 +82,4 @@ export const columns = ({ spaces, isNarrow }) => [
 ]
 
 /** @param {Glance} row */
-export const keyOf = (row) => `${row.space}\n${row.name}`
+export const keyOf = (row) => row.key

@@ -11,7 +11,7 @@ import { Tree } from '../kit/tree.js'
 import { Duration, exact, Id, Time } from '../kit/time.js'
 import { EditState } from './editing.js'
 import { threadOf } from './thread.js'
-import { labelsOf } from './timeline.js'
+import { labelsOf, termOf } from './timeline.js'
 
 /** @param {string} space @param {string} name @param {string} id */
 const checkpointOf = (space, name, id) => live(`checkpoint ${space}\n${name}\n${id}`, async () => {
@@ -116,6 +116,21 @@ export function Settle ({ space, name, step }) {
       <label>Result, as JSON<textarea rows="3" placeholder="null" value=${value.value} onInput=${(/** @type {any} */ event) => { value.value = event.target.value }}></textarea></label>${why}</${Confirm}>
     <${Confirm} what=${`retry ${at}`} label="It did not: try again" says="The step may be called once more." run=${(/** @type {any} */ how) => settle('retry', how)} onDone=${ended} done="Settled: it is tried again.">${why}</${Confirm}>
     <${Confirm} what=${`abandon ${at}`} label="Give it up" danger says="The step is never called again, and its agent gets an error." run=${(/** @type {any} */ how) => settle('abandon', how)} onDone=${ended} done="Settled: it is given up.">${why}</${Confirm}></div>`
+}
+
+/** A term in which somebody drove the thread under its lease. @param {{ space: string, name: string, axis: any, lease: any, id: string }} props */
+export function LeasePane ({ space, name, axis, lease, id }) {
+  return html`<${Shown} of=${axis}>${(/** @type {any} */ value) => {
+    const of = value.entries.find((/** @type {any} */ entry) => entry.kind === 'lease' && entry.id === id)?.of
+    if (of === undefined) return html`<p>This term of the lease is older than what is shown, or was never noted.</p>`
+    const { untilMs, isHeld, how } = termOf(of, lease?.held ? lease.fence : undefined)
+    const saved = value.entries.filter((/** @type {any} */ { kind, ms }) => kind === 'checkpoint' && ms >= of.from_ms && (untilMs === 0 || ms <= untilMs)).length
+    const other = (/** @type {any} */ term) => term ? html`<a href=${address(space, 'threads', [name, 'lease', String(term.fence)])}><bdi>${term.holder || 'a holder without a name'}</bdi></a>` : 'nobody'
+    return html`<h2 class="sentence"><bdi>${of.holder || 'A holder without a name'}</bdi> ${isHeld ? 'drives the thread' : 'drove the thread'}</h2>
+      <dl class="facts"><dt>taken</dt><dd class="mono">${exact(of.from_ms)}</dd><dt>ended</dt><dd>${isHeld ? html`not yet${lease.until_ms ? html`: it was renewed, and lasts until <span class="mono">${exact(lease.until_ms).slice(11, 19)}</span> unless it is renewed again` : ''}` : html`${of.until_ms > 0 && html`<span class="mono">${exact(of.until_ms)}</span>, `}${how}`}</dd>
+        <dt>for</dt><dd>${untilMs > 0 ? html`<${Duration} ms=${Math.max(0, untilMs - of.from_ms)} />` : 'unknown'}</dd><dt>fencing number</dt><dd class="mono">${of.fence}</dd>
+        <dt>before it</dt><dd>${other(of.before)}</dd><dt>after it</dt><dd>${other(of.next)}</dd><dt>checkpoints meanwhile</dt><dd class="mono">${saved}</dd></dl>`
+  }}</${Shown}>`
 }
 
 /** @param {{ space: string, name: string, axis: any, id: string, atMs: number }} props `atMs`: when it was written, as its address says; 0: it does not say. */

@@ -6,8 +6,10 @@
 
 import uPlot from '../vendor/uplot.js'
 import { html, useEffect, useRef } from '../vendor/preact.js'
+import { bytes } from '../kit/time.js'
 
 const HEIGHT = 180
+const SIZES = Array.from({ length: 45 }, (_, power) => 2 ** power) // Ticks of bytes are at 1 MiB, not at 1,000,000.
 const WHOLE = [1, 2, 5, 10, 20, 50, 100, 200, 500] // Checkpoints are counted: there is none at 1.5.
 
 const LEAST_S = 60 // What is seen for some seconds is no course yet.
@@ -42,7 +44,7 @@ function Drawn ({ says, x, series, time = true, unit = short }) {
       plot.current = new uPlot({
         width: Math.max(200, host.current.clientWidth), height: HEIGHT, legend: { show: series.length > 1, live: false }, cursor: { y: false, points: { size: 6 } },
         scales: { x: { time, range: time ? (/** @type {any} */ _u, /** @type {number} */ low, /** @type {number} */ high) => [low, Math.max(high, low + LEAST_S)] : undefined }, y: { range: (/** @type {any} */ _u, /** @type {number} */ low, /** @type {number} */ high) => [Math.min(0, low), high === low ? high + 1 : high * 1.05] } },
-        axes: [{ ...axis, size: 28, space: 80, incrs: time ? TIMES_S : WHOLE, values: time ? times : undefined }, { ...axis, size: 56, values: (/** @type {any} */ _u, /** @type {number[]} */ ticks) => ticks.map(unit) }],
+        axes: [{ ...axis, size: 28, space: 80, incrs: time ? TIMES_S : WHOLE, values: time ? times : undefined }, { ...axis, size: 64, incrs: unit === bytes ? SIZES : undefined, values: (/** @type {any} */ _u, /** @type {number[]} */ ticks) => ticks.map(unit) }],
         series: [{}, ...series.map(({ label, lane, dash, steps }) => ({
           label, stroke: colour(lane === undefined ? '--accent' : `--lane-${lane % 8}`), width: 2, dash: dash ? [4, 4] : undefined, spanGaps: false,
           paths: steps ? uPlot.paths.stepped({ align: 1 }) : undefined, points: { show: x.length < 40, size: 5 }
@@ -66,11 +68,4 @@ export function short (value) {
   if (size >= 1e6) return `${+(value / 1e6).toPrecision(3)} M`
   if (size >= 1e4) return `${+(value / 1e3).toPrecision(3)} k`
   return String(+value.toPrecision(4))
-}
-
-/** Bytes, for people. @param {number} bytes */
-export function bytes (bytes) {
-  const units = ['B', 'KB', 'MB', 'GB', 'TB']
-  const step = bytes > 0 ? Math.min(units.length - 1, Math.floor(Math.log10(bytes) / 3)) : 0
-  return `${+(bytes / 1000 ** step).toPrecision(3)} ${units[step]}`
 }

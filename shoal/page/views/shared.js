@@ -48,7 +48,7 @@ function List ({ space, value, query, chosen }) {
   if (all.length === 0) return html`<${Empty} says="Nothing is shared here yet." why="Documents, registers, counters, sets, maps, lists, budgets and memories stand here. At a terminal:" command=${`shoal register set goal '"ship it"' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
   return html`
     <${Sentence}>
-      ${all.length} ${all.length === 1 ? 'thing is' : 'things are'} shared${conflicts === 0 ? '; none waits for a choice' : html`; <a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts} ${conflicts === 1 ? 'register waits' : 'registers wait'}</a> for somebody to choose a value`}.
+      <a href=${address(space, 'shared')}>${all.length} ${all.length === 1 ? 'thing is' : 'things are'} shared</a>${conflicts === 0 ? '; none waits for a choice' : html`; <a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts} ${conflicts === 1 ? 'register waits' : 'registers wait'}</a> for somebody to choose a value`}.
     </${Sentence}>
     <div class="filters" role="group" aria-label="Filters">${counts.map(([kind, count]) => html`<button type="button" aria-pressed=${query.kind === kind} onClick=${() => refine({ kind: query.kind === kind ? '' : String(kind) })}>${count} ${count === 1 ? KINDS[kind].one : KINDS[kind].many}</button>`)}
       <label><span class="sr">Find a name</span><input type="search" data-search value=${query.find ?? ''} placeholder="Find a name"

@@ -4,10 +4,10 @@ import { Fragment, html, useState } from '../vendor/preact.js'
 import { acted, act, client, live } from '../data.js'
 import { address, go } from '../router.js'
 import { Confirm, Empty, Mark, Outcome, Panes, Shown, useKept } from '../kit/states.js'
-import { size, Time } from '../kit/time.js'
+import { bytes, Time } from '../kit/time.js'
 import { Decide } from './now.js'
 import { EditState } from './editing.js'
-import { Compared, EventPane, LastChange, Moment, StepPane } from './moment.js'
+import { Compared, EventPane, LastChange, LeasePane, Moment, StepPane } from './moment.js'
 import { FileList, FilePane } from './files.js'
 import { EndLease } from './work/leases.js'
 import { axis, first, OLD_STEP_MS, TimeLine } from './timeline.js'
@@ -51,7 +51,7 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
       <${Prune} space=${space} name=${name} /></div>`)}</div>
     <${FileList} space=${space} thread=${name} hrefOf=${(/** @type {string} */ file) => address(space, 'threads', [name, 'file', file])} />
     ${status?.status === 'waiting' && part === undefined && line.value?.heads.main && html`<${LastChange} space=${space} name=${name} id=${line.value.heads.main[0]} />`}
-    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="No checkpoint, step or event has this name here: nothing was written yet, or it was deleted, or the name is another one. A first checkpoint makes the thread:" command=${`shoal save ${quoted(name)} '{"found": 3}' --url ${location.origin} --space ${quoted(space)}`} />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
+    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="No checkpoint, step or event has this name here: nothing was written yet, or it was deleted, or the name is another one. A first checkpoint makes the thread:" command=${`shoal save ${quoted(name)} '{"found": 3}' --url ${location.origin} --space ${quoted(space)}`} />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} fence=${is.value?.lease?.held ? is.value.lease.fence : undefined} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
 }
 
 /** A word of a command for a shell. @param {string} word */
@@ -61,7 +61,7 @@ const quoted = (word) => /^[\w.:@-]+$/.test(word) && !word.startsWith('-') ? wor
 function Driver ({ space, name, lease }) {
   if (!lease?.held) return html`<p class="quiet">Nobody drives it now.</p>`
   const left = lease.until_ms ? Math.max(0, lease.until_ms - Date.now()) : undefined
-  return html`<p class="quiet">Driven by <bdi>${lease.holder || 'a holder without a name'}</bdi>${left === undefined ? '' : `, whose lease ends in ${Math.round(left / 1000)} s unless it is renewed`}${lease.waiting.length > 0 ? html`; <bdi>${lease.waiting.join(', ')}</bdi> ${lease.waiting.length === 1 ? 'waits' : 'wait'} for it` : ''}.</p><${EndLease} space=${space} name=${name} lease=${lease} />`
+  return html`<p class="quiet">Driven by <bdi>${lease.holder || 'a holder without a name'}</bdi>${left === undefined ? '' : html`, whose <a href=${address(space, 'threads', [name, 'lease', String(lease.fence)])}>lease</a> ends in ${Math.round(left / 1000)} s unless it is renewed`}${lease.waiting.length > 0 ? html`; <bdi>${lease.waiting.join(', ')}</bdi> ${lease.waiting.length === 1 ? 'waits' : 'wait'} for it` : ''}.</p><${EndLease} space=${space} name=${name} lease=${lease} />`
 }
 
 /** Prune, after a dry run that says what would go. @param {{ space: string, name: string }} props */
@@ -74,7 +74,7 @@ function Prune ({ space, name }) {
   const isFit = Number.isInteger(keepLast) && keepLast > 0
   const dry = () => act(`dry ${what}`, async (how) => ({ keep: keepLast, report: await threadOf(space, name).prune({ keepLast, dryRun: true, key: how.key }) }))
   return html`<${Confirm} what=${what} label="Prune" danger undo="Checkpoints that are gone cannot be brought back. Heads and labelled ones stay." done="Pruned."
-    says=${report ? html`${report.count} ${report.count === 1 ? 'checkpoint goes' : 'checkpoints go'}, which frees ${size(report.bytes)} on each node; ${Object.entries(report.stays).map(([why, count]) => `${count} ${Number(count) === 1 ? 'stays' : 'stay'} (${why})`).join(', ') || 'none stays'}.` : 'Old checkpoints go, but for the newest of each branch. See first which.'}
+    says=${report ? html`${report.count} ${report.count === 1 ? 'checkpoint goes' : 'checkpoints go'}, which frees ${bytes(report.bytes)} on each node; ${Object.entries(report.stays).map(([why, count]) => `${count} ${Number(count) === 1 ? 'stays' : 'stay'} (${why})`).join(', ') || 'none stays'}.` : 'Old checkpoints go, but for the newest of each branch. See first which.'}
     run=${(/** @type {any} */ how) => { if (!isFit) throw new Error('Keep at least one checkpoint. Nothing was written.'); return threadOf(space, name).prune({ keepLast, key: how.key }) }}>
     <label>Keep the newest<input type="number" min="1" value=${keep} onInput=${(/** @type {any} */ event) => setKeep(event.target.value)} /></label><button disabled=${!isFit} onClick=${dry}>See what would go</button><${Outcome} what=${`dry ${what}`} /></${Confirm}>`
 }
@@ -87,7 +87,8 @@ export function ThreadPlace ({ space, name, part, rest, query }) {
   const chosen = part === 'at' ? html`<${Moment} key=${rest[0]} space=${space} name=${name} id=${rest[0]} query=${query} steps=${stepsOf(axisOf(space, name, 1).value.value)} />`
     : part === 'diff' ? html`<${Compared} space=${space} name=${name} a=${rest[0]} b=${rest[1]} />`
       : part === 'step' ? html`<${StepPane} key=${rest[0]} space=${space} name=${name} step=${rest[0]} />`
-        : part === 'file' ? html`<${FilePane} key=${rest[0]} space=${space} thread=${name} name=${rest[0]} onGone=${() => go(address(space, 'threads', [name]))} />`
+        : part === 'lease' ? html`<${LeasePane} key=${rest[0]} space=${space} name=${name} axis=${axisOf(space, name, 1).value} lease=${standing(space, name).value.value?.lease} id=${rest[0]} />`
+          : part === 'file' ? html`<${FilePane} key=${rest[0]} space=${space} thread=${name} name=${rest[0]} onGone=${() => go(address(space, 'threads', [name]))} />`
           : part === 'event' ? html`<${EventPane} key=${rest[0]} space=${space} name=${name} atMs=${Number(query.ms) || 0} axis=${axisOf(space, name, 1).value} id=${rest[0]} />` : html`<${Empty} why=${`A thread has no part ${part}.`} />`
   return html`<${Panes} list=${html`<${Fragment}><button class="link up" onClick=${() => go(address(space, 'threads', [name]))}>← thread</button><${ThreadPane} space=${space} name=${name} part=${part} id=${rest.at(-1)} query=${query} /></${Fragment}>`} chosen=${chosen} />`
 }

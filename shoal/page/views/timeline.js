@@ -1,5 +1,5 @@
 /**
- * A thread's one axis of time, newest on top: checkpoints in the lanes of their branches, and beside them steps, events and decisions.
+ * A thread's one axis of time, newest on top: checkpoints in the lanes of their branches, and beside them steps, events, decisions, and who drove it under a lease.
  *
  * Law: a place in the list is a place in time. A bar says how long something took, and a gap is shown as one.
  */
@@ -22,7 +22,7 @@ const GAP_MS = 10 * 60_000
 const ROW = matchMedia('(pointer: coarse)').matches ? 44 : 32 // As `--row` is.
 const LANE = 14
 
-/** @typedef {{ kind: 'checkpoint' | 'step' | 'event', ms: number, id: string, of: any }} Entry */
+/** @typedef {{ kind: 'checkpoint' | 'step' | 'event' | 'lease', ms: number, id: string, of: any }} Entry */
 /** @typedef {{ entries: Entry[], heads: Record<string, string[]>, branches: string[], checkpoints: Map<string, any>, labels: Map<string, string[]>, more: boolean, isCut: boolean }} Axis `labels`: of checkpoints, by their ids; `isCut`: there are more branches than those that are seen. */
 
 /** @template T @param {AsyncIterable<T>} source @param {number} most @returns {Promise<T[]>} */
@@ -36,11 +36,14 @@ export async function first (source, most) {
 export async function axis (thread, pages) {
   /** @type {any[]} */
   const told = []
+  /** @type {any[]} */
+  let terms = []
   const lined = async () => {
     let after
     for (let page = 0; page < pages; page++) {
-      const { entries, cursor, more } = await thread.timeline({ after, limit: PAGE })
+      const { entries, cursor, more, terms: driven = [] } = await thread.timeline({ after, limit: PAGE })
       told.push(...entries)
+      if (page === 0) terms = driven
       if (!more) return false
       after = cursor
     }
@@ -51,9 +54,16 @@ export async function axis (thread, pages) {
   // Of thousands of branches those count that are seen.
   const heads = isCut ? await thread.heads({ names: [...new Set(['main', ...told.filter(({ kind }) => kind === 'checkpoint').map(({ text }) => text)])].slice(0, NAMED_MAX) }) : listed
   const branches = Object.keys(heads).sort((a, b) => a === 'main' ? -1 : b === 'main' ? 1 : 0)
-  const entries = told.map((/** @type {any} */ of) => ({ kind: of.kind, ms: of.wall_ms, id: of.id, of }))
+  const entries = withLeases(told.map((/** @type {any} */ of) => ({ kind: of.kind, ms: of.wall_ms, id: of.id, of })), terms, more)
   const checkpoints = new Map(withAdded(told.filter(({ kind }) => kind === 'checkpoint')).map((of) => [of.id, { ...of, branch: of.text }]))
   return { entries: entries.map((entry) => entry.kind === 'checkpoint' ? { ...entry, of: checkpoints.get(entry.id) } : entry), heads, branches, checkpoints, labels, more, isCut }
+}
+
+/** Terms of leases in their places in time; of what is older than the entries nothing is shown yet. @param {Entry[]} entries @param {any[]} terms Newest first. @param {boolean} more @returns {Entry[]} */
+function withLeases (entries, terms, more) {
+  const leases = terms.map((term, nth) => ({ kind: /** @type {const} */ ('lease'), ms: term.from_ms, id: String(term.fence), of: { ...term, next: terms[nth - 1], before: terms[nth + 1] } }))
+  const oldest = entries.at(-1)?.ms ?? 0
+  return [...leases.filter(({ ms }) => !more || ms >= oldest), ...entries].sort((one, other) => other.ms - one.ms)
 }
 
 /** Checkpoints with the channels that each added, as far as all before it is known. @param {any[]} checkpoints Newest first. */
@@ -120,8 +130,8 @@ function withGaps (entries) {
 
 const CHANNELS_MAX = 200
 
-/** @param {{ of: Axis, space: string, name: string, part?: string, id?: string, channel?: string, onMore: () => void }} props `channel`: only checkpoints that changed it. */
-export function TimeLine ({ of, space, name, part, id, channel, onMore }) {
+/** @param {{ of: Axis, space: string, name: string, part?: string, id?: string, channel?: string, fence?: number, onMore: () => void }} props `channel`: only checkpoints that changed it; `fence`: of the lease that is held now. */
+export function TimeLine ({ of, space, name, part, id, channel, fence, onMore }) {
   const rows = withGaps(channel ? of.entries.filter(({ kind, of: entry }) => kind === 'checkpoint' && entry.changed.includes(channel)) : of.entries)
   const channels = [...new Set([...of.checkpoints.values()].flatMap(({ changed }) => changed))].sort().slice(0, CHANNELS_MAX)
   const used = new Set([...of.checkpoints.values()].map(({ branch }) => branch))
@@ -139,19 +149,19 @@ export function TimeLine ({ of, space, name, part, id, channel, onMore }) {
       ${channels.length > 1 && html`<label class="also quiet">Changes of <select class="quiet-field" value=${channel ?? ''} onChange=${(/** @type {any} */ event) => refine({ channel: event.target.value })}><option value="">everything</option>${channels.map((each) => html`<option value=${each}>${each}</option>`)}</select></label>`}</div>
     ${rows.length === 0 && html`<p class="quiet">No checkpoint that is shown changed ${channel}.</p>`}
     <div class="rows"><${Lanes} rows=${rows} lanes=${lanes} width=${width} heads=${heads} chosen=${part === 'at' ? id : undefined} />
-    <ol style=${{ paddingLeft: `${width}px` }}>${rows.map((row) => html`<${Row} key=${`${row.kind} ${row.id}`} row=${row} space=${space} name=${name} axis=${of} isChosen=${row.id === id && PARTS[row.kind] === part} compared=${part === 'at' ? id : undefined} channel=${channel} branches=${ends.get(row.id) ?? []} lane=${lanes.get(row.of?.branch) ?? 0} />`)}</ol></div>
+    <ol style=${{ paddingLeft: `${width}px` }}>${rows.map((row) => html`<${Row} key=${`${row.kind} ${row.id}`} row=${row} space=${space} name=${name} axis=${of} isChosen=${row.id === id && PARTS[row.kind] === part} compared=${part === 'at' ? id : undefined} channel=${channel} fence=${fence} branches=${ends.get(row.id) ?? []} lane=${lanes.get(row.of?.branch) ?? 0} />`)}</ol></div>
     ${of.more && html`<button onClick=${onMore}>Older</button>`}</div>`
 }
 
-const PARTS = /** @type {Record<string, string>} */ ({ checkpoint: 'at', step: 'step', event: 'event' })
+const PARTS = /** @type {Record<string, string>} */ ({ checkpoint: 'at', step: 'step', event: 'event', lease: 'lease' })
 
-/** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, channel?: string, branches: string[], lane: number }} props */
-function Row ({ row, space, name, axis, isChosen, compared, channel, branches, lane }) {
+/** @param {{ row: any, space: string, name: string, axis: Axis, isChosen: boolean, compared?: string, channel?: string, fence?: number, branches: string[], lane: number }} props */
+function Row ({ row, space, name, axis, isChosen, compared, channel, fence, branches, lane }) {
   if (row.kind === 'gap') return html`<li class="gap"><span>${span(row.ms)} without anything</span></li>`
   const href = address(space, 'threads', [name, PARTS[row.kind], row.id], { channel, ms: row.kind === 'event' ? String(row.ms) : undefined })
   return html`<li class=${`${row.kind}${isChosen ? ' chosen' : ''}`} onClick=${(/** @type {any} */ event) => { if (!event.target.closest('a, button')) go(href) }}>
     <a href=${href} aria-current=${isChosen ? 'true' : undefined}><time datetime=${new Date(row.ms).toISOString()} title=${exact(row.ms)}>${new Date(row.ms).toLocaleTimeString([], { hourCycle: 'h23' })}</time>
-    ${row.kind === 'checkpoint' ? html`<${CheckpointText} of=${row.of} axis=${axis} branches=${branches} lane=${lane} />` : row.kind === 'step' ? html`<${StepText} of=${row.of} />` : html`<${EventText} of=${row.of} />`}</a>
+    ${row.kind === 'checkpoint' ? html`<${CheckpointText} of=${row.of} axis=${axis} branches=${branches} lane=${lane} />` : row.kind === 'step' ? html`<${StepText} of=${row.of} />` : row.kind === 'lease' ? html`<${LeaseText} of=${row.of} fence=${fence} />` : html`<${EventText} of=${row.of} />`}</a>
     ${row.kind === 'checkpoint' && compared && compared !== row.id && html`<a class="compare" href=${address(space, 'threads', [name, 'diff', row.id, compared])} title="Compare with the chosen one">compare</a>`}</li>`
 }
 
@@ -165,12 +175,28 @@ function CheckpointText ({ of, axis, branches, lane }) {
 export const OLD_STEP_MS = 600_000
 const TONE = /** @type {Record<string, string>} */ ({ open: 'stuck', failed: 'stuck', done: 'well', ready: 'waits', abandoned: 'unknown' })
 
+/** The width of a bar: each tenfold time is one more fifth of it. @param {number} ms */
+const wide = (ms) => Math.max(6, Math.min(90, Math.log10(Math.max(1, ms)) * 15))
+
+/** How a term of a lease ended, or that it goes on. @param {any} of @param {number | undefined} fence Of the lease that is held now. @returns {{ untilMs: number, isHeld: boolean, how: any }} */
+export function termOf ({ fence: own, until_ms: until, next }, fence) {
+  if (own === fence) return { untilMs: now.value, isHeld: true, how: 'goes on' }
+  const to = next && html`, then <bdi>${next.holder || 'a holder without a name'}</bdi>`
+  if (until) return { untilMs: until, isHeld: false, how: html`given back${to}` }
+  return { untilMs: next?.from_ms ?? 0, isHeld: false, how: html`not renewed${to}` }
+}
+
+/** @param {{ of: any, fence?: number }} props */
+function LeaseText ({ of, fence }) {
+  const { untilMs, isHeld, how } = termOf(of, fence)
+  const ms = Math.max(0, untilMs - of.from_ms)
+  return html`${untilMs > 0 && html`<i class=${`bar ${isHeld ? 'running' : 'held'}`} style=${{ width: `${wide(ms)}px` }}></i>`}<span class="says"><b>${of.before ? 'lease taken over' : 'lease taken'}</b> by <bdi>${of.holder || 'a holder without a name'}</bdi>${untilMs > 0 && html`, <${Duration} ms=${ms} />`} <span class="quiet">${how}</span></span>`
+}
+
 /** @param {{ of: any }} props */
 function StepText ({ of }) {
   const ms = (of.ended_ms || now.value) - of.wall_ms
-  // Each tenfold time is one more fifth of the bar.
-  const width = Math.max(6, Math.min(90, Math.log10(Math.max(1, ms)) * 15))
-  return html`<i class=${`bar ${of.state === 'open' && ms < OLD_STEP_MS ? 'running' : TONE[of.state] ?? 'unknown'}`} style=${{ width: `${width}px` }}></i><span class="says"><bdi>${of.text}</bdi> ${of.state === 'open' ? html`<b>open</b> for ` : of.state === 'done' ? '' : of.state}<${Duration} ms=${ms} />
+  return html`<i class=${`bar ${of.state === 'open' && ms < OLD_STEP_MS ? 'running' : TONE[of.state] ?? 'unknown'}`} style=${{ width: `${wide(ms)}px` }}></i><span class="says"><bdi>${of.text}</bdi> ${of.state === 'open' ? html`<b>open</b> for ` : of.state === 'done' ? '' : of.state}<${Duration} ms=${ms} />
     ${of.state === 'done' && html` <span class="quiet">→ <bdi>${brief(of.data)}</bdi></span>`}</span>`
 }
 

@@ -3,8 +3,7 @@
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { Empty, Mark, Shown } from '../../kit/states.js'
-import { span, Time } from '../../kit/time.js'
-import { bytes } from '../plot.js'
+import { bytes, span, Time } from '../../kit/time.js'
 
 const EVERY_MS = 10_000
 const MARKS = /** @type {Record<string, 'well' | 'waits' | 'stuck'>} */ ({ current: 'well', behind: 'waits', failing: 'stuck' })

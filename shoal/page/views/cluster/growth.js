@@ -4,8 +4,8 @@ import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { address } from '../../router.js'
 import { Empty, Mark, Shown } from '../../kit/states.js'
-import { span, Time } from '../../kit/time.js'
-import { bytes, Plot } from '../plot.js'
+import { bytes, span, Time } from '../../kit/time.js'
+import { Plot } from '../plot.js'
 
 const EVERY_MS = 60_000
 const COUNTING_MS = 1_000

@@ -4,11 +4,12 @@
  * Law: the node's table of conditions says what is wrong (docs/CONDITIONS.md). Nothing here decides that.
  */
 
-/** @typedef {{ kind: 'waits' | 'stuck' | 'unknown', says: string, means: string, command: string, since: number }} Problem */
+/** @typedef {{ kind: 'waits' | 'stuck' | 'unknown', says: string, means: string, command: string, since: number, about: { member: string, space: string } }} Problem */
 
 /** @param {any} conditions As `Store.conditions` answers. @returns {Problem[]} */
 export function problems ({ standing }) {
-  return standing.map((/** @type {any} */ { severity, says, means, mends, since_ms: since }) => ({
-    kind: severity === 'page' ? 'stuck' : 'waits', says, means, command: mends.replaceAll('--url URL', `--url ${location.origin}`), since
+  return standing.map((/** @type {any} */ { severity, says, means, mends, since_ms: since, about = '' }) => ({
+    kind: severity === 'page' ? 'stuck' : 'waits', says, means, command: mends.replaceAll('--url URL', `--url ${location.origin}`), since,
+    about: { member: about, space: about !== '' && says.includes(`space ${about}`) ? about : '' }
   }))
 }
