@@ -117,7 +117,7 @@ def test_a_long_list_goes_on_as_it_is_scrolled(node: Node, show: Show) -> None:
 
 @pytest.mark.parametrize("width", [390, 700])
 @pytest.mark.parametrize("place", ["now", "threads", "threads/ticket-7", "shared", "work", "cluster", "audit", "compare"])
-def test_what_a_finger_hits_is_large(node: Node, show: Show, place: str, width: int) -> None:
+def test_buttons_are_large_for_fingers(node: Node, show: Show, place: str, width: int) -> None:
     page = show(node, f"#/crew/{place}", width=width)
     page.wait_for_timeout(800)
     assert page.evaluate(_SMALL.replace("LEAST", str(_LEAST_PX))) == []
