@@ -48,7 +48,7 @@ def _check_cut(_stamp: Stamp, change: labels.Cut) -> None:
         raise BadOperation("its cut has no valid vector", reason="content") from None
 
 
-def _check_mark(_stamp: Stamp, change: ownership.LeaseMark | ownership.LeaseTerm) -> None:
+def _check_mark(_stamp: Stamp, change: ownership.LeaseMark | ownership.TimedMark) -> None:
     if not 0 < change.fence <= ownership.FENCE_MAX:
         raise BadOperation("its fencing number is out of range", reason="content")
 
@@ -74,7 +74,7 @@ APPLIERS: Appliers = {
     ),
     ownership.TakeOwnership: bare(Kind.THREAD, ownership.apply),
     ownership.LeaseMark: bare(Kind.THREAD, ownership.apply_mark, _check_mark, effects=Effects(marks_lease=True)),
-    ownership.LeaseTerm: bare(
+    ownership.TimedMark: bare(
         Kind.THREAD, ownership.apply_term, _check_mark, effects=Effects(marks_lease=True), since=lambda _: 7
     ),
 }

@@ -4,7 +4,7 @@ import { Fragment, html, useState } from '../vendor/preact.js'
 import { acted, act, client, live } from '../data.js'
 import { address, go } from '../router.js'
 import { Confirm, Empty, Mark, Outcome, Panes, Shown, useKept } from '../kit/states.js'
-import { bytes, Time } from '../kit/time.js'
+import { bytes, span, Time } from '../kit/time.js'
 import { Decide } from './now.js'
 import { EditState } from './editing.js'
 import { Compared, EventPane, LastChange, LeasePane, Moment, StepPane } from './moment.js'
@@ -61,7 +61,7 @@ const quoted = (word) => /^[\w.:@-]+$/.test(word) && !word.startsWith('-') ? wor
 function Driver ({ space, name, lease }) {
   if (!lease?.held) return html`<p class="quiet">Nobody drives it now.</p>`
   const left = lease.until_ms ? Math.max(0, lease.until_ms - Date.now()) : undefined
-  return html`<p class="quiet">Driven by <bdi>${lease.holder || 'a holder without a name'}</bdi>${left === undefined ? '' : html`, whose <a href=${address(space, 'threads', [name, 'lease', String(lease.fence)])}>lease</a> ends in ${Math.round(left / 1000)} s unless it is renewed`}${lease.waiting.length > 0 ? html`; <bdi>${lease.waiting.join(', ')}</bdi> ${lease.waiting.length === 1 ? 'waits' : 'wait'} for it` : ''}.</p><${EndLease} space=${space} name=${name} lease=${lease} />`
+  return html`<p class="quiet">Driven by <bdi>${lease.holder || 'a holder without a name'}</bdi>${left === undefined ? '' : html`, whose <a href=${address(space, 'threads', [name, 'lease', String(lease.fence)])}>lease</a> ends in ${span(left)} unless it is renewed`}${lease.waiting.length > 0 ? html`; <bdi>${lease.waiting.join(', ')}</bdi> ${lease.waiting.length === 1 ? 'waits' : 'wait'} for it` : ''}.</p><${EndLease} space=${space} name=${name} lease=${lease} />`
 }
 
 /** Prune, after a dry run that says what would go. @param {{ space: string, name: string }} props */

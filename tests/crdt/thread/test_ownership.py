@@ -12,7 +12,7 @@ from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.kinds.thread.state import ownership
-from shoal.kinds.thread.state.ownership import LeaseMark, LeaseTerm, TakeOwnership
+from shoal.kinds.thread.state.ownership import LeaseMark, TimedMark, TakeOwnership
 from tests.support.rows import DictRows
 
 
@@ -39,7 +39,7 @@ def test_the_greatest_mark_counts_whatever_the_order() -> None:
         assert ownership.marked(rows) == (2, True, "b")
 
 
-def _terms(order: Iterable[tuple[int, LeaseTerm]]) -> DictRows:
+def _terms(order: Iterable[tuple[int, TimedMark]]) -> DictRows:
     rows = DictRows()
     for number, (hlc, term) in enumerate(order, 1):
         ownership.apply_term(rows, Stamp(Dot(Origin(b"o" * 16), number), hlc << COUNTER_BITS, 0, VersionVector()), term)
@@ -47,7 +47,7 @@ def _terms(order: Iterable[tuple[int, LeaseTerm]]) -> DictRows:
 
 
 def test_terms_are_kept_with_their_earliest_times_whatever_the_order() -> None:
-    told = [(5, LeaseTerm(1, "a")), (9, LeaseTerm(1, "", over=True)), (7, LeaseTerm(1, "a")), (11, LeaseTerm(2, "b"))]
+    told = [(5, TimedMark(1, "a")), (9, TimedMark(1, "", over=True)), (7, TimedMark(1, "a")), (11, TimedMark(2, "b"))]
     found = [_terms(order) for order in permutations(told)]
     assert all(ownership.tenures(rows) == [(2, "b", 11, 0), (1, "a", 5, 9)] for rows in found)
     assert all(rows.canonical() == found[0].canonical() for rows in found)
@@ -61,7 +61,7 @@ def test_the_terms_with_the_greatest_numbers_are_kept_whatever_the_order(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ownership, "TERMS_MAX", 2)
-        terms = [(hlc, LeaseTerm(fence, "x", over)) for hlc, fence, over in told]
+        terms = [(hlc, TimedMark(fence, "x", over)) for hlc, fence, over in told]
         rows = _terms(terms)
         mixed = terms.copy()
         random.shuffle(mixed)

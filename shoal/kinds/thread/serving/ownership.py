@@ -74,7 +74,7 @@ def _check(request: MarkLease) -> None:
 def _mark(context: WriteContext, request: MarkLease) -> MarkedLease:
     mark = ownership.marked(context.rows)
     wanted = (request.fence, request.over, request.holder)
-    timed = ownership.LeaseTerm(request.fence, request.holder, request.over)
+    timed = ownership.TimedMark(request.fence, request.holder, request.over)
     is_known = context.is_known_to_peers(timed)
     if mark is None or mark < wanted:
         context.apply(timed if is_known else ownership.LeaseMark(request.fence, request.holder, request.over))

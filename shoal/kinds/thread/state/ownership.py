@@ -76,7 +76,7 @@ def marked(rows: Rows) -> Marked | None:
     return None if packed is None else Marked(int.from_bytes(packed[:8], "big"), packed[8] == 1, packed[9:].decode())
 
 
-class LeaseTerm(msgspec.Struct, array_like=True, frozen=True, tag="lease-term"):
+class TimedMark(msgspec.Struct, array_like=True, frozen=True, tag="lease-timed"):
     """The mutation: a mark, which is also kept with its time."""
 
     fence: int
@@ -93,7 +93,7 @@ class Tenure(NamedTuple):
     until_ms: int  # When it was given back; 0: it was not: it goes on, or was not renewed.
 
 
-def apply_term(rows: Rows, stamp: Stamp, term: LeaseTerm) -> None:
+def apply_term(rows: Rows, stamp: Stamp, term: TimedMark) -> None:
     """Let the mark count as `apply_mark` does, and keep its time unless greater terms fill the room."""
     apply_mark(rows, stamp, LeaseMark(term.fence, term.holder, term.over))
     row, told = _term(term.fence, term.over), stamp.hlc.to_bytes(8, "big") + term.holder.encode()
