@@ -12,7 +12,7 @@ from shoal.crdt.clock import COUNTER_BITS
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.kinds.thread.state import ownership
-from shoal.kinds.thread.state.ownership import LeaseMark, TimedMark, TakeOwnership
+from shoal.kinds.thread.state.ownership import LeaseMark, TakeOwnership, TimedMark
 from tests.support.rows import DictRows
 
 
