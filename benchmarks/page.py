@@ -37,6 +37,7 @@ _VIEWS = ("now", "threads", "work", "audit")
 _PAGES, _SPACES = 10, 4  # Pages that are open at an idle node, and spaces that it has.
 _TASKS = 64
 _CHANGES = 30
+_REFRESHES_S = 3.0
 _SETTLES_S = 4.0  # A view's first requests, and those that follow from its first change.
 _LOOKS = 2400  # 50 ms apart: a machine that is busy makes a figure bad, and must not end all of them.
 _ROW = ".tbody .tr, .ask"
@@ -65,7 +66,7 @@ _METHOD = (
     "each page. *First rows*: from the begin of the navigation to the frame after the first row is in the document. *Longest "
     "task*: what blocks the page's thread while its table is scrolled by wheel events, 60 a second, as far as it reaches "
     "(tasks below 50 ms are not told, and count as 0). *A refresh*: the bytes on the wire, headers included, in the 3 s after "
-    f"one save, for the view that is open. *On the screen*: from the acknowledgement of a change by node 2 to the frame in "
+    f"one save, for the view that is open; if nothing comes in them, in the 3 s after the first that comes (within a minute). *On the screen*: from the acknowledgement of a change by node 2 to the frame in "
     f"which a page of node 1 shows it, a change each 0.7 to 1.2 s. *Ten pages*: the processor time of a node with {_SPACES} "
     "spaces in 30 s with ten open pages that show all spaces, less that in 30 s before without any."
 )
@@ -186,7 +187,13 @@ def _refreshed_kb(browser: Any, url: str, view: str, nth: int) -> float:
         page.wait_for_timeout(_SETTLES_S * 1000)
         received.clear()
         _apart(_changed(url, f"thread-{nth:06}", nth))
-        page.wait_for_timeout(3000)
+        page.wait_for_timeout(_REFRESHES_S * 1000)
+        for _ in range(_LOOKS // 4):  # What costs a node much is loaded seldom: a refresh that came later counts, too.
+            if received:
+                break
+            page.wait_for_timeout(100)
+            if received:
+                page.wait_for_timeout(_REFRESHES_S * 1000)
         return sum(received) / 1000
 
 

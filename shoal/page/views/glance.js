@@ -35,6 +35,8 @@ export async function page (space, filters, cursors) {
 /** @param {string} space @param {Record<string, any>} filters */
 export const glances = (space, filters) => live(`glances ${space} ${JSON.stringify(filters)}`, () => page(space, filters), { space, kinds: ['thread', 'lease'], every: TIME_MS })
 
+export const STUCK_MAX = 50
+
 /** Totals are counted up to a bound. @param {number} count */
 const counted = (count) => count >= 1000 ? `${count} or more` : String(count)
 
@@ -50,7 +52,9 @@ export function Sum ({ space, waits, stuck, all }) {
     no > 0 && link('stuck', `${no}${stuck.more ? ' or more' : ''} ${no === 1 ? 'is' : 'are'} stuck`),
     (well > 0 || asks + no === 0) && link('well', `${counted(well)} ${well === 1 ? 'is' : 'are'} well`)
   ].filter(Boolean)
-  return html`<${Fragment}>${parts.map((part, index) => html`${index > 0 ? ', ' : ''}${part}`)}.</${Fragment}>`
+  // Of very many that run, not all are looked at for open steps at once.
+  const isPartial = stuck.more && no < STUCK_MAX
+  return html`<${Fragment}>${parts.map((part, index) => html`${index > 0 ? ', ' : ''}${part}`)}${isPartial && html`, as far as was looked: ${link('stuck', 'look further')}`}.</${Fragment}>`
 }
 
 /** Who drives it. @param {Glance} row */

@@ -6,7 +6,7 @@ import { address, EVERY_SPACE, go } from '../router.js'
 import { Confirm, Empty, Mark, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Time } from '../kit/time.js'
-import { columns, glances, keyOf, Sum } from './glance.js'
+import { columns, glances, keyOf, STUCK_MAX, Sum } from './glance.js'
 import { EditState } from './editing.js'
 import { ThreadPane, threadOf } from './thread.js'
 
@@ -15,7 +15,7 @@ export const keys = []
 
 /** @param {{ space: string, path: string[], query: Record<string, string> }} props */
 export function View ({ space, path, query }) {
-  const [waits, stuck, all] = [glances(space, { state: 'waits', limit: 50 }).value, glances(space, { state: 'stuck', limit: 50 }).value, glances(space, {}).value]
+  const [waits, stuck, all] = [glances(space, { state: 'waits', limit: 50 }).value, glances(space, { state: 'stuck', limit: STUCK_MAX }).value, glances(space, {}).value]
   const chosen = space === EVERY_SPACE ? path.slice(0, 2) : path.length > 0 ? [space, path[0]] : []
   const to = (/** @type {any} */ row) => address(space, 'now', space === EVERY_SPACE ? [row.space, row.name] : [row.name])
   const isReady = waits.value && stuck.value && all.value
@@ -26,7 +26,7 @@ export function View ({ space, path, query }) {
     ${isAsked && stuck.value.threads.length > 0 && html`<section class="asks"><h2>Stuck</h2>${stuck.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     ${isAsked && waits.value.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     <${Shown} of=${all}>${(/** @type {any} */ value) => value.threads.length === 0 && html`<${Empty} why="Threads appear here as soon as an agent saves its first checkpoint. To see nine of them at work:" command="shoal demo --url ${location.origin}" />`}</${Shown}>
-    ${all.value?.threads.length > 0 && html`<h2>Recent</h2><${Table} label="Recent threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen.length > 0 })}
+    ${all.value?.threads.length > 0 && html`<h2>Recent${all.value.more && html` <span class="quiet">of the first ${all.value.threads.length} by name. <a href=${address(space, 'threads')}>All threads</a>, or what was done last: <a href=${address(space, 'audit')}>Audit</a></span>`}</h2><${Table} label="Recent threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen.length > 0 })}
       rows=${all.value.threads.slice().sort((/** @type {any} */ a, /** @type {any} */ b) => (b.checkpoint_ms || b.since_ms) - (a.checkpoint_ms || a.since_ms))} rowKey=${keyOf} href=${to}
       chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}<${SpacesLeft} more=${all.value?.left} />`
   return html`<${Panes} list=${list} chosen=${chosen.length === 2 && html`<${ThreadPane} key=${chosen.join('\n')} space=${chosen[0]} name=${chosen[1]} query=${query} />`} />`
