@@ -67,7 +67,7 @@ _METHOD = (
     "task*: what blocks the page's thread while its table is scrolled by wheel events, 60 a second, as far as it reaches "
     "(tasks below 50 ms are not told, and count as 0). *A refresh*: the bytes on the wire, headers included, in the 3 s after "
     "one save, for the view that is open; if nothing comes in them, in the 3 s after the first that comes within a minute. *On "
-    "the screen*: from the acknowledgement of a change by node 2 to the frame in which a page of node 1 shows it, a change each "
+    "the screen*: from the acknowledgement of a change by node 2 to the frame in which a page of node 1 shows it, one each "
     f"0.7 to 1.2 s. *Ten pages*: the processor time of a node with {_SPACES} spaces in 30 s with ten open pages that show all "
     "spaces, less that in 30 s before without any."
 )
