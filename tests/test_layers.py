@@ -401,7 +401,6 @@ GENERIC = (
     "service.py",
     "database.py",
     "handler.py",
-    "target.py",
     "reads/reads.py",
     "writes/issuing.py",
     "writes/idempotency.py",

@@ -10,10 +10,10 @@ Laws:
 - Pushes and acknowledgements may be lost. Vectors are compared with some peer every
   interval, and missing operations are fetched (`shoal.cluster.fetching`).
 - A peer counts as an owner once it said, on the current link, that it is no learner
-  (`shoal.cluster.learning`), and that it holds the most that it was ever known to hold
+  (`shoal.cluster.fetching`), and that it holds the most that it was ever known to hold
   (`shoal.cluster.marks`). If it holds less it is told, and becomes a learner.
   On a new link, a node says first whether it is a learner itself.
-- An operation that cannot be applied is quarantined (`shoal.cluster.quarantine`).
+- An operation that cannot be applied is quarantined (`shoal.cluster.delivery`).
 - One peer's word moves nothing that others hold: that operations have left a log counts only in answer to a question that is
   open, for operations that were asked for, of origins of which a majority of the other owners says that it holds them.
 """
@@ -26,11 +26,10 @@ from functools import partial
 from msgspec import Raw
 
 from shoal.cluster import operation
-from shoal.cluster.delivery import Arrival, Delivery
+from shoal.cluster.delivery import Arrival, Delivery, Quarantine, check_context, taken
 from shoal.cluster.effects import Apply, Effect, Limits, Read, Reset, Send, SetBack
-from shoal.cluster.fetching import Fetching
+from shoal.cluster.fetching import Fetching, Learning
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, told_vectors, vector_of
-from shoal.cluster.learning import Learning
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import (
     Busy,
@@ -49,7 +48,6 @@ from shoal.cluster.messages import (
 )
 from shoal.cluster.messages import Parts as PartsMessage
 from shoal.cluster.peer_state import PeerState, Rounds, marked
-from shoal.cluster.quarantine import Quarantine, check_context, taken
 from shoal.cluster.snapshots.taking import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError

@@ -21,10 +21,9 @@ import uvloop
 
 import shoal
 from shoal.client.store import Store
-from shoal.demo.agent import DOCUMENT, SPACE, Agent, Rewound
+from shoal.demo.agent import DOCUMENT, SPACE, Agent, Figures, Rewound, figures_of, library, list_modules, share
 from shoal.demo.course import Message, Plan
 from shoal.demo.nodes import become_removal
-from shoal.demo.survey import Figures, figures_of, library, list_modules, share
 from shoal.errors import Retryable, ShoalError
 
 ATTEMPTS_MAX = 20

@@ -15,10 +15,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shoal.demo.agent import OPERATIONS_PER_MODULE, counter_name, thread_name
+from shoal.demo.agent import OPERATIONS_PER_MODULE, Figures, counter_name, thread_name
 from shoal.demo.course import Course, Message, Outage
 from shoal.demo.nodes import node_name
-from shoal.demo.survey import Figures
 from shoal.demo.verdict import Disagreement, Found
 
 DIFFERENCES_SHOWN = 20

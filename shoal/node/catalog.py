@@ -19,7 +19,7 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from shoal.crdt.rows import successor
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.records import NamedTuple
 from shoal.storage import keys

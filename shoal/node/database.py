@@ -61,15 +61,17 @@ from shoal.node.handler import (
     Handler,
     Maintainers,
     Memories,
+    Place,
     Preparation,
     Readers,
     Scan,
     Scans,
+    Target,
     Upkeep,
     View,
+    target_of,
 )
 from shoal.node.snapshots.switching import listed, spaces_of
-from shoal.node.target import Place, Target, target_of
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Steps as Turns
 from shoal.node.turns import at_once, in_turns

@@ -15,7 +15,7 @@ from shoal.errors import BookmarkLost, InvalidInput, OutcomeUnknown, StoreCorrup
 from shoal.kinds.thread.state import dag
 from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, Member, MembersView, Rebuild, RebuildView, Seat
 from shoal.records import NamedTuple
 

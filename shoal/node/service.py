@@ -53,7 +53,7 @@ from shoal.node.conditions.observation import Signals
 from shoal.node.conditions.watcher import Watcher
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.handler import Answers, Contest, Flow
+from shoal.node.handler import Answers, Contest, Flow, target_of
 from shoal.node.reads.cluster import ClusterReads, Listings, Readiness
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.search import Searches
@@ -65,7 +65,6 @@ from shoal.node.session import ServiceSession
 from shoal.node.spaces.growth import Growth
 from shoal.node.spaces.quotas import Quotas
 from shoal.node.statements import AuditReads, Recorder, Signer, StateRoots
-from shoal.node.target import target_of
 from shoal.node.turns import Background, Resting
 from shoal.node.versions import speaks
 from shoal.node.writes.acknowledging import Acknowledging

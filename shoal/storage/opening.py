@@ -40,7 +40,7 @@ def open_storage(
     if master is not None or config.encryption_key:
         # Imported here, because most stores are plain, and start sooner without it.
         with needed():
-            from shoal.storage.encrypted.opening import open_encrypted
+            from shoal.storage.encrypted.storage import open_encrypted
 
         return open_encrypted(directory, config=config, now_ms=now_ms, entropy=entropy, master=master)
     if layout.holds_store(directory) and layout.is_encrypted(directory):

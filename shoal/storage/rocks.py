@@ -130,7 +130,7 @@ class RocksStorage:
     def open(cls, directory: Path, *, config: Config, now_ms: int, encrypted: bool = False) -> RocksStorage:
         """Open the store in `directory`, or make one if it is empty or missing. `now_ms` is for the lock's text.
 
-        `encrypted`: all its rows are sealed above. `shoal.storage.encrypted.opening` opens such a store.
+        `encrypted`: all its rows are sealed above. `shoal.storage.encrypted.storage` opens such a store.
 
         If the disk is too full to open it, it can only be read; see `failed`.
 

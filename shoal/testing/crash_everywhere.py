@@ -5,7 +5,7 @@
 
 `agent` is the user's own: `async def agent(store, charge)`. It gets a real store, on
 real nodes in virtual time, and its tools by their names. A first run without a crash
-counts the points that it passes (see `watched_session` and `outside`). Then, for each
+counts the points that it passes (see `machines` and `outside`). Then, for each
 point: a run in which it dies there, is started again, and continues to its end.
 
 Law: a run is decided by the agent, the seed and the points. If an agent itself reads
@@ -26,8 +26,7 @@ from shoal.protocol.requests import Durability
 from shoal.testing.contents import Contents, compare_contents, compare_counts, contents_of
 from shoal.testing.crash_report import Point, Problem, Report, Trial
 from shoal.testing.lives import Life, Outside, Tool, task_of_the_living
-from shoal.testing.machines import RESTART_S, Machine, Machines, TooLong, quiet, run
-from shoal.testing.watched_session import WatchedSession
+from shoal.testing.machines import RESTART_S, Machine, Machines, TooLong, WatchedSession, quiet, run
 
 Agent = Callable[..., Awaitable[object]]
 Tools = Mapping[str, Tool] | Callable[[], Mapping[str, Tool]]

@@ -1,10 +1,14 @@
-"""The nodes for an agent under test: real nodes over memory, in virtual time.
+"""The nodes for an agent under test, real ones over memory in virtual time, and a session that can be killed at every request.
 
 Laws:
 - A power cut takes effect at once: after it nothing becomes durable, is
   answered or leaves the machine. Unsynced data is lost.
 - The network delays messages, and loses them only if the machine at its end loses power.
   An agent's restart takes long enough for the network to be quiet again.
+- A request that was sent continues at the node when its client dies.
+- A write passes three points: before it is sent, after it is carried out but not
+  yet answered, and after the answer. A read changes nothing, so it passes
+  the first and the last.
 
 An asyncio event loop with virtual time.
 
@@ -20,8 +24,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import selectors
-from collections.abc import Callable, Coroutine, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from random import Random
 from typing import Any, TypeVar
 
@@ -33,10 +37,19 @@ from shoal.errors import ShoalError
 from shoal.node.environment import Environment
 from shoal.node.node import Node
 from shoal.node.peers.quorum import Quorum
-from shoal.protocol.requests import Durability, ListLeases
-from shoal.protocol.session import Session
+from shoal.protocol.requests import (
+    Batch,
+    Durability,
+    ListLeases,
+    Push,
+    R,
+    Request,
+    Subscription,
+    Write,
+)
+from shoal.protocol.session import Session, Wrapper
 from shoal.storage.memory import MemoryStorage
-from shoal.testing.lives import Errands
+from shoal.testing.lives import Errands, Life
 
 T = TypeVar("T")
 
@@ -338,3 +351,51 @@ def _finish(loop: VirtualLoop) -> None:
     if left:
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
     loop.run_until_complete(loop.shutdown_asyncgens())
+
+
+class WatchedSession(Wrapper):
+    """A `Session` that belongs to a life; `errands` are its requests at the node, which outlive it."""
+
+    def __init__(self, session: Session, life: Life, errands: Errands) -> None:
+        super().__init__(session)
+        self._life = life
+        self._errands = errands
+
+    async def call(
+        self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
+    ) -> R:
+        """Answer `request` (`Session.call`); passes two points for a read and three for a write."""
+        what = told_request(request)
+        await self._life.reach(f"before {what} was sent")
+        reply = await self._errands.run(self._carried_out(request, key, durability, stale=stale))
+        if isinstance(request, Write):
+            await self._life.reach(f"after {what} was carried out, before its answer came")
+        await asyncio.sleep(TRIP_S)
+        await self._life.reach(f"after the answer to {what}")
+        return reply
+
+    async def _carried_out(self, request: Request[R], key: str | None, durability: Durability, *, stale: bool) -> R:
+        await asyncio.sleep(TRIP_S)
+        return await self._session.call(request, key=key, durability=durability, stale=stale)
+
+    @asynccontextmanager
+    async def subscribe(self, subscription: Subscription, /) -> AsyncIterator[AsyncIterator[Push]]:
+        """Deliver pushes until the context is left (`Session.subscribe`); passes no point, because it changes nothing and
+        requests read the same.
+        """
+        await self._life.go_on()
+        async with self._session.subscribe(subscription) as pushes:
+            yield pushes
+
+    async def close(self) -> None:
+        """Do nothing: the session inside belongs to the node, and outlives the client."""
+        await self._life.go_on()
+
+
+def told_request(request: Request[Any]) -> str:
+    """The kind of a request and its object, as in "save crew/planner"."""
+    if isinstance(request, Batch):
+        return f"batch of {', '.join(map(told_request, request.writes))}"
+    tag = type(request).__struct_config__.tag
+    fields = [str(getattr(request, field)) for field in type(request).__struct_fields__[:2]]
+    return f"{tag} {'/'.join(fields)}".rstrip()

@@ -1,4 +1,4 @@
-"""A cluster's certificate authority (CA), and the certificates that it issues to nodes, as files.
+"""A cluster's certificate authority (CA), the certificates that it issues to nodes, as files, and what such a file says.
 
 Making certificates by hand with `openssl` is long and easy to get wrong. Keys are EC P-256 and not Ed25519, which browsers
 do not take.
@@ -20,11 +20,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
@@ -32,7 +33,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from msgspec import Struct
 
 from shoal.errors import InvalidConfig, InvalidName
-from shoal.tls.certificate import Certificate, described, loaded, signed_by
 
 AUTHORITY_DAYS = 3650
 NODE_DAYS = 365
@@ -270,3 +270,83 @@ def _unwritable(error: OSError, directory: Path) -> InvalidConfig:
         f"{error.filename or directory} cannot be written: {error.strerror}. Files before it may have been written. "
         "Mend that, and run the command again."
     )
+
+
+class Certificate(Struct, frozen=True):
+    """The facts of one certificate that Shoal uses."""
+
+    subject: str  # The common name; empty if there is none.
+    names: tuple[str, ...]  # The DNS names and IP addresses for which it is valid.
+    starts: datetime
+    ends: datetime
+    is_authority: bool
+
+    @property
+    def ends_s(self) -> float:
+        """Its end, in seconds since 1970."""
+        return self.ends.timestamp()
+
+    def trouble(self, now: datetime) -> str:
+        """Why it is not valid at this time; empty if it is."""
+        if now > self.ends:
+            return f"expired on {day(self.ends)}"
+        if now < self.starts:
+            return f"not valid before {self.starts:%Y-%m-%d %H:%M}Z; check the clock"
+        return ""
+
+
+def day(when: datetime) -> str:
+    """A date for people."""
+    return f"{when.astimezone(UTC):%Y-%m-%d}"
+
+
+def loaded(file: Path) -> x509.Certificate:
+    """The first certificate in a PEM file.
+
+    Raises:
+        InvalidConfig: the file cannot be read, or contains no certificate.
+    """
+    try:
+        return x509.load_pem_x509_certificates(file.read_bytes())[0]
+    except OSError as error:
+        raise InvalidConfig(f"the certificate {file} cannot be read: {error.strerror}. Nothing was changed.") from None
+    except ValueError:
+        raise InvalidConfig(f"{file} contains no certificate in PEM form. Nothing was changed.") from None
+
+
+def read(file: Path) -> Certificate:
+    """The facts in the first certificate of a PEM file.
+
+    Raises:
+        InvalidConfig: the file cannot be read, or contains no certificate.
+    """
+    return described(loaded(file))
+
+
+def described(found: x509.Certificate) -> Certificate:
+    """The facts in a certificate."""
+    common = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    names: list[str] = []
+    is_authority = False
+    for extension in found.extensions:
+        if isinstance(extension.value, x509.SubjectAlternativeName):
+            names += extension.value.get_values_for_type(x509.DNSName)
+            names += map(str, extension.value.get_values_for_type(x509.IPAddress))
+        elif isinstance(extension.value, x509.BasicConstraints):
+            is_authority = extension.value.ca
+    return Certificate(
+        str(common[0].value) if common else "",
+        tuple(names),
+        found.not_valid_before_utc,
+        found.not_valid_after_utc,
+        is_authority,
+    )
+
+
+def signed_by(found: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the authority signed the certificate."""
+    try:
+        found.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True

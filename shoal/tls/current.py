@@ -18,7 +18,7 @@ from shoal.config import Config
 from shoal.errors import InvalidConfig
 from shoal.records import NamedTuple
 from shoal.tls import contexts
-from shoal.tls.certificate import day, read
+from shoal.tls.authority import day, read
 
 
 class _Loaded(NamedTuple):

@@ -32,7 +32,7 @@ import msgspec
 
 from shoal.errors import InvalidValue, TooLarge
 from shoal.records import NamedTuple
-from shoal.values import arrays, registry
+from shoal.values import forms, registry
 from shoal.values.forms import BY_CLASS, FROZENSET_CODE, NESTED_MAX, OBJECT_CODE, SET_CODE
 
 LISTS_DEPTH_MAX = 1024  # msgpack's own bound, in both directions.
@@ -131,7 +131,7 @@ def _leaf_problem(leaf: Any, pack: Callable[[Any], bytes]) -> str | None:
         )
     except Exception as error:
         cls = type(leaf)
-        if cls in BY_CLASS or arrays.form_of(cls) is not None:
+        if cls in BY_CLASS or forms.form_of(cls) is not None:
             return f"is {_with_article(_name(leaf))} that cannot be serialised: {error}."
         if isinstance(leaf, FunctionType | BuiltinFunctionType | MethodType | ModuleType | type):
             return f"is {_with_article(_name(leaf))}, which cannot be stored. Store a name in its place."
@@ -158,7 +158,7 @@ _COUNTED_LISTS_MAX = 64
 # A packer keeps its buffer. One whose buffer grew beyond this is dropped.
 _KEPT_BYTES_MAX = 1024 * 1024
 
-_LOADERS = {form.code: form.load for form in [*BY_CLASS.values(), arrays.ARRAY, arrays.SCALAR]}
+_LOADERS = {form.code: form.load for form in [*BY_CLASS.values(), forms.ARRAY, forms.SCALAR]}
 _NO_CONTAINERS = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F or 0xDC <= byte <= 0xDF))
 _skim = msgspec.msgpack.Decoder(msgspec.Raw).decode
 
@@ -293,7 +293,7 @@ class _Level:
 
     def _extension(self, value: Any) -> msgpack.ExtType:
         cls = type(value)
-        form = BY_CLASS.get(cls) or arrays.form_of(cls)
+        form = BY_CLASS.get(cls) or forms.form_of(cls)
         if form is not None:
             if form.code in (SET_CODE, FROZENSET_CODE):
                 return msgpack.ExtType(form.code, self._inner().pack_sorted(value))

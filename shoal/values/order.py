@@ -28,7 +28,7 @@ import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from shoal.errors import InvalidValue
-from shoal.values import arrays
+from shoal.values import forms
 from shoal.values.forms import BY_CLASS, FROZENSET_CODE, NESTED_MAX, OBJECT_CODE, SET_CODE
 
 NUMBER, TEXT, OTHER = b"\x01", b"\x02", b"\xff"
@@ -76,7 +76,7 @@ def _sortable(number: float) -> bytes:
     return (bits ^ (_ALL if bits & _SIGN else _SIGN)).to_bytes(8, "big")
 
 
-_KNOWN = {OBJECT_CODE, arrays.ARRAY.code, arrays.SCALAR.code, *(form.code for form in BY_CLASS.values())}
+_KNOWN = {OBJECT_CODE, forms.ARRAY.code, forms.SCALAR.code, *(form.code for form in BY_CLASS.values())}
 _packer = msgpack.Packer()
 
 

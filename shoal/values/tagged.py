@@ -26,7 +26,7 @@ import re
 from typing import Any
 
 from shoal.errors import InvalidValue
-from shoal.values import arrays, registry
+from shoal.values import forms, registry
 from shoal.values.codec import encode
 from shoal.values.forms import BY_CLASS
 
@@ -37,7 +37,7 @@ _SAFE_INT_MAX = 2**53 - 1
 # Beyond this many bits hexadecimal is used: Python bounds the length of decimal text, and reading it is quadratic.
 _DECIMAL_BITS_MAX = 2048
 
-_FORMS_BY_TAG = {form.tag: form for form in [*BY_CLASS.values(), arrays.ARRAY, arrays.SCALAR]}
+_FORMS_BY_TAG = {form.tag: form for form in [*BY_CLASS.values(), forms.ARRAY, forms.SCALAR]}
 _INT_TEXT = re.compile(r"-?(0x[0-9a-f]+|[0-9]{1,1000})")
 _SPECIAL_FLOATS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -121,7 +121,7 @@ def _extension_to_json(value: Any, depth: int) -> Any:
         # Converted first, because that bounds the depth of the items that are encoded for the order.
         converted = {encode(item): tree_of(item, depth - 1) for item in value}
         return {"$type": cls.__name__, "value": [converted[packed] for packed in sorted(converted)]}
-    form = BY_CLASS.get(cls) or arrays.form_of(cls)
+    form = BY_CLASS.get(cls) or forms.form_of(cls)
     if form is not None:
         try:
             plain = form.dump(value)

@@ -13,11 +13,10 @@ from random import Random
 from msgspec import Raw
 
 from shoal.cluster import messages, operation
-from shoal.cluster.delivery import Arrival
+from shoal.cluster.delivery import Arrival, taken
 from shoal.cluster.effects import Apply, Limits, Read, Send, SnapshotLimits
 from shoal.cluster.messages import Message, Push, Shipment, Supply, Want, encode_shipment
 from shoal.cluster.operation import Body, Readiness, readiness
-from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Replication
 from shoal.crdt.clock import HybridClock
 from shoal.crdt.dot import Dot, Origin, VersionVector

@@ -4,11 +4,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from shoal.cluster.delivery import Delivery
+from shoal.cluster.delivery import Delivery, Quarantine
 from shoal.cluster.fetching import OPERATIONS_WANTED, Fetching
 from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.messages import Want
-from shoal.cluster.quarantine import Quarantine
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from tests.cluster.test_delivery import arrival
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.learning import Learning
+from shoal.cluster.fetching import Learning
 from shoal.crdt.dot import Origin, VersionVector
 
 ORIGIN = Origin(b"o" * 16)

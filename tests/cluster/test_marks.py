@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from shoal.cluster import marks
 from shoal.cluster.effects import Send, SetBack
-from shoal.cluster.learning import Learning
+from shoal.cluster.fetching import Learning
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Digest, Have, Vectors
 from shoal.crdt.dot import Origin, VersionVector

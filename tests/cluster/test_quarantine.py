@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from shoal.cluster.quarantine import Quarantine
+from shoal.cluster.delivery import Quarantine
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 
 A, B = (Origin(name * ORIGIN_BYTES) for name in (b"a", b"b"))

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.dot import HORIZON, Dot, VersionVector
-from shoal.crdt.floor import NO_FLOOR, Floor
+from shoal.crdt.dot import HORIZON, NO_FLOOR, Dot, Floor, VersionVector
 
 TIMES = st.integers(0, (1 << 63) - 1)
 FLOORS = st.builds(Floor, TIMES, TIMES)

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from shoal.demo.agent import share
 from shoal.demo.course import Course, Message, Outage, Plan
-from shoal.demo.director import MODULES_MIN, Director, Script, write_script
 from shoal.demo.nodes import DemoFailed
+from shoal.demo.run import MODULES_MIN, Director, Script, write_script
 from shoal.demo.screen import Screen
-from shoal.demo.survey import share
 
 NAMES = ["h:1", "h:2", "h:3"]
 

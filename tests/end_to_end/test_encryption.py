@@ -13,7 +13,7 @@ import pytest
 import shoal
 from shoal.config import Config
 from shoal.errors import MasterKeyWrong, ShoalError, StoreCorrupt
-from shoal.storage.encrypted.opening import open_encrypted
+from shoal.storage.encrypted.storage import open_encrypted
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
 from tests.support import forked
 from tests.support.remains import files_with, uncompressed

@@ -1,6 +1,6 @@
 """What guards a law, and which laws a module states.
 
-    [shoal/crdt/floor.py]                the module that states the laws which follow
+    [shoal/crdt/dot.py]                the module that states the laws which follow
 
     law: So whoever names one last       the words with which a law begins
     test: tests/crdt/test_floor.py::…    the test that fails without the line, as pytest names it, without parameters

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.crdt.dot import VersionVector
-from shoal.crdt.floor import Floor
+from shoal.crdt.dot import Floor, VersionVector
 from shoal.crdt.rows import Rows
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.compaction import Coverage, CurrentCompaction, Cut, End

@@ -11,7 +11,7 @@ from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.items import state as items
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations, rows_of
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.storage.keys import Kind
 from shoal.workflows import spaces

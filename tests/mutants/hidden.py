@@ -21,11 +21,10 @@ from shoal.kinds.register import state as register
 from shoal.kinds.register.state import Assign, AssignBy
 from shoal.kinds.worklist import state as queue
 from shoal.node.database import Database
-from shoal.node.handler import Applied, View
+from shoal.node.handler import Applied, Place, Target, View
 from shoal.node.peers import incoming
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
-from shoal.node.target import Place, Target
 from shoal.node.watching import changelog, feed
 from shoal.node.watching.feed import Audience, Feed, Staged
 from shoal.node.writes import issuing

@@ -6,8 +6,8 @@ from collections.abc import Collection
 
 import pytest
 
+from shoal.cluster.fetching import Learning
 from shoal.cluster.knowledge import Knowledge
-from shoal.cluster.learning import Learning
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Origin
 from shoal.node.incarnation import Incarnation

@@ -18,8 +18,7 @@ from shoal.kinds.set.handler import Sets
 from shoal.node import service
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations, rows_of
-from shoal.node.handler import WriteContext
-from shoal.node.target import Target
+from shoal.node.handler import Target, WriteContext
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.storage.keys import Kind

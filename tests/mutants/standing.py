@@ -12,7 +12,7 @@ from shoal.kinds.retention.serving.keeper import Keeper
 from shoal.kinds.retention.state import Rule
 from shoal.kinds.thread.serving import pruning
 from shoal.kinds.thread.state import dag
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.protocol.requests import RetainThread
 from tests.mutants.mutant import Mutant
 

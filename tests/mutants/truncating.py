@@ -15,7 +15,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.node.collection import answers
 from shoal.node.collection.answers import Expiry
 from shoal.node.database import Database
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.watching.changelog import Changelog, Logged
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit

@@ -16,7 +16,7 @@ import shoal
 from shoal.config import Config
 from shoal.errors import InvalidConfig, Unsupported
 from shoal.tls import contexts
-from shoal.tls.certificate import read
+from shoal.tls.authority import read
 from shoal.tls.current import CurrentTls
 from tests.cli.conftest import PATIENCE_S, served
 from tests.tls.conftest import Certificates, Serve, Served

@@ -127,7 +127,7 @@ def _split(text: str) -> list[str]:
 
 
 def _print(listed: list[Held]) -> None:
-    from shoal.tls.certificate import day
+    from shoal.tls.authority import day
 
     rows = [
         [each.name, day(each.certificate.ends), ", ".join(each.certificate.names) or "-", str(each.file), each.trouble or "ok"]

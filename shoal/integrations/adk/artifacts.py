@@ -25,8 +25,8 @@ from google.genai import types
 from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged, NotFound
-from shoal.integrations import opaque
-from shoal.integrations.adk.naming import FORM, IN_PART, NAME, app_of, below, ids_of, user_of
+from shoal.integrations import escaping
+from shoal.integrations.adk.events import FORM, IN_PART, NAME, app_of, below, ids_of, user_of
 from shoal.integrations.base import Bridge, checked_store, pieces, settled
 from shoal.integrations.escaping import escaped, tag, text_of
 from shoal.kinds.items.handle.item import Item, Namespace, delete_request, put_request
@@ -112,7 +112,7 @@ class ShoalArtifactService(BaseArtifactService):
         part = ensure_part(artifact)
         kind = _mime_type(file, part)
         said = {"mime_type": kind, "custom_metadata": custom_metadata or {}, "create_time": platform_time.get_time()}
-        what = {NAME: FORM, "version": opaque.stored(said, "custom_metadata")}
+        what = {NAME: FORM, "version": escaping.stored(said, "custom_metadata")}
         content = _content_of(part)
         return await settled(self._bridge.awaited(lambda: self._save(file, what, content)))
 
@@ -214,7 +214,7 @@ class ShoalArtifactService(BaseArtifactService):
                 return None
             version = known[-1].version
         item = await self._space.items.get(file.contents, _key(version)) if version >= 0 else None
-        record = None if item is None else opaque.of_form(item.value, NAME, FORM)
+        record = None if item is None else escaping.of_form(item.value, NAME, FORM)
         if record is None:
             return None
         data = record["data"]
@@ -306,23 +306,23 @@ def _content_of(part: types.Part) -> dict[str, Any]:
     data = part.inline_data.data if part.inline_data is not None else None
     if data is not None:
         part = part.model_copy(update={"inline_data": part.inline_data.model_copy(update={"data": None})})
-    plain = opaque.stored(part.model_dump(mode="json", exclude_none=True), "the artifact")
+    plain = escaping.stored(part.model_dump(mode="json", exclude_none=True), "the artifact")
     return {NAME: FORM, "part": plain, "data": data}
 
 
 def _part_of(record: Any, data: bytes | None) -> types.Part:
-    part = types.Part.model_validate(opaque.shown(record["part"]))
+    part = types.Part.model_validate(escaping.shown(record["part"]))
     if data is not None:
         part.inline_data.data = data
     return part
 
 
 def _version_of(file: _File, item: Item) -> ArtifactVersion | None:
-    record = opaque.of_form(item.value, NAME, FORM)
+    record = escaping.of_form(item.value, NAME, FORM)
     if record is None:
         return None
     version = int(item.key)
-    return ArtifactVersion(version=version, canonical_uri=file.uri(version), **opaque.shown(record["version"]))
+    return ArtifactVersion(version=version, canonical_uri=file.uri(version), **escaping.shown(record["version"]))
 
 
 def _key(version: int) -> str:

@@ -1,4 +1,4 @@
-"""The parts of an event that concern its session, and the records in which both are stored.
+"""The parts of an event that concern its session, the records in which both are stored, and the names of all of them.
 
 Laws:
 - An event that only sets state does not belong to the conversation: it merges, key by key, with what others set.
@@ -7,6 +7,10 @@ Laws:
   both continued it, the marker names both, so that neither writer goes on without having seen the other's event.
 - An event says which marker it continues, so what each of the two had said stays together: a call of a tool and its
   result never have an event of the other between them.
+- All names of an app begin with its tag, so that an event and the state that it changes are one write.
+- A session is a thread `{app}/user/session`, and one item that lists it. A value of state is an item of its own, so that
+  two agents that set different keys both have their way, even at nodes that cannot reach each other.
+- Ids are arbitrary text; what a name cannot hold is percent-encoded.
 
 Nothing here reads or writes.
 """
@@ -22,9 +26,10 @@ from google.adk.sessions.state import State
 
 from shoal import values
 from shoal.errors import InvalidValue
-from shoal.integrations import opaque
-from shoal.integrations.adk.naming import FORM, NAME
-from shoal.kinds.items.handle.item import Item
+from shoal.integrations import escaping
+from shoal.integrations.escaping import escaped, id_of, name_of, tag, text_of, unsafe
+from shoal.kinds.items.handle.item import Item, Namespace
+from shoal.names import check_name
 from shoal.records import NamedTuple
 
 _BESIDE_STATE = {"id", "invocation_id", "author", "timestamp", "branch", "node_info", "actions"}
@@ -71,9 +76,9 @@ def given(event: Event, after: str) -> Given:
             f"the event {event.id!r} is no JSON: {type(error).__name__}: {error}. Nothing was written."
         ) from error
     continues = not _only_sets_state(event)
-    stored = opaque.stored(plain, "the event")
+    stored = escaping.stored(plain, "the event")
     record = {NAME: FORM, "event": stored, **({"after": after} if continues else {})}
-    return Given(event.id, opaque.shown(stored), values.encode(record, where="the event"), event.timestamp, continues)
+    return Given(event.id, escaping.shown(stored), values.encode(record, where="the event"), event.timestamp, continues)
 
 
 def stored_event(record: Any) -> Stored | None:
@@ -82,10 +87,10 @@ def stored_event(record: Any) -> Stored | None:
     Raises:
         SchemaTooNew: a newer version of Shoal wrote it.
     """
-    known = opaque.of_form(record, NAME, FORM)
+    known = escaping.of_form(record, NAME, FORM)
     if known is None:
         return None
-    plain = opaque.shown(known["event"])
+    plain = escaping.shown(known["event"])
     return Stored(plain["id"], known.get("after"), plain["timestamp"], plain)
 
 
@@ -148,7 +153,7 @@ def head_of(item: Item) -> Head | None:
     Raises:
         SchemaTooNew: a newer version of Shoal wrote it.
     """
-    records = [opaque.of_form(value, NAME, FORM) for value in (item.value, *item.siblings)]
+    records = [escaping.of_form(value, NAME, FORM) for value in (item.value, *item.siblings)]
     found = [record for record in records if record is not None]
     if not found:
         return None
@@ -159,7 +164,7 @@ def head_of(item: Item) -> Head | None:
 
 def state_record(value: Any, where: str) -> dict[str, Any]:
     """The item of a value of state."""
-    return {NAME: FORM, "value": opaque.stored(value, where)}
+    return {NAME: FORM, "value": escaping.stored(value, where)}
 
 
 def state_value(stored: Any) -> tuple[Any] | None:
@@ -168,8 +173,8 @@ def state_value(stored: Any) -> tuple[Any] | None:
     Raises:
         SchemaTooNew: a newer version of Shoal wrote it.
     """
-    record = opaque.of_form(stored, NAME, FORM)
-    return None if record is None else (opaque.shown(record["value"]),)
+    record = escaping.of_form(stored, NAME, FORM)
+    return None if record is None else (escaping.shown(record["value"]),)
 
 
 def merged(app: Mapping[str, Any], user: Mapping[str, Any], session: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,3 +189,74 @@ def merged(app: Mapping[str, Any], user: Mapping[str, Any], session: Mapping[str
 def _only_sets_state(event: Event) -> bool:
     said = event.model_dump(exclude_defaults=True, exclude_none=True)
     return said.keys() <= _BESIDE_STATE and set(said.get("actions", {})) == {"state_delta"}
+
+
+NAME = "adk"
+FORM = 1
+"""The version of the form in which records are stored."""
+_IN_KEY = unsafe()
+_IN_LABEL = unsafe(".")
+IN_PART = unsafe("/")
+
+
+class Place(NamedTuple):
+    """Where a session is."""
+
+    app: str
+    user: str
+    session: str
+
+    @property
+    def thread(self) -> str:
+        """The thread with its events in the journal.
+
+        Raises:
+            InvalidName: the ids are too long together; nothing was written.
+        """
+        parts = (tag(self.app), escaped(self.user, IN_PART), escaped(self.session, IN_PART))
+        return check_name("thread", "/".join(parts))
+
+    @property
+    def state(self) -> Namespace:
+        """The items of its own state."""
+        return below(self.app, "state", self.user, self.session)
+
+
+def app_of(id: object) -> str:
+    """The name of an app as text. Raises as `text_of`."""
+    return text_of(id, "the name of an app")
+
+
+def user_of(id: object) -> str:
+    """The id of a user as text. Raises as `text_of`."""
+    return text_of(id, "the id of a user")
+
+
+def session_of(id: object) -> str:
+    """The id of a session as text, without space around it, as the ADK's own services have it. Raises as `text_of`."""
+    return text_of(id, "the id of a session").strip()
+
+
+def place_of(app: object, user: object, session: object) -> Place:
+    """The place of a session. Raises as `text_of`."""
+    return Place(app_of(app), user_of(user), session_of(session))
+
+
+def below(app: str, kind: str, *ids: str) -> Namespace:
+    """The namespace of the items of one kind: of an app, of a user, of a session."""
+    return (tag(app), kind, *(name_of(id, _IN_LABEL) for id in ids))
+
+
+def ids_of(namespace: Namespace) -> list[str]:
+    """The ids of `below`."""
+    return [id_of(label) for label in namespace[2:]]
+
+
+def key_in(id: str) -> str:
+    """The key of an item."""
+    return name_of(id, _IN_KEY)
+
+
+def id_in(key: str) -> str:
+    """The id of `key_in`."""
+    return id_of(key)

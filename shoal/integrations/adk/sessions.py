@@ -30,9 +30,8 @@ from google.adk.sessions.session import Session
 from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidValue, ItemChanged, KeyReused
-from shoal.integrations.adk import events, naming
-from shoal.integrations.adk.events import Given, Head, Stored
-from shoal.integrations.adk.naming import Place, app_of, below, place_of, user_of
+from shoal.integrations.adk import events
+from shoal.integrations.adk.events import Given, Head, Place, Stored, app_of, below, place_of, user_of
 from shoal.integrations.base import Bridge, checked_store, pieces, remember, settled
 from shoal.integrations.escaping import key_of
 from shoal.kinds.items.handle.item import Namespace, delete_request, put_request
@@ -240,7 +239,7 @@ class ShoalSessionService(BaseSessionService):
         for scope, namespace in scopes.items():
             for key, value in deltas[scope].items():
                 record = events.state_record(value, f"the state {key!r}")
-                yield put_request(self._space.name, namespace, naming.key_in(key), record)
+                yield put_request(self._space.name, namespace, events.key_in(key), record)
 
     # ── on the store's loop: reading ──────────────────────────────────────────
 
@@ -289,8 +288,8 @@ class ShoalSessionService(BaseSessionService):
         async for item in self._space.items.scan(below(app, "sessions", *of_user)):
             head = events.head_of(item)
             if head is not None:
-                (owner,) = naming.ids_of(item.namespace)
-                heads[Place(app, owner, naming.id_in(item.key))] = head
+                (owner,) = events.ids_of(item.namespace)
+                heads[Place(app, owner, events.id_in(item.key))] = head
         in_app, users, own = await asyncio.gather(
             self._values(below(app, "app")),
             self._by_place(below(app, "users", *of_user)),
@@ -310,7 +309,7 @@ class ShoalSessionService(BaseSessionService):
 
     async def _values(self, namespace: Namespace) -> dict[str, Any]:
         found = await self._by_place(namespace)
-        return found.get(tuple(naming.ids_of(namespace)), {})
+        return found.get(tuple(events.ids_of(namespace)), {})
 
     async def _by_place(self, namespace: Namespace) -> dict[tuple[str, ...], dict[str, Any]]:
         """The values of state below a namespace: the ids in its name → key → value."""
@@ -318,7 +317,7 @@ class ShoalSessionService(BaseSessionService):
         async for item in self._space.items.scan(namespace):
             value = events.state_value(item.value)
             if value is not None:
-                found.setdefault(tuple(naming.ids_of(item.namespace)), {})[naming.id_in(item.key)] = value[0]
+                found.setdefault(tuple(events.ids_of(item.namespace)), {})[events.id_in(item.key)] = value[0]
         return found
 
     def _remember(self, place: Place, head: Head) -> None:
@@ -349,7 +348,7 @@ def _taken(place: Place, event: Given) -> AlreadyExistsError:
 
 def _listed(place: Place) -> tuple[Namespace, str]:
     """The item that lists a session."""
-    return below(place.app, "sessions", place.user), naming.key_in(place.session)
+    return below(place.app, "sessions", place.user), events.key_in(place.session)
 
 
 def _version(reply: requests.BatchReply) -> str:

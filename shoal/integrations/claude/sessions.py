@@ -38,7 +38,7 @@ from shoal import values
 from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidName, ItemChanged, KeyReused, OutcomeUnknown
-from shoal.integrations import opaque
+from shoal.integrations import escaping
 from shoal.integrations.base import Bridge, OnStore, checked_store, pieces, remember
 from shoal.integrations.escaping import escaped, key_of, name_of, tag, text_of, unescaped, unsafe
 from shoal.kinds.items.handle.item import put_request
@@ -210,9 +210,9 @@ class ShoalSessionStore(OnStore):
     async def _load(self, thread: str) -> list[SessionStoreEntry] | None:
         loaded: list[SessionStoreEntry] = []
         async for event in self._space.thread(thread).journal.read():
-            record = opaque.of_form(event.event, _NAME, FORM)
+            record = escaping.of_form(event.event, _NAME, FORM)
             if record is not None:  # Else an event of the node itself, such as a pause.
-                loaded.append(opaque.shown(record["entry"]))
+                loaded.append(escaping.shown(record["entry"]))
         return loaded or None
 
     async def _delete(self, transcript: Transcript) -> None:
@@ -242,10 +242,10 @@ class ShoalSessionStore(OnStore):
             raise InvalidName("a project key must not be empty.")
         listed = []
         async for item in self._space.items.scan(_index(project)):
-            record = opaque.of_form(item.value, _NAME, FORM)
+            record = escaping.of_form(item.value, _NAME, FORM)
             if record is not None:
                 mtime = int(item.updated.timestamp() * 1000)
-                data = opaque.shown(record["data"])
+                data = escaping.shown(record["data"])
                 listed.append(SessionSummaryEntry(session_id=record["session"], mtime=mtime, data=data))
         return listed
 
@@ -255,7 +255,7 @@ class ShoalSessionStore(OnStore):
         """Each entry with the request that appends it; of several with one uuid the first."""
         known: set[str] = set()
         for nth, entry in enumerate(entries):
-            event = values.encode({_NAME: FORM, "entry": opaque.stored(entry, f"entries[{nth}]")}, where=f"entries[{nth}]")
+            event = values.encode({_NAME: FORM, "entry": escaping.stored(entry, f"entries[{nth}]")}, where=f"entries[{nth}]")
             key = _event_key(entry)
             if key is None or key not in known:
                 yield requests.Append(self._space.name, thread, event, key), entry
@@ -301,7 +301,7 @@ class ShoalSessionStore(OnStore):
                 None if summary.data is None else SessionSummaryEntry(session_id=key["session_id"], mtime=0, data=summary.data)
             )
             data = fold_session_summary(before, key, [entry for _, entry in piece])["data"]
-            record = {_NAME: FORM, "session": transcript.session, "data": opaque.stored(data, "the summary")}
+            record = {_NAME: FORM, "session": transcript.session, "data": escaping.stored(data, "the summary")}
             writes.append(
                 put_request(
                     self._space.name, _index(transcript.project), item_key(transcript.session), record, expect=summary.version
@@ -318,7 +318,7 @@ class ShoalSessionStore(OnStore):
             raise
         if transcript.subpath is None:
             put, answer = cast("requests.PutItem", sent.request.writes[-1]), cast("requests.ItemPut", reply.replies[-1])
-            data = opaque.shown(values.decode(put.value)["data"])
+            data = escaping.shown(values.decode(put.value)["data"])
             remember(self._summaries, transcript[:2], _Summary(answer.version, data), SUMMARIES_MAX)
 
     async def _summary(self, transcript: Transcript) -> _Summary:
@@ -329,10 +329,10 @@ class ShoalSessionStore(OnStore):
         item = await self._space.items.get(_index(transcript.project), item_key(transcript.session))
         if item is None:
             return _Summary(NO_ITEM, None)
-        record = opaque.of_form(item.value, _NAME, FORM)
+        record = escaping.of_form(item.value, _NAME, FORM)
         if record is None:
             return _Summary(item.version, None)
-        data = await self._folded(transcript) if item.siblings else opaque.shown(record["data"])
+        data = await self._folded(transcript) if item.siblings else escaping.shown(record["data"])
         return _Summary(item.version, data)
 
     async def _folded(self, transcript: Transcript) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from shoal.client.store import Space, Store
 from shoal.errors import InvalidValue, NotFound
-from shoal.integrations import escaping, opaque
+from shoal.integrations import escaping
 from shoal.integrations.base import Bridge, OnStore, checked_store
 from shoal.kinds.thread.handle.thread import Thread
 
@@ -72,7 +72,7 @@ class ShoalFlowPersistence(FlowPersistence, OnStore):
             SchemaTooNew: a newer version of Shoal wrote it.
         """
         found = self._load(flow_uuid)
-        state = opaque.shown(found[_STATE]) if _STATE in found else None
+        state = escaping.shown(found[_STATE]) if _STATE in found else None
         return state if isinstance(state, dict) else None
 
     def save_pending_feedback(
@@ -88,7 +88,7 @@ class ShoalFlowPersistence(FlowPersistence, OnStore):
         pending = self._load(flow_uuid).get(_PENDING)
         if pending is None:
             return None
-        return opaque.shown(pending["state"]), PendingFeedbackContext.from_dict(opaque.shown(pending["context"]))
+        return escaping.shown(pending["state"]), PendingFeedbackContext.from_dict(escaping.shown(pending["context"]))
 
     def clear_pending_feedback(self, flow_uuid: str) -> None:
         """The flow waits no longer."""
@@ -120,7 +120,7 @@ class ShoalFlowPersistence(FlowPersistence, OnStore):
             found = await self._space.thread(thread.name).load(channels=channels)
         except NotFound:
             return {}
-        opaque.of_form(found.metadata, NAME, FORM)
+        escaping.of_form(found.metadata, NAME, FORM)
         return found.state
 
 
@@ -133,7 +133,7 @@ def _plain(given: dict[str, Any] | BaseModel) -> Any:
     if not isinstance(given, dict | BaseModel):
         raise InvalidValue(f"a state must be a dict or a pydantic model; got {type(given).__name__}. Nothing was written.")
     try:
-        return opaque.stored(json.loads(json.dumps(given, default=_as_json)), "the state")
+        return escaping.stored(json.loads(json.dumps(given, default=_as_json)), "the state")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidValue(f"the state is no JSON: {error}. Nothing was written.") from None
 

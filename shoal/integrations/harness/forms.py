@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError
 
 from shoal.errors import InvalidValue, SchemaTooNew
-from shoal.integrations import opaque
+from shoal.integrations import escaping
 
 T = TypeVar("T")
 FORM = 1
@@ -38,7 +38,7 @@ class Form(Generic[T]):
             raise InvalidValue(
                 f"{self._what} is no JSON: {error}. Nothing was written. Give values that pydantic can serialise."
             ) from None
-        return {NAME: FORM, "value": opaque.stored(plain, self._what), **beside}
+        return {NAME: FORM, "value": escaping.stored(plain, self._what), **beside}
 
     def shown(self, record: Any) -> T:
         """The value of `stored`.
@@ -47,13 +47,13 @@ class Form(Generic[T]):
             SchemaTooNew: a newer version of Shoal or of the harness wrote it.
             InvalidValue: something else did.
         """
-        known = opaque.of_form(record, NAME, FORM)
+        known = escaping.of_form(record, NAME, FORM)
         if known is None:
             raise InvalidValue(
                 f"{self._what} was not written by this integration: {record!r:.100}. Nothing was written. Use another space."
             )
         try:
-            return self._adapter.validate_python(opaque.shown(known["value"]))
+            return self._adapter.validate_python(escaping.shown(known["value"]))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise SchemaTooNew(

@@ -1,22 +1,22 @@
-"""The tools of small shared values, and the one that lists the names of everything: counters, registers, sets, lists and
-maps.
-"""
+"""The tools of what agents share: documents, memory items, small values, and the one that lists the names of everything."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, field
 
 from shoal import values
-from shoal.errors import InvalidInput
+from shoal.errors import InvalidInput, NotFound
 from shoal.integrations.mcp.views import Answer, Arguments, Call, Limit, Writing, reads, writes
+from shoal.kinds.items.handle.item import Item
 from shoal.kinds.list.requests import ElementsRemoved, InsertElements, MoveElement, ReadList, RemoveElements
 from shoal.kinds.map.handle import Entry
 from shoal.kinds.set.handle import packed_elements
 from shoal.protocol import requests
-from shoal.protocol.requests import ObjectWrite
+from shoal.protocol.requests import ObjectWrite, document_version
 
 Kind = Literal["counter", "register", "set", "list", "map"]
 Name = Annotated[str, Meta(description="The value's name.")]
@@ -104,8 +104,6 @@ async def write_value(call: Call, given: WriteValue) -> Answer:
     return {name: getattr(reply, name) for name in _ANSWERED if hasattr(reply, name)}
 
 
-TOOLS = (list_names, read_value, write_value)
-
 _ANSWERED = ("value", "version", "added", "removed", "elements", "moved")
 
 Change = Literal["add", "set", "include or exclude", "move", "remove"]
@@ -191,3 +189,163 @@ def _entry(entry: Entry) -> dict[str, Any]:
 
 def _shown(found: Iterable[Any]) -> list[Any]:
     return [values.to_json(each) for each in found]
+
+
+Namespace = Annotated[list[str], Meta(min_length=1, description='Labels, the general one first: ["memory", "user-1"].')]
+Key = Annotated[str, Meta(description="The item's key in its namespace.")]
+Expect = Annotated[str | None, Meta(description='Only if this is its `version`; "" if it must not exist.')]
+
+
+class PutItem(Writing):
+    """An item."""
+
+    namespace: Namespace
+    key: Key
+    value: Annotated[Any, Meta(description="What to remember: any JSON.")]
+    ttl_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None, Meta(description="It expires after so many seconds; left out: never.")
+    ] = None
+    expect_version: Expect = None
+
+
+@writes(destructive=True)
+async def put_item(call: Call, given: PutItem) -> Answer:
+    """Remember a value under a namespace and a key, in place of the one that was there."""
+    version = await call.space.items.put(
+        given.namespace,
+        given.key,
+        values.from_json(given.value),
+        ttl=given.ttl_s,
+        expect=given.expect_version,
+        idempotency_key=call.key,
+    )
+    return {"version": version}
+
+
+class GetItem(Arguments):
+    """Which item."""
+
+    namespace: Namespace
+    key: Key
+
+
+@reads
+async def get_item(call: Call, given: GetItem) -> Answer:
+    """Get one remembered item; `item` is null if there is none."""
+    found = await call.space.items.get(given.namespace, given.key)
+    return {"item": None if found is None else _shown_item(found)}
+
+
+class SearchItems(Arguments):
+    """Which items."""
+
+    namespace: Annotated[list[str], Meta(description="Labels: items there and below; left out: all.")] = field(
+        default_factory=list
+    )
+    filter: Annotated[
+        dict[str, Any], Meta(description='Fields that must match: {"user.age": {"$gte": 18}}; $eq $ne $gt $gte $lt $lte.')
+    ] = field(default_factory=dict)
+    limit: Limit = 50
+    offset: Annotated[int, Meta(ge=0, description="Leave out so many.")] = 0
+
+
+@reads
+async def search_items(call: Call, given: SearchItems) -> Answer:
+    """List remembered items of a namespace, all or those whose fields match a filter."""
+    found = await call.space.items.search(
+        given.namespace,
+        filter=values.from_json(given.filter) or None,
+        limit=given.limit,
+        offset=given.offset,
+    )
+    return {"items": [_shown_item(each) for each in found]}
+
+
+class DeleteItem(Writing):
+    """Which item."""
+
+    namespace: Namespace
+    key: Key
+    expect_version: Expect = None
+
+
+@writes(destructive=True)
+async def delete_item(call: Call, given: DeleteItem) -> Answer:
+    """Forget an item. It is no error if there is none."""
+    deleted = await call.space.items.delete(
+        given.namespace,
+        given.key,
+        expect=given.expect_version,
+        idempotency_key=call.key,
+    )
+    return {"deleted": deleted}
+
+
+def _shown_item(item: Item) -> dict[str, Any]:
+    return {
+        "namespace": list(item.namespace),
+        "key": item.key,
+        "value": values.to_json(item.value),
+        "version": item.version,
+        "updated": item.updated.isoformat(),
+    }
+
+
+DocumentName = Annotated[str, Meta(description="The document's name.")]
+
+
+class ReadDocument(Arguments):
+    """Which document, and which part of it."""
+
+    document: DocumentName
+    root: Annotated[str, Meta(description="Only this part, for example a text; left out: all.")] = ""
+
+
+@reads
+async def read_document(call: Call, given: ReadDocument) -> Answer:
+    """Read a shared document as JSON: its texts are strings, its maps objects, its lists arrays. A new one is empty."""
+    reply = await call.connection.read(requests.ReadDocumentJson(call.space.name, given.document))
+    content = json.loads(reply.json)
+    if given.root:
+        if given.root not in content:
+            raise NotFound(f"document {given.document!r} has no root {given.root!r}. It has: {', '.join(content) or 'none'}.")
+        content = content[given.root]
+    return {"content": content, "version": document_version(reply.json)}
+
+
+class EditDocument(Writing):
+    """A new content, or a patch."""
+
+    document: DocumentName
+    content: Annotated[dict[str, Any] | None, Meta(description="The whole new content; only what differs is changed.")] = None
+    patch: Annotated[
+        list[dict[str, Any]] | None, Meta(description="A JSON Patch (RFC 6902), which changes the places that it names.")
+    ] = None
+    expect_version: Annotated[str | None, Meta(description='Only if this is its `version`; "" if it must not exist.')] = None
+
+
+@writes(destructive=True)
+async def edit_document(call: Call, given: EditDocument) -> Answer:
+    """Edit a shared document in place, by a patch or a new content. Edits that others make at the same time are kept."""
+    expect = given.expect_version
+    place = call.space.name, given.document
+    request: requests.Patch | requests.Replace
+    if (given.content is None) == (given.patch is None):
+        raise InvalidInput("give either `content` or `patch`. Nothing was written.")
+    if given.patch is not None:
+        request = requests.Patch(*place, _document_json(given.patch), call.author, expect)
+    else:
+        request = requests.Replace(*place, _document_json(given.content), call.author, expect)
+    reply = await call.connection.write(request, key=call.key, durability=None)
+    return {"content": json.loads(reply.json), "version": document_version(reply.json)}
+
+
+def _document_json(given: object) -> bytes:
+    return json.dumps(given).encode()
+
+
+TOOLS = (
+    *(read_document, edit_document),
+    *(put_item, get_item, search_items, delete_item),
+    *(list_names, read_value, write_value),
+)

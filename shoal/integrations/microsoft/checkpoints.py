@@ -19,7 +19,7 @@ from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_va
 from agent_framework.exceptions import WorkflowCheckpointException
 
 from shoal.client.store import Store
-from shoal.integrations import escaping, opaque
+from shoal.integrations import escaping
 from shoal.integrations.base import Bridge, checked_store, settled
 from shoal.kinds.items.handle.item import delete_request, put_request
 from shoal.protocol import requests
@@ -113,7 +113,7 @@ class ShoalCheckpointStorage:
     async def _listed(self, workflow: str) -> list[Any]:
         found = []
         async for item in self._space.items.scan(_LISTED, filter={"workflow": workflow}):
-            record = opaque.of_form(item.value, NAME, FORM)
+            record = escaping.of_form(item.value, NAME, FORM)
             if record is not None:
                 found.append(record)
         return found
@@ -121,12 +121,12 @@ class ShoalCheckpointStorage:
     async def _loaded(self, ids: list[str]) -> list[WorkflowCheckpoint | None]:
         names = [(_CONTENTS, _key(id)) for id in ids]
         items = await self._bridge.awaited(lambda: self._space.items.get_many(names))
-        records = [None if item is None else opaque.of_form(item.value, NAME, FORM) for item in items]
+        records = [None if item is None else escaping.of_form(item.value, NAME, FORM) for item in items]
         return [None if record is None else self._decoded(record["checkpoint"]) for record in records]
 
     def _encoded(self, checkpoint: WorkflowCheckpoint) -> Any:
         try:
-            encoded = opaque.stored(encode_checkpoint_value(checkpoint.to_dict()), "the checkpoint")
+            encoded = escaping.stored(encode_checkpoint_value(checkpoint.to_dict()), "the checkpoint")
             self._decoded(encoded)
         except Exception as error:
             raise WorkflowCheckpointException(
@@ -135,7 +135,7 @@ class ShoalCheckpointStorage:
         return encoded
 
     def _decoded(self, encoded: Any) -> WorkflowCheckpoint:
-        decoded = decode_checkpoint_value(opaque.shown(encoded), allowed_types=self._allowed)
+        decoded = decode_checkpoint_value(escaping.shown(encoded), allowed_types=self._allowed)
         return WorkflowCheckpoint.from_dict(decoded)
 
 

@@ -19,7 +19,7 @@ from shoal import values
 from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged, NotFound
-from shoal.integrations import escaping, opaque
+from shoal.integrations import escaping
 from shoal.integrations.base import Bridge, checked_store, settled
 from shoal.integrations.microsoft.checkpoints import FORM, NAME
 from shoal.kinds.items.handle.item import put_request
@@ -95,9 +95,9 @@ class ShoalHistoryProvider(HistoryProvider):
     async def _read(self, thread: str) -> list[Message]:
         found = []
         async for event in self._space.thread(thread).journal.read():
-            record = opaque.of_form(event.event, NAME, FORM)
+            record = escaping.of_form(event.event, NAME, FORM)
             if record is not None:  # Else an event of the node itself, such as a pause.
-                found.append(Message.from_dict(opaque.shown(record["message"])))
+                found.append(Message.from_dict(escaping.shown(record["message"])))
         return found
 
     async def _save(self, thread: str, messages: list[Message]) -> None:
@@ -142,4 +142,4 @@ def _listed(thread: str) -> tuple[tuple[str, str], str]:
 
 def _packed(message: Message, nth: int) -> bytes:
     where = f"messages[{nth}]"
-    return values.encode({NAME: FORM, "message": opaque.stored(message.to_dict(), where)}, where=where)
+    return values.encode({NAME: FORM, "message": escaping.stored(message.to_dict(), where)}, where=where)

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from shoal.client.connection import StoreConnection, contended
 from shoal.client.store import Space
 from shoal.errors import HeadMoved, MergeConflict, NotFound
-from shoal.integrations import escaping, opaque
+from shoal.integrations import escaping
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.outcomes import partly
@@ -64,7 +64,7 @@ def channels(
     items: Sequence[Any], times: Sequence[str | None], usage: Mapping[str, Any], run_state: Any = None
 ) -> dict[str, Any]:
     """The channels of a branch."""
-    state = {"items": [opaque.stored(item, f"items[{nth}]") for nth, item in enumerate(items)], "times": list(times)}
+    state = {"items": [escaping.stored(item, f"items[{nth}]") for nth, item in enumerate(items)], "times": list(times)}
     return state | ({"usage": dict(usage)} if usage else {}) | ({} if run_state is None else {"run_state": run_state})
 
 
@@ -109,7 +109,7 @@ class History:
         return Branch(
             id,
             found.id,
-            [opaque.shown(item) for item in state.get("items", [])],
+            [escaping.shown(item) for item in state.get("items", [])],
             times,
             state.get("usage", {}),
             state.get("run_state"),
@@ -123,7 +123,7 @@ class History:
         Raises:
             InvalidValue: an item is no JSON; nothing was written.
         """
-        added = [opaque.stored(item, f"items[{nth}]") for nth, item in enumerate(items)]
+        added = [escaping.stored(item, f"items[{nth}]") for nth, item in enumerate(items)]
         appended: dict[str, list[Any]] = {"items": added, "times": [now()] * len(added)}
         if id == MAIN:
             if not self._is_checked:
@@ -268,7 +268,7 @@ class History:
         self._is_checked = True
 
     def _check(self, found: Checkpoint) -> None:
-        opaque.of_form(found.metadata, NAME, FORM)
+        escaping.of_form(found.metadata, NAME, FORM)
 
 
 def _metadata() -> dict[str, Any]:

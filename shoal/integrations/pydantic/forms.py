@@ -19,7 +19,7 @@ from pydantic_ai.messages import ModelMessagesTypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from shoal.errors import InvalidValue, SchemaTooNew
-from shoal.integrations import opaque
+from shoal.integrations import escaping
 from shoal.kinds.items.handle.item import Item
 from shoal.records import NamedTuple
 
@@ -62,7 +62,7 @@ def packed_record(record: ConversationRecord, *, line: str, family: str, hidden:
     scope = {} if record.scope is None else {"scope": record.scope}
     return {
         _NAME: FORM,
-        "record": opaque.stored(plain, "the record"),
+        "record": escaping.stored(plain, "the record"),
         "line": line,
         "family": family,
         **scope,
@@ -101,7 +101,7 @@ def packed_entry(entry: ConversationEntry, *, line: str, family: str, depth: int
         "id": entry.id,
         "parent": entry.parent_id,
         "kind": entry.kind,
-        "message": opaque.stored(message, f"new_entries[{nth}]"),
+        "message": escaping.stored(message, f"new_entries[{nth}]"),
         "line": line,
         "family": family,
         "depth": depth,
@@ -118,7 +118,7 @@ def shown_entry(item: Item) -> Entry:
     if value["kind"] != "message":
         raise _too_new(f"entry {value['id']!r} is a {value['kind']!r}")
     try:
-        [message] = ModelMessagesTypeAdapter.validate_python([opaque.shown(value["message"])])
+        [message] = ModelMessagesTypeAdapter.validate_python([escaping.shown(value["message"])])
     except ValidationError as error:
         raise _too_new(f"the message of entry {value['id']!r} is not of a kind that it knows ({_first(error)})") from None
     shown = ConversationEntry(id=value["id"], parent_id=value["parent"], message=message)
@@ -126,7 +126,7 @@ def shown_entry(item: Item) -> Entry:
 
 
 def _record(value: Mapping[str, Any]) -> ConversationRecord:
-    plain = opaque.shown(value["record"])
+    plain = escaping.shown(value["record"])
     if plain.get("format_version") != _THEIRS:
         raise _too_new(f"conversation {plain.get('conversation_id')!r} has format_version {plain.get('format_version')!r}")
     try:
@@ -138,7 +138,7 @@ def _record(value: Mapping[str, Any]) -> ConversationRecord:
 
 
 def _of_form(value: Any, what: str) -> Mapping[str, Any]:
-    known = opaque.of_form(value, _NAME, FORM)
+    known = escaping.of_form(value, _NAME, FORM)
     if known is None:
         raise InvalidValue(
             f"{what} of the conversations was not written by this integration: {value!r:.100}. Nothing was written. "

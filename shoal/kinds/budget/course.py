@@ -24,7 +24,7 @@ from shoal.kinds.budget import state as budget
 from shoal.kinds.budget.requests import BudgetPoint
 from shoal.kinds.counter import state as counter
 from shoal.node.context import NodeContext
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.storage import keys
 

@@ -20,10 +20,9 @@ from shoal.kinds.budget import state as budget
 from shoal.kinds.budget.course import Courses
 from shoal.kinds.counter import state as counter
 from shoal.names import check_key, check_name
-from shoal.node.handler import Applied, Checks, Memory, Readers, View, WriteContext, Writers
+from shoal.node.handler import Applied, Checks, Memory, Place, Readers, Target, View, WriteContext, Writers
 from shoal.node.incarnation import Incarnation
 from shoal.node.naming import expires, of_hex, users_key
-from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import (

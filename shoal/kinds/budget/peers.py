@@ -47,9 +47,8 @@ from shoal.kinds.budget import state as budget
 from shoal.names import check_name
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.handler import Flows
+from shoal.node.handler import Flows, Target, target_of
 from shoal.node.replicas import Replicas
-from shoal.node.target import Target, target_of
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
 

@@ -36,8 +36,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
-from shoal.crdt.floor import HLC_BYTES
+from shoal.crdt.dot import DOT_BYTES, HLC_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.records import NamedTuple

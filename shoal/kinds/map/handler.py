@@ -29,10 +29,9 @@ from shoal.kinds.register.handler import SIBLINGS_MAX, check_expected
 from shoal.kinds.set import state as orset
 from shoal.kinds.set.handler import check_elements, spelled
 from shoal.names import check_name
-from shoal.node.handler import Applied, Checks, Memory, Readers, View, WriteContext, Writers
+from shoal.node.handler import Applied, Checks, Memory, Place, Readers, Target, View, WriteContext, Writers
 from shoal.node.incarnation import Incarnation
 from shoal.node.naming import PAGE_BYTES_MAX, check_size, is_of
-from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import (

@@ -30,8 +30,7 @@ from shoal.names import check_name
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog, Recent
 from shoal.node.collection.generations import Generations
-from shoal.node.handler import Applied, Checks, Memory, Readers, View, WriteContext, Writers
-from shoal.node.target import Place, Target
+from shoal.node.handler import Applied, Checks, Memory, Place, Readers, Target, View, WriteContext, Writers
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import PutSchema, ReadSchema, ReadViolations, SchemaVersion, SchemaVersions, Violation, Violations

@@ -29,7 +29,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.protocol.keys import first_key
 from shoal.records import NamedTuple
 from shoal.storage import keys

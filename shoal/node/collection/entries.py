@@ -20,7 +20,7 @@ from shoal.logs.lines import log
 from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import What
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import Readable
 from shoal.records import NamedTuple
 from shoal.storage import keys

@@ -35,8 +35,8 @@ from shoal.kinds.map import state as ormap
 from shoal.kinds.map.state import ADDS_FOLDED_MIN
 from shoal.node.collection.generations import Generations, split
 from shoal.node.context import NodeContext
+from shoal.node.handler import Target, stored
 from shoal.node.replicas import Replicas
-from shoal.node.target import Target, stored
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import AnyReply, EntryFolded, FoldEntry
 from shoal.storage import keys

@@ -39,8 +39,8 @@ from shoal.node.collection.entries import Garbage, GarbageEntry, Made, left_by, 
 from shoal.node.collection.erasure import Erasure
 from shoal.node.collection.generations import dead_range, rows_of
 from shoal.node.context import NodeContext
+from shoal.node.handler import Target
 from shoal.node.replicas import Replicas
-from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Resting, Steps, at_once, document_pace
 from shoal.records import NamedTuple

@@ -17,7 +17,7 @@ from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import ERASED, NOTHING, Blobs
 from shoal.node.catalog import Recent
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import keys
 from shoal.storage.keys import Kind

@@ -56,9 +56,9 @@ from shoal.errors import ShoalError
 from shoal.kinds.budget.state import Account
 from shoal.kinds.map import state as ormap
 from shoal.node.context import NodeContext
+from shoal.node.handler import Target, stored
 from shoal.node.partitions import Partition
 from shoal.node.replicas import Estate, Replicas
-from shoal.node.target import Target, stored
 from shoal.protocol.requests import InheritRights
 from shoal.storage import keys, marks
 from shoal.storage.commit import GroupCommit

@@ -6,8 +6,8 @@ from collections.abc import Collection
 from contextlib import suppress
 from itertools import islice
 
+from shoal.cluster.fetching import Learning
 from shoal.cluster.knowledge import Knowledge, Totals
-from shoal.cluster.learning import Learning
 from shoal.cluster.membership.notices import is_placeholder
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Dot

@@ -37,9 +37,8 @@ from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection import answers
 from shoal.node.context import NodeContext
-from shoal.node.handler import Applied, Memories
+from shoal.node.handler import Applied, Memories, Place, Target
 from shoal.node.partitions import Ahead, Partition
-from shoal.node.target import Place, Target
 from shoal.node.transaction import Nested, Transaction
 from shoal.node.turns import Steps
 from shoal.node.watching.changelog import change_of

@@ -38,10 +38,9 @@ from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
 from shoal.node.context import NodeContext
-from shoal.node.handler import Memories
+from shoal.node.handler import Memories, Target
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.peers.incoming import Incoming
-from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import Evidence
 from shoal.node.verification.rebuilding import Forget, Rebuilder

@@ -3,7 +3,7 @@
 Laws:
 - Copies are counted over the lists of the present epoch, by what each owner reports that it holds
   durably; this node counts once its own fsync is done. A learner does not count
-  (`shoal.cluster.learning`), and while this node is one, nothing becomes stable.
+  (`shoal.cluster.fetching`), and while this node is one, nothing becomes stable.
 - Those that ask a quorum at the same time share one question, which is sent after they asked.
 - Every wait is bounded. The error then says what is missing and who has acknowledged.
 """
@@ -23,10 +23,10 @@ from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.kinds.budget.peers import RIGHTS_WAIT_S, RightsRequests
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
+from shoal.node.handler import Target
 from shoal.node.peers.cluster_state import ClusterState
 from shoal.node.peers.read_repair import ObjectRepair, ReadRepairer
 from shoal.node.replicas import Estate, Repairs
-from shoal.node.target import Target
 from shoal.node.verification.majority import Owners
 from shoal.protocol.requests import ClusterView, Durability
 from shoal.protocol.tracing import ASK_QUORUM, FOLLOW, during

@@ -33,10 +33,10 @@ from shoal.node.appliers import mutation
 from shoal.node.collection.generations import rows_of
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
+from shoal.node.handler import Target
 from shoal.node.peers.members import Members, MemberState
 from shoal.node.peers.outgoing import SUPPLY_BYTES_MAX
 from shoal.node.replicas import Repairs, mendable, named, unmended
-from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import REPAIR_WAIT_S
 from shoal.records import NamedTuple

@@ -20,7 +20,7 @@ from typing import Any
 from shoal.cluster import messages
 from shoal.cluster.clocks import Clock
 from shoal.cluster.consensus.ballots import Motion, Rules
-from shoal.cluster.delivery import Arrival
+from shoal.cluster.delivery import Arrival, taken
 from shoal.cluster.effects import Apply, Read, Reset, Send, SetBack
 from shoal.cluster.membership.notices import Founded, Founding, Inquiry, Membership, Report, Standing
 from shoal.cluster.messages import (
@@ -44,7 +44,6 @@ from shoal.cluster.messages import (
     Vectors,
 )
 from shoal.cluster.peering import Identity, Outlet
-from shoal.cluster.quarantine import taken
 from shoal.cluster.replication import Replication
 from shoal.cluster.snapshots.roots import Roots, RootsRequest
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError

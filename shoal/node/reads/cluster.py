@@ -30,10 +30,9 @@ from shoal.kinds.step import state as status
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name, is_colocated
 from shoal.node.database import Database
-from shoal.node.handler import Answers
+from shoal.node.handler import Answers, Target
 from shoal.node.incarnation import Incarnation
 from shoal.node.replicas import Company, Replicas
-from shoal.node.target import Target
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import (

@@ -27,9 +27,8 @@ from shoal.crdt.dot import VersionVector
 from shoal.errors import ShoalError, SpansPartitions, StoreCorrupt, TooLarge
 from shoal.names import check_name
 from shoal.node.database import Database
-from shoal.node.handler import Answers
+from shoal.node.handler import Answers, Target, target_of
 from shoal.node.replicas import ReadRepair, Replicas
-from shoal.node.target import Target, target_of
 from shoal.node.turns import in_turns
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

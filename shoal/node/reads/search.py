@@ -20,10 +20,9 @@ from shoal.kinds.thread.serving.shapes import completed, value_of
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.node.database import Database
-from shoal.node.handler import Answers
+from shoal.node.handler import Answers, Target
 from shoal.node.naming import check_text
 from shoal.node.reads.cluster import Listings
-from shoal.node.target import Target
 from shoal.node.turns import Steps, Stride, in_turns
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Hit, HitPlace, Hits, Search

@@ -14,8 +14,8 @@ from shoal.kinds.presence.handler import Presences
 from shoal.names import check_name
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
+from shoal.node.handler import Target
 from shoal.node.replicas import Replicas
-from shoal.node.target import Target
 from shoal.node.watching.changelog import ResumableWatch
 from shoal.node.watching.feed import Subscriber
 from shoal.protocol.bookmark import Bookmark

@@ -22,10 +22,9 @@ from shoal.kinds.worklist import state as queues
 from shoal.names import check_name
 from shoal.node.catalog import STATUS_CODES
 from shoal.node.database import Database
-from shoal.node.handler import Answers
+from shoal.node.handler import Answers, Target
 from shoal.node.naming import check_text
 from shoal.node.reads.cluster import LISTING_SCAN_MAX, Listings
-from shoal.node.target import Target
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (

@@ -29,10 +29,9 @@ from shoal.kinds.thread.state import dag, ownership
 from shoal.kinds.thread.state.channel import Recipe
 from shoal.names import check_name
 from shoal.node.database import Database
-from shoal.node.handler import Answers
+from shoal.node.handler import Answers, Target
 from shoal.node.naming import check_text
 from shoal.node.reads.cluster import Listings
-from shoal.node.target import Target
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import PastLease, ReadSpaceAudit, ReadTimeline, Replaced, Timeline, TimelineEntry, TimelineKind

@@ -20,7 +20,7 @@ from shoal.errors import StoreCorrupt
 from shoal.kinds.step import state as status
 from shoal.node.catalog import STATUS_CODES
 from shoal.node.collection.generations import current_of
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import LoggedStorage

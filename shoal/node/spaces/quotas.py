@@ -27,9 +27,8 @@ from shoal.errors import Overloaded, ShoalError
 from shoal.names import RESERVED, check_name
 from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
-from shoal.node.handler import Answers
+from shoal.node.handler import Answers, Target
 from shoal.node.spaces.usage import Usage
-from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.declared import Shape, declaration_of

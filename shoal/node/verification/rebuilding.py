@@ -30,8 +30,8 @@ from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generations, split
 from shoal.node.context import NodeContext
+from shoal.node.handler import Target
 from shoal.node.retired import RetiredOrigins
-from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import Changes, Shown, changes_of
 from shoal.node.verification.remains import bases, is_whole

@@ -40,7 +40,7 @@ from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.node import blobs
 from shoal.node.database import Database
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.turns import Steps, document_pace, in_turns
 from shoal.node.verification.evidence import REPAIR_WAIT_S, bounds
 from shoal.node.verification.majority import Majority, Owners

@@ -50,8 +50,8 @@ from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import ImportedMutation, Mutation
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
+from shoal.node.handler import Target
 from shoal.node.partitions import Partitions
-from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.node.watching.feed import Staged, Subscriber, matches
 from shoal.protocol import requests

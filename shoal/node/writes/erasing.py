@@ -34,8 +34,7 @@ from shoal.node.collection.erasure import Erasure, ErasureDue
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
 from shoal.node.context import NodeContext
-from shoal.node.handler import Checks, Readers, WriteContext, Writers
-from shoal.node.target import Target, named_by
+from shoal.node.handler import Checks, Readers, Target, WriteContext, Writers, named_by
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Deleted, ObjectWrite, reply_of
 from shoal.protocol.requests.families import operations

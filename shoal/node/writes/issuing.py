@@ -42,9 +42,8 @@ from shoal.node.collection.answers import Changed
 from shoal.node.collection.generations import Generations
 from shoal.node.context import NodeContext
 from shoal.node.environment import turn
-from shoal.node.handler import Handler, Made, WriteContext
+from shoal.node.handler import Handler, Made, Target, WriteContext, target_of
 from shoal.node.partitions import Ahead, Partition
-from shoal.node.target import Target, target_of
 from shoal.node.transaction import Transaction
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Staged

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
-from shoal.crdt.floor import Floor
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Floor, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import NotReady, ShoalError, StoreCorrupt
 from shoal.kinds.document.state import compaction, document, genesis

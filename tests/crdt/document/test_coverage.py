@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from shoal.crdt.dot import NOTHING_SEEN, Dot, VersionVector
-from shoal.crdt.floor import Floor
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Floor, VersionVector
 from shoal.kinds.document.state.compaction import NOTHING_COVERED, Coverage, End, coverage_of
 from tests.support.causal import Choose, origin
 from tests.support.retired import Past

@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import HORIZON, Dot, VersionVector
-from shoal.crdt.floor import NO_FLOOR, Floor
+from shoal.crdt.dot import HORIZON, NO_FLOOR, Dot, Floor, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.journal.state import events, journal, retention, trimming
 from shoal.kinds.journal.state.events import EVENT, Event, Issue

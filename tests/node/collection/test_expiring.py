@@ -11,8 +11,8 @@ from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import KeyExpired, KeyReused
 from shoal.node.collection.expiring import expires
+from shoal.node.handler import Target
 from shoal.node.replicas import SingleNode
-from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.keys import RANDOM_BYTES, make_key

@@ -9,7 +9,7 @@ from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.kinds.items.serving.indexes import Indexes
 from shoal.node.collection.generations import Generations
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage

@@ -15,7 +15,7 @@ from shoal.kinds.thread.handle.thread import Thread
 from shoal.kinds.thread.serving import pruning
 from shoal.kinds.thread.serving.pruning import Marking
 from shoal.node.collection import garbage as garbage_module
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.verification.verify import verify
 from shoal.node.writes.issuing import Issued, Issuer, Located
 from shoal.protocol.requests import Discard

@@ -17,7 +17,7 @@ from shoal.errors import BookmarkLost, HistoryCompacted, JournalTrimmed, Session
 from shoal.kinds.document.state import compaction
 from shoal.kinds.document.state.compaction import Coverage
 from shoal.kinds.journal.state import trimming
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.position import Position

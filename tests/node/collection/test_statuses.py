@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shoal.kinds.step.serving.status import StatusLister
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.storage.keys import Kind
 from tests.node.conftest import Bench
 

@@ -16,7 +16,7 @@ from shoal.errors import CatchingUp, HistoryCompacted, InvalidInput, NotFound, T
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.compaction import Coverage
 from shoal.node.collection.generations import rows_of
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import Compact, Compacted

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.kinds.document.state import compaction, yjs
 from shoal.kinds.document.state.live import Building
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import Compact
 from shoal.storage.commit import GroupCommit

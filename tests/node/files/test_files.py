@@ -24,7 +24,7 @@ from shoal.kinds.file.serving import keeping
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node import database, turns
 from shoal.node.collection import garbage
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys

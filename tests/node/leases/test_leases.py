@@ -12,8 +12,8 @@ from shoal import values
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Overloaded
 from shoal.kinds.lease.state.table import LeaseName
 from shoal.kinds.thread.state import ownership
+from shoal.node.handler import Target
 from shoal.node.node import Node
-from shoal.node.target import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     AcquireLease,

@@ -11,7 +11,7 @@ from shoal.kinds.budget import state as budget
 from shoal.kinds.budget.handle import Budget
 from shoal.kinds.map import state as ormap
 from shoal.kinds.map.handle import SharedMap
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage

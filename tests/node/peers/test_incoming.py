@@ -24,8 +24,8 @@ from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.handler import Target
 from shoal.node.peers import incoming as vetting
-from shoal.node.target import Target
 from shoal.node.turns import document_pace
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.learning import Learning
+from shoal.cluster.fetching import Learning
 from shoal.cluster.membership.epochs import Change, Record
 from shoal.cluster.messages import Digest, Vectors
 from shoal.cluster.operation import partition_of

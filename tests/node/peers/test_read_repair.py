@@ -16,9 +16,9 @@ from shoal.errors import NotFound, StoreCorrupt, Unavailable
 from shoal.kinds.thread.state import chunking as tree
 from shoal.kinds.thread.state import dag
 from shoal.kinds.thread.state.dag import CHECKPOINT, CHUNK
+from shoal.node.handler import Target
 from shoal.node.peers import read_repair
 from shoal.node.peers.read_repair import Verdict
-from shoal.node.target import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.rights import Case, Outcome, one
 from shoal.errors import ClockWrong, RightsElsewhere
 from shoal.kinds.budget.handle import Budget
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.protocol.requests import ReleaseRights
 from shoal.storage.keys import Kind
 from shoal.testing.machines import run

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from shoal.errors import InvalidInput, NotFound, TooLarge
-from shoal.node.target import target_of
+from shoal.node.handler import target_of
 from shoal.node.turns import at_once
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

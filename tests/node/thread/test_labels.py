@@ -10,7 +10,7 @@ from shoal.errors import InvalidInput, InvalidName, NotFound, OwnerSuperseded, T
 from shoal.kinds.label import state as notes
 from shoal.kinds.label.state import NOTES, Note
 from shoal.node.collection.generations import rows_of
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests

@@ -12,7 +12,7 @@ from shoal.cluster.messages import RightsReply, RightsRequest
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, NoQuorum, RightsElsewhere, ShoalError
 from shoal.kinds.budget.handle import Budget
 from shoal.kinds.budget.peers import Rights
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.storage.memory import MemoryStorage

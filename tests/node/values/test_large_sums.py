@@ -7,7 +7,7 @@ import pytest
 
 from shoal.errors import InvalidInput
 from shoal.kinds.map import state as ormap
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import Add, AddEntry, Grant, MultiRead, ReadBudget, ReadCounter, ReadMap, Spend
 from shoal.storage import keys

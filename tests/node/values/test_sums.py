@@ -11,7 +11,7 @@ import pytest
 
 from shoal.kinds.map import handler as sums
 from shoal.kinds.map import state as ormap
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import AddEntry, ReadMap, RemoveEntry
 from shoal.protocol.session import Session

@@ -12,7 +12,7 @@ from shoal.cluster import messages
 from shoal.cluster.messages import Digest, Have, Push
 from shoal.errors import DeletedMeanwhile, NotFound
 from shoal.kinds.thread.handle.thread import Thread
-from shoal.node.target import target_of
+from shoal.node.handler import target_of
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from simulation.world.fleet import Fleet, Spoil

@@ -12,7 +12,7 @@ import pytest
 from shoal.cluster.operation import partition_of
 from shoal.errors import KeyExpired, KeyReused, SpansPartitions
 from shoal.node.collection import erasure as erasing
-from shoal.node.target import Target
+from shoal.node.handler import Target
 from shoal.node.writes import issuing
 from shoal.node.writes.issuing import HEAVY_ATTEMPTS_MAX
 from shoal.protocol.keys import make_key

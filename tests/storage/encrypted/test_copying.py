@@ -9,10 +9,10 @@ import pytest
 
 from shoal.config import Config
 from shoal.errors import MasterKeyWrong, StorageError
-from shoal.storage.encrypted import copying
-from shoal.storage.encrypted.copying import copy
+from shoal.storage.encrypted import turnover
 from shoal.storage.encrypted.keyring import LocalKeys
-from shoal.storage.encrypted.opening import open_encrypted
+from shoal.storage.encrypted.storage import open_encrypted
+from shoal.storage.encrypted.turnover import copy
 from shoal.storage.interface import Storage
 from shoal.storage.opening import open_storage
 
@@ -37,7 +37,7 @@ def test_a_copy_that_failed_does_not_have_its_name(tmp_path: Path, monkeypatch: 
             monkeypatch.setattr(storage, "sync", _fail, raising=False)
         return storage
 
-    monkeypatch.setattr(copying, "open_storage", open_and_fail)
+    monkeypatch.setattr(turnover, "open_storage", open_and_fail)
     with pytest.raises(StorageError, match="full"):
         copy(
             tmp_path / "state",

@@ -29,9 +29,20 @@ from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
-from shoal.node.handler import Applied, Checks, Memory, Preparation, Preparations, Readers, View, WriteContext, Writers
+from shoal.node.handler import (
+    Applied,
+    Checks,
+    Memory,
+    Place,
+    Preparation,
+    Preparations,
+    Readers,
+    Target,
+    View,
+    WriteContext,
+    Writers,
+)
 from shoal.node.naming import check_size
-from shoal.node.target import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once
 from shoal.protocol import requests

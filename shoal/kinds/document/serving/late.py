@@ -18,8 +18,7 @@ from shoal.kinds.document import requests as documents
 from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
-from shoal.node.handler import Applied, Checks, Memory, Preparation, Preparations, Readers, View, Writers
-from shoal.node.target import Place, Target
+from shoal.node.handler import Applied, Checks, Memory, Place, Preparation, Preparations, Readers, Target, View, Writers
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Compact, Edit, Follow, ObjectRead, ObjectWrite
 from shoal.protocol.requests.families import operations

@@ -20,7 +20,7 @@ Rows (within the document's, beside its updates):
 Which updates of a document a compaction covers.
 
 Laws:
-- It covers those at or below its floor (`shoal.crdt.floor`), and of each origin that it names those up to an operation. So
+- It covers those at or below its floor (`shoal.crdt.dot`), and of each origin that it names those up to an operation. So
   whether it covers an update follows from the update's position alone, on every replica.
 - An origin's end has the time of its operation. So of two coverages it can be said whether one covers what the other does,
   although they may name different origins.
@@ -37,8 +37,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
-from shoal.crdt.floor import FLOOR_BYTES, HLC_BYTES, NO_FLOOR, Floor
+from shoal.crdt.dot import DOT_BYTES, FLOOR_BYTES, HLC_BYTES, NO_FLOOR, Dot, Floor, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.kinds.document.state import document, readiness, repeats, yjs

@@ -28,9 +28,8 @@ from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.node.blobs import Blobs
 from shoal.node.catalog import Recent
-from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
+from shoal.node.handler import Checks, Maintainers, Piece, Readers, Target, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import check_size, of_hex
-from shoal.node.target import Target
 from shoal.node.turns import Steps, Stride
 from shoal.protocol.requests import (
     ChunksFound,

@@ -23,9 +23,8 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.kinds.file import state as files
 from shoal.node.context import NodeContext
-from shoal.node.handler import Upkeep
+from shoal.node.handler import Target, Upkeep
 from shoal.node.snapshots.switching import listed
-from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import AnyReply, ObjectWrite, SweepFiles
 from shoal.storage import keys

@@ -45,9 +45,8 @@ from shoal.kinds.items.serving.items import INDEX_BUILD_ROWS_MAX
 from shoal.kinds.items.state import ITEM
 from shoal.names import check_label, check_name
 from shoal.node.context import NodeContext
-from shoal.node.handler import Checks, Memory, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Memory, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX
-from shoal.node.target import Target
 from shoal.node.transaction import ObjectRows, Readable, Transaction
 from shoal.protocol.requests import IndexItems, ItemIndex, ItemIndexes, ItemsIndexed, ListItemIndexes, UnindexItems
 from shoal.storage import keys

@@ -35,9 +35,8 @@ from shoal.kinds.items.serving.items import (
     told,
 )
 from shoal.kinds.items.serving.searches import SearchScope, plan
-from shoal.node.handler import Memory, Scans, View
+from shoal.node.handler import Memory, Scans, Target, View
 from shoal.node.naming import PAGE_BYTES_MAX
-from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import Ranked, RankedItems, RankItems

@@ -18,9 +18,8 @@ from shoal.kinds.journal.state import events, journal, retention, trimming
 from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES, Issue
 from shoal.kinds.journal.state.journal import Cursor
 from shoal.names import check_name
-from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
+from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers, target_of
 from shoal.node.naming import position_of
-from shoal.node.target import target_of
 from shoal.protocol.requests import EventsTrimmed, ReadRetention, Retention, SetRetention, Trim, TrimEvents, TrimReport
 from shoal.records import NamedTuple
 

@@ -29,8 +29,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from shoal.crdt.dot import VersionVector
-from shoal.crdt.floor import Floor
+from shoal.crdt.dot import Floor, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.kinds.journal.state import events, trimming

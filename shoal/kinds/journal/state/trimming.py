@@ -8,7 +8,7 @@ Laws:
   free again once its event is trimmed, unless other claims of it remain: then the next one is the event.
 - A trimmed event is not shown any more. Its payload stays aside until the trim is stable, for
   peers that lack the append. So does that of an event whose value was erased, until the erasure is.
-- A trim may raise the *floor* (`shoal.crdt.floor`): an end at or below it has no row of its own. So the rows are a function
+- A trim may raise the *floor* (`shoal.crdt.dot`): an end at or below it has no row of its own. So the rows are a function
   of the set of trims, and there are as many of them as origins that a replica remembers.
 
 Rows (within the thread's, beside the journal's):
@@ -23,8 +23,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
-from shoal.crdt.floor import NO_FLOOR, Floor
+from shoal.crdt.dot import NO_FLOOR, ORIGIN_BYTES, Dot, Floor, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.journal.state import events
 from shoal.kinds.journal.state.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of, hlc_of

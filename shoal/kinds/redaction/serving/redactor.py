@@ -31,8 +31,7 @@ from shoal.kinds.redaction.state.rules import Rules
 from shoal.names import RESERVED, check_name
 from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
-from shoal.node.handler import Answers
-from shoal.node.target import Target
+from shoal.node.handler import Answers, Target
 from shoal.outcomes import why
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

@@ -34,9 +34,8 @@ from shoal.names import RESERVED, check_name
 from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.handler import Answers
+from shoal.node.handler import Answers, Target
 from shoal.node.replicas import Replicas
-from shoal.node.target import Target
 from shoal.node.turns import Resting, in_turns
 from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark

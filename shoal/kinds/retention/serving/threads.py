@@ -27,8 +27,7 @@ from shoal.kinds.thread.serving.ownership import UnderLease
 from shoal.kinds.thread.state import dag
 from shoal.kinds.worklist import state as queues
 from shoal.names import check_name
-from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, Writers
-from shoal.node.target import target_of
+from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, Writers, target_of
 from shoal.node.transaction import ObjectRows
 from shoal.node.turns import Steps, at_once
 from shoal.protocol.requests import (

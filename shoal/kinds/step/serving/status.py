@@ -23,9 +23,8 @@ from shoal.names import check_name
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
 from shoal.node.context import NodeContext
-from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
+from shoal.node.handler import Checks, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import check_text
-from shoal.node.target import Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadStatus
 from shoal.storage.keys import Kind

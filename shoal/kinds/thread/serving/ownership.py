@@ -12,8 +12,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, OwnerSuperseded
 from shoal.kinds.thread.state import ownership
 from shoal.names import check_name
-from shoal.node.handler import Checks, Readers, WriteContext, Writers
-from shoal.node.target import Target
+from shoal.node.handler import Checks, Readers, Target, WriteContext, Writers
 from shoal.protocol.declared import declared
 from shoal.protocol.requests import Annotate, MarkedLease, MarkLease, Save, Unlabel
 

@@ -20,8 +20,7 @@ from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.kinds.thread.state import channel, dag, pruning
 from shoal.kinds.thread.state import chunking as tree
 from shoal.kinds.thread.state.channel import Pieces, Recipe, Shape
-from shoal.node.handler import Memory
-from shoal.node.target import Target
+from shoal.node.handler import Memory, Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Save
 from shoal.records import NamedTuple

@@ -37,10 +37,9 @@ from shoal.kinds.worklist.serving.handouts import Handouts, Worklist
 from shoal.kinds.worklist.serving.queues import check_names, finished
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
-from shoal.node.handler import Answers
+from shoal.node.handler import Answers, Target
 from shoal.node.replicas import Replicas
 from shoal.node.spaces.quotas import Quotas
-from shoal.node.target import Target
 from shoal.node.turns import Background
 from shoal.node.writes.issuing import Located
 from shoal.protocol.bookmark import Bookmark
