@@ -44,7 +44,7 @@ from shoal.node.handler import (
 )
 from shoal.node.naming import check_size
 from shoal.node.transaction import Transaction
-from shoal.node.turns import at_once
+from shoal.node.turns import at_once, document_pace
 from shoal.protocol import requests
 from shoal.protocol.requests import RootKind
 from shoal.records import NamedTuple
@@ -53,6 +53,8 @@ from shoal.storage import keys
 UPDATE_AUTHORS_MAX = 1024  # Authors named by one update of a document.
 
 _CHORES_MAX = 1024
+_STEP_COUNTED = 8  # Times as many bytes as are counted in one step, updates of documents are merged in one.
+_LOOKED_AT_MAX = 4096  # Bytes of updates that are looked at to know whether they need the counts.
 _OPENINGS_MAX = 3  # Of a document that moves meanwhile.
 
 
@@ -231,7 +233,9 @@ class Documents(Memory):
 
         def edit(live: LiveDocument, client_id: int) -> Edited:
             return editing.on_copy(
-                live, lambda doc, turn: Editor(turn=turn).replace(doc, live.roots, content), client_id=client_id
+                live,
+                lambda doc, turn: Editor(turn=turn, walk=live.walk()).replace(doc, live.roots, content),
+                client_id=client_id,
             )
 
         return self._edited(context, request.author, edit)
@@ -435,10 +439,20 @@ class Documents(Memory):
         """The live replicas in memory, by the keys of their snapshots."""
         return {key: opened.live for key, opened in self._open.items() if opened.live.sound}
 
-    def _prepare(self, target: Target, view: Callable[[], View], _request: object) -> Preparation | None:
-        if self._find(target.snapshot_key) is not None or not self._catalog.holds(target):
+    def _prepare(self, target: Target, view: Callable[[], View], request: object) -> Preparation | None:
+        found = self._find(target.snapshot_key)
+        if found is None and not self._catalog.holds(target):
             return None
-        return self.opening(lambda: place_of(view()))
+        if found is not None and not (found.live.is_uncounted(document_pace().bytes // _STEP_COUNTED) and _walks(request)):
+            return None
+        return self._preparing(lambda: place_of(view()), is_counted=_walks(request))
+
+    def _preparing(self, place: Callable[[], Place], *, is_counted: bool) -> Preparation:
+        yield from self.opening(place)
+        found = self._find(place().snapshot_key)
+        if is_counted and found is not None:
+            with suppress(ShoalError):
+                yield from found.live.counting(document_pace().updates)
 
     def opening(self, place: Callable[[], Place]) -> Preparation:
         """Bring a document into memory, step by step. `place` gives its rows as they are now.
@@ -546,6 +560,20 @@ class Documents(Memory):
         opened = self._open.pop(snapshot_key, None)
         if opened is not None:
             self._count(opened, 0)
+
+
+def _walks(request: object) -> bool:
+    """Whether a request needs the counts of a document's items: it shows or edits the content, or brings shared types."""
+    updates = [request.update] if isinstance(request, requests.Update) else []
+    if isinstance(request, requests.Updates):
+        updates = request.updates
+    if not updates:
+        return isinstance(request, requests.Patch | requests.Replace | requests.ReadDocumentJson)
+    if sum(map(len, updates)) > _LOOKED_AT_MAX:
+        return True
+    with suppress(ShoalError):  # Who takes it says what is wrong with it.
+        return any(struct.shared for update in updates for structs in yjs.parse(update).structs.values() for struct in structs)
+    return False
 
 
 def check_beginning(digest: bytes) -> None:

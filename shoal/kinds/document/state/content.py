@@ -17,6 +17,7 @@ Laws:
 - All XML is shown, with one ambiguity: an embedded bare string looks like characters.
 - Numbers are floats to the engine: an integral one within ±(2⁵³ − 1) is shown as an integer.
 - What a node shows takes no more steps of the engine than `Walk` has: lists that would are refused.
+- A list is read as JSON, which the engine writes in one go; elements that JSON does not tell are asked for one by one.
 
 A plain copy of a document's root that follows the engine's events and tells what each of them changed.
 
@@ -38,6 +39,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
+import msgspec
 import pycrdt
 from pycrdt._pycrdt import Array as EngineArray
 from pycrdt._pycrdt import Map as EngineMap
@@ -46,17 +48,17 @@ from shoal.errors import InvalidValue, RootConflict, TooLarge
 from shoal.kinds.document.shared.containers import Array, Map
 from shoal.kinds.document.shared.positions import EMBEDDED, characters, packed
 from shoal.kinds.document.shared.texts import Text, XmlFragment
-from shoal.kinds.document.state.yjs import RootKind
+from shoal.kinds.document.state.yjs import BYTES, UNREAL, XML, RootKind
 from shoal.records import NamedTuple
 
 EXACT_INTEGER_MAX = 2**53 - 1
 
-# The engine finds an element by walking along all objects and lists before it, some 5 to 10 ns each. So many steps are 0.5 s at
-# most, and show one list of 10,000 objects, or two of 7,000.
-WALKED_MAX = 50_000_000
+# The engine finds an element by walking along all items before it, some 5 to 10 ns each: 25 to 50 ms.
+WALKED_MAX = 5_000_000
+_ASKED_MAX = 4096  # Steps for a whole list that is read element by element without looking at its JSON first.
 
 _PLAIN = frozenset({str, int, float, bool, type(None)})  # Most values are.
-_JOINED = _PLAIN | {list, dict}  # In an array such values side by side are mostly one item of the engine.
+_READ_AS_TEXT = 16  # Bytes of JSON that take as long as a step.
 
 _KINDS: dict[RootKind, type[Any]] = {
     "map": Map,
@@ -89,12 +91,16 @@ def check_kind(name: str, kind: str, declared: str) -> None:
 
 
 class Walk:
-    """The steps of the engine that are left to whoever shows a document."""
+    """The steps of the engine that are left to whoever shows or edits a document, and what each walk takes.
 
-    __slots__ = ("left",)
+    `listed` and `written` are the most items of one list, and of one text; `odd` is that of `Parsed`.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("left", "listed", "odd", "written")
+
+    def __init__(self, listed: int = 0, written: int = 0, odd: int = 0) -> None:
         self.left = WALKED_MAX
+        self.listed, self.written, self.odd = listed, written, odd
 
     def spend(self, steps: int) -> None:
         """Take these steps.
@@ -105,10 +111,27 @@ class Walk:
         self.left -= steps
         if self.left < 0:
             raise TooLarge(
-                "the document has too many objects, lists or elements of XML in one list to be shown: about 10,000 are the "
-                "most. Nothing was written. Keep them in several lists, or in an object by their ids. To remove some, open the "
-                "document as a mirror or with Yjs."
+                "this takes too many steps in lists or texts of the document that have very many parts: objects, bytes, or what"
+                " was put in between or deleted one by one. Nothing was written. Ask for less at once, or keep the content in "
+                "several lists, or in an object by ids. A mirror or a Yjs client can still open the document."
             )
+
+    def to_element(self, times: int = 1) -> None:
+        """Go to so many elements of lists. Raises as `spend`."""
+        self.spend(times * self.listed)
+
+    def to_place(self, times: int = 1) -> None:
+        """Go to so many places of texts. Raises as `spend`."""
+        self.spend(times * self.written)
+
+
+class Unbounded(Walk):
+    """Steps where nobody else waits for them."""
+
+    __slots__ = ()
+
+    def spend(self, steps: int) -> None:
+        """Take these steps."""
 
 
 def to_py(value: Any, walk: Walk | None = None) -> Any:
@@ -143,15 +166,24 @@ def to_py(value: Any, walk: Walk | None = None) -> Any:
 
 def _engine_to_py(found: Any, inner: Any, typed: Callable[[Any], Any], walk: Walk | None) -> Any:
     """An object of the engine, within one transaction, as plain Python: none of pycrdt is made for each array and map in it."""
+    if walk is not None and not walk.odd and isinstance(found, EngineArray | EngineMap):
+        return to_py(_read(found, inner, walk))
     if isinstance(found, EngineArray):
+        count = found.len(inner)
+        told: list[Any] | None = None
+        if walk is not None:
+            if count * walk.listed > _ASKED_MAX:
+                told = _read(found, inner, walk)
+            else:
+                walk.to_element(count)
         items = []
-        passed = 0  # Shared types, and bytes, before the element: each is an item of its own.
-        for index in range(found.len(inner)):
-            item = found.get(inner, index)
-            if walk is not None and passed:
-                walk.spend(passed)
-            passed += type(item) not in _JOINED
-            items.append(_engine_to_py(item, inner, typed, walk))
+        for index in range(count):
+            if told is not None and walk is not None:
+                if _is_told(told[index], walk.odd):
+                    items.append(to_py(told[index]))
+                    continue
+                walk.to_element()
+            items.append(_engine_to_py(found.get(inner, index), inner, typed, walk))
         return items
     if isinstance(found, EngineMap):
         entries = {}
@@ -161,6 +193,33 @@ def _engine_to_py(found: Any, inner: Any, typed: Callable[[Any], Any], walk: Wal
                     entries[key] = _engine_to_py(found.get(inner, key), inner, typed, walk)
         return entries
     return to_py(found if type(found) in _PLAIN else typed(found), walk)
+
+
+def _read(found: Any, inner: Any, walk: Walk) -> Any:
+    """What the engine's JSON says of an array or a map."""
+    text = found.to_json(inner)
+    walk.spend(walk.listed + len(text) // _READ_AS_TEXT if walk.odd else 0)  # Of what is within others it is read again.
+    return msgspec.json.decode(text)
+
+
+def _is_told(told: Any, odd: int) -> bool:
+    """Whether JSON says all of a value in a document with such odd content."""
+    waiting = [told]
+    while waiting:
+        value = waiting.pop()
+        if value is None or (value == 0 and isinstance(value, int | float) and not isinstance(value, bool)):
+            if odd & UNREAL:
+                return False
+        elif isinstance(value, str):
+            if odd & XML:
+                return False
+        elif isinstance(value, list):
+            if odd & BYTES and all(type(each) is int and 0 <= each < 256 for each in value):
+                return False
+            waiting += value
+        elif isinstance(value, dict):
+            waiting += value.values()
+    return True
 
 
 def sorted_entries(value: Any) -> Iterator[tuple[str, Any]]:
@@ -173,14 +232,17 @@ def sorted_entries(value: Any) -> Iterator[tuple[str, Any]]:
 def _xml_to_py(node: Any, walk: Walk | None) -> Any:
     if isinstance(node, pycrdt.XmlText):
         return shown_text(runs_of(node, walk), attributes_of(node, walk))
-    children = []
-    for passed, child in enumerate(node.children):
-        if walk is not None:
-            walk.spend(passed)
-        children.append(within(to_py(child, walk)))
+    children = [within(to_py(child, walk)) for child in children_of(node)]
     if isinstance(node, pycrdt.XmlFragment):
         return children
     return {"tag": node.tag or "", "attributes": attributes_of(node, walk), "children": children}
+
+
+def children_of(node: Any) -> list[Any]:
+    """The nodes in a node of XML, which the engine finds along each other."""
+    with node.doc.transaction() as transaction:
+        found = node.integrated.children(transaction._txn)
+    return [node._maybe_as_type_or_doc(each) for each in found]
 
 
 def within(shown: Any) -> Any:

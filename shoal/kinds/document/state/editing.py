@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from itertools import groupby, islice
+from math import copysign, isfinite
 from typing import Any, NoReturn
 
 import pycrdt
@@ -25,11 +26,11 @@ from shoal.crdt.dot import Origin
 from shoal.errors import EngineFailed, InvalidValue, TooLarge
 from shoal.kinds.document.shared.plain import check_text, fail
 from shoal.kinds.document.state import markup
-from shoal.kinds.document.state.content import EXACT_INTEGER_MAX, Walk, check_kind, open_root, to_py
+from shoal.kinds.document.state.content import EXACT_INTEGER_MAX, Unbounded, Walk, check_kind, open_root, to_py
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.live import LiveDocument, merged
 from shoal.kinds.document.state.matching import differences, equal, same_id
-from shoal.kinds.document.state.yjs import CLIENT_ID_BITS, VALUE_DEPTH_MAX
+from shoal.kinds.document.state.yjs import BYTES, CLIENT_ID_BITS, UNREAL, VALUE_DEPTH_MAX
 from shoal.names import check_name
 from shoal.records import NamedTuple
 from shoal.values.work import Allowance
@@ -140,11 +141,13 @@ def _refuse_constant(name: str) -> NoReturn:
 class Editor:
     """Edits for one request. It counts the values that it puts, and what it copies, reads and compares."""
 
-    def __init__(self, values_max: int = VALUES_MAX, *, turn: Turn = lambda: None) -> None:
+    def __init__(self, values_max: int = VALUES_MAX, *, turn: Turn = lambda: None, walk: Walk | None = None) -> None:
+        """`walk` counts the steps of the engine. None where nobody else waits for it: they are not counted."""
         self._values_left = values_max
         self._turn = turn
         self.allowance = Allowance()
-        self.walk = Walk()
+        self.walk = walk or Unbounded()
+        self.told = walk  # None: what the document has had is not known, so each element is asked for.
 
     def replace(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], wanted: Any) -> dict[str, RootKind]:
         """Make a document's content `wanted`, and return the roots that are new. A root that `wanted` lacks is emptied.
@@ -180,7 +183,7 @@ class Editor:
 
     def check_root(self, doc: pycrdt.Doc[Any], name: str, kind: RootKind | None, wanted: Any) -> None:
         """Check that a root, of this `kind` if it exists, can be given the wanted content. Raises as `check`."""
-        if kind == "xml" and not equal(to_py(open_root(doc, name, kind), self.walk), wanted):
+        if kind == "xml" and not equal(to_py(open_root(doc, name, kind), self.told), wanted):
             markup.normal(wanted, self.count)
         elif kind != "xml":
             self.count(wanted)
@@ -212,7 +215,7 @@ class Editor:
                 check_text(key)
                 self.count(item, depth + 1)
         else:
-            _check_plain(value)
+            self.walk.odd |= _check_plain(value)
 
     def spend_beside(self, length: int, items: list[Any]) -> None:
         """Count what the objects and lists among these items cost in a list of this length. Raises TooLarge, as `check`."""
@@ -230,21 +233,23 @@ class Editor:
     def fill(self, shared: Any, wanted: Any) -> None:
         """Make the content of a shared type `wanted`, which must be of its kind."""
         if isinstance(shared, pycrdt.Text):
-            _splice_text(shared, wanted, self.allowance)
+            _splice_text(shared, wanted, self.allowance, self.walk)
         elif isinstance(shared, pycrdt.Array):
             self._fill_array(shared, wanted)
         elif isinstance(shared, pycrdt.XmlFragment):
-            if not equal(to_py(shared, self.walk), wanted):
-                markup.fill(shared, markup.normal(wanted, _UNCOUNTED), self.allowance)
+            if not equal(to_py(shared, self.told), wanted):
+                markup.fill(shared, markup.normal(wanted, _UNCOUNTED), self.allowance, self.walk)
         else:
             self._fill_map(shared, wanted)
 
     def put(self, parent: Any, key: Any, wanted: Any) -> None:
         """Make an entry of a map, or an element of an array, `wanted`; in place if possible."""
+        if isinstance(key, int):
+            self.walk.to_element()
         held = parent[key]
         if _can_be(held, wanted):
             self.fill(held, wanted)
-        elif not equal(to_py(held, self.walk), wanted):
+        elif not equal(to_py(held, self.told), wanted):
             self.place(parent, key, wanted)
 
     def place(self, parent: Any, key: Any, value: Any, *, insert: bool = False) -> None:
@@ -253,8 +258,11 @@ class Editor:
         # What is long is filled where it is: then others get their turn in between.
         put = ({} if isinstance(value, dict) else []) if grows else value
         self.count(put)
-        if isinstance(key, int) and not insert:
-            del parent[key]
+        if isinstance(key, int):
+            self.walk.to_element(1 + (not insert) + grows)
+            self.walk.listed += 1 + (not insert)
+            if not insert:
+                del parent[key]
         parent.put_grown(key, put)
         if grows:
             self.fill(parent[key], value)
@@ -272,6 +280,7 @@ class Editor:
             while chunk := list(islice(run, PUT_AT_ONCE)):
                 for item in chunk:
                     self.count(item)
+                self.walk.to_element(len(chunk))
                 array.insert_plain(index, chunk)
                 index += len(chunk)
                 for _ in chunk:
@@ -290,20 +299,27 @@ class Editor:
         if not len(array):
             self._insert_all(array, 0, wanted)
             return
-        old, new = ([_mark(item) for item in to_py(items, self.walk)] for items in (array, wanted))
+        held = to_py(array, self.told)
+        old, new = ([_mark(item) for item in items] for items in (held, to_py(wanted)))
         # From the end, so that the elements before keep their places.
         for start, stop, first, last in reversed(differences(old, new, self.allowance)):
             paired = 0
-            while paired < min(stop - start, last - first) and _can_be(array[start + paired], wanted[first + paired]):
+            while paired < min(stop - start, last - first) and self._can_become(array, start + paired, wanted[first + paired]):
                 paired += 1
             if start + paired < stop:
+                self.walk.to_element()
                 del array[start + paired : stop]
             self._insert_all(array, start + paired, wanted[first + paired : last])
             for offset in range(paired):
                 self.put(array, start + offset, wanted[first + offset])
+            held[start:stop] = wanted[first:last]
         for index, item in enumerate(wanted):
-            if isinstance(item, dict | list):
+            if isinstance(item, dict | list) and not equal(held[index], item):
                 self.put(array, index, item)
+
+    def _can_become(self, array: pycrdt.Array[Any], index: int, wanted: Any) -> bool:
+        self.walk.to_element()
+        return _can_be(array[index], wanted)
 
 
 # For values that were checked before.
@@ -345,7 +361,7 @@ def _mark(item: Any) -> str:
     return _written(item)
 
 
-def _splice_text(text: pycrdt.Text, wanted: str, allowance: Allowance) -> None:
+def _splice_text(text: pycrdt.Text, wanted: str, allowance: Allowance, walk: Walk) -> None:
     """Edit a text where it differs. Objects that are embedded in it stay.
 
     Raises:
@@ -360,8 +376,12 @@ def _splice_text(text: pycrdt.Text, wanted: str, allowance: Allowance) -> None:
             if index + 1 == stop or places[index] + 1 != places[index + 1]:
                 end = places[index] + 1
             if index == start or places[index - 1] + 1 != places[index]:
+                walk.to_place()
+                walk.written += 1
                 del text[places[index] : end]
         if first < last:
+            walk.to_place()
+            walk.written += 2
             text.insert(at, wanted[first:last])
 
 
@@ -392,12 +412,16 @@ def kind_of(name: Any, value: Any, known: RootKind | None = None) -> RootKind:
     )
 
 
-def _check_plain(value: Any) -> None:
+def _check_plain(value: Any) -> int:
+    """Returns whether the engine's JSON tells it: as `Walk.odd`."""
     if type(value) is int and -EXACT_INTEGER_MAX <= value <= EXACT_INTEGER_MAX:
-        return  # Of many values most are such, or texts.
+        return 0  # Of many values most are such, or texts.
     if isinstance(value, str):
         check_text(value)
     elif isinstance(value, int) and abs(value) > EXACT_INTEGER_MAX:
         fail("an integer past ±(2⁵³ − 1) would be rounded; store it as a string")
     elif value is not None and not isinstance(value, bool | int | float | bytes):
         fail(f"a document cannot hold a value of type {type(value).__name__}")
+    if isinstance(value, float) and (not isfinite(value) or (value == 0 and copysign(1, value) < 0)):
+        return UNREAL
+    return BYTES if isinstance(value, bytes) else 0

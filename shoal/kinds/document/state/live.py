@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +29,7 @@ from shoal import values
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.kinds.document.shared.doc import Doc
 from shoal.kinds.document.state import readiness, yjs
+from shoal.kinds.document.state.census import Census
 from shoal.kinds.document.state.content import Walk, check_kind, open_root, to_py
 from shoal.kinds.document.state.readiness import Early, Lacking
 from shoal.kinds.document.state.structs import brings, infer
@@ -137,9 +139,11 @@ class LiveDocument:
         self._replica = built.replica
         self._state = self._replica.state()
         self._bytes = built.bytes  # An upper bound of the whole state's size.
-        # How deep shared types nest: an upper bound too, measured only when it exceeds the limit.
+        # How deep shared types nest: an upper bound too, counted only when it exceeds the limit.
         self._deepest = NESTING_MAX if self._state else 0
         self._shared: dict[tuple[int, int], int] = {}
+        self._census: Census | None = None  # Counted once it is needed.
+        self._meanwhile: list[list[yjs.Parsed]] = []  # What came while it is counted in steps; one list for each who counts.
 
     def integrate(self, update: bytes, roots: Mapping[str, RootKind]) -> None:
         """Apply an update, or leave the document as it is.
@@ -148,7 +152,7 @@ class LiveDocument:
             NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
         """
         parsed, advanced = self._checked(update, roots)
-        self._feed(self._fitted([update], [parsed]), roots, advanced)
+        self._feed(self._fitted([update], [parsed]), roots, advanced, parsed)
 
     def integrate_all(self, updates: Sequence[bytes]) -> Integrated:
         """Apply updates of clients that declare no roots: all that are ready.
@@ -180,7 +184,7 @@ class LiveDocument:
         self._check_size(len(update))
         advanced = self._advanced(parsed)
         deleted = self._deleted() if advanced.state == self._state else None  # Only deletions can be new.
-        self._feed(fitted, inferred, advanced)
+        self._feed(fitted, inferred, advanced, parsed)
         self._inferred.update(inferred)
         if deleted is not None and deleted == self._deleted():
             return None
@@ -197,13 +201,13 @@ class LiveDocument:
         """
         parsed = yjs.parse(update)
         is_new = not any(_is_known(structs, self._state.get(client, 0)) for client, structs in parsed.structs.items())
-        self._feed(self._fitted([update], [parsed]), {}, self._advanced(parsed))
+        self._feed(self._fitted([update], [parsed]), {}, self._advanced(parsed), parsed)
         return is_new
 
     def _fitted(self, updates: Sequence[bytes], parts: Sequence[yjs.Parsed]) -> Fitted:
         return fit(updates, parts, self._replica.pairs, lambda: self._state)
 
-    def _feed(self, fitted: Fitted, roots: Mapping[str, RootKind], advanced: readiness.Advanced) -> None:
+    def _feed(self, fitted: Fitted, roots: Mapping[str, RootKind], advanced: readiness.Advanced, parsed: yjs.Parsed) -> None:
         self._applied = False
         with engine("an update was refused by the Yjs engine"):
             self._replica.feed(fitted)
@@ -213,6 +217,11 @@ class LiveDocument:
         self._state = advanced.state
         self._bytes += sum(map(len, fitted.updates))
         self._deepest = advanced.deepest
+        for came in self._meanwhile:
+            came.append(parsed)
+        if self._census is not None:
+            self._census.add(parsed)
+            return
         if len(self._shared) > _TYPES_KNOWN_MAX:
             self._shared.clear()
         self._shared.update(advanced.shared)
@@ -274,13 +283,10 @@ class LiveDocument:
     def canonical(self) -> bytes:
         """Bytes that are equal on all replicas that applied the same updates, in any causal order.
 
-        They hold kinds, state vector, deletions, and a SHA-256 of the content,
-        which differs even if two clients used one id by mistake. Of content that is too large to be shown they hold nothing.
+        They hold kinds, state vector, deletions, and a SHA-256 of the content as the engine's JSON tells it,
+        which differs even if two clients used one id by mistake, but for what JSON does not tell (`Walk.odd`).
         """
-        try:
-            content = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":")).encode()
-        except TooLarge:  # It follows from the content alone, so it is so on each replica.
-            content = b""
+        content = json.dumps(values.to_json(self._shown(Walk())), sort_keys=True, separators=(",", ":")).encode()
         return msgspec.msgpack.encode((sorted(self.roots.items()), *self.extent(), hashlib.sha256(content).digest()))
 
     def extent(self) -> tuple[bytes, bytes]:
@@ -293,7 +299,9 @@ class LiveDocument:
         Raises:
             TooLarge: one of its lists has too many objects (`shoal.kinds.document.state.content.Walk`).
         """
-        walk = Walk()
+        return self._shown(self.walk())
+
+    def _shown(self, walk: Walk) -> dict[str, Any]:
         return {name: to_py(open_root(self._replica.doc, name, kind), walk) for name, kind in sorted(self.roots.items())}
 
     def to_json(self) -> Any:
@@ -369,19 +377,46 @@ class LiveDocument:
             )
 
     def _advanced(self, parsed: yjs.Parsed) -> readiness.Advanced:
-        advanced = readiness.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
-        if advanced.deepest > NESTING_MAX:
-            self._deepest, self._shared = self._nesting()
+        if self._census is None:
             advanced = readiness.advance(parsed, self._state, deepest=self._deepest, shared=self._shared)
+            if advanced.deepest <= NESTING_MAX:
+                return advanced
+        census = self._counted()
+        advanced = readiness.advance(parsed, self._state, deepest=census.deepest, shared=census)
         if advanced.deepest > NESTING_MAX:
             raise TooLarge(f"shared types would nest deeper than {NESTING_MAX}. Nothing was written; store flatter values.")
         return advanced
 
-    def _nesting(self) -> tuple[int, dict[tuple[int, int], int]]:
-        """How deep shared types nest, exactly, and the latest of them; types that no reader sees count too."""
-        measured = readiness.advance(yjs.parse(self.snapshot()), {})
-        known = measured.shared if len(measured.shared) <= _TYPES_KNOWN_MAX else {}
-        return measured.deepest, dict(known)
+    def is_uncounted(self, bytes_max: int) -> bool:
+        """Whether its items ought to be counted in steps before they are needed: it has more bytes, and no good counts."""
+        return self._bytes > bytes_max if self._census is None else self._census.is_loose
+
+    def walk(self) -> Walk:
+        """The steps that showing or editing it may take."""
+        census = self._counted()
+        return Walk(census.listed, census.written, census.odd)
+
+    def counting(self, structs_max: int) -> Generator[None, None, None]:
+        """Count its items in steps, so that what needs the counts has them. Updates that come meanwhile count, too."""
+        if self._census is not None and not self._census.is_loose:
+            return
+        census, came = Census(), list[yjs.Parsed]()
+        self._meanwhile.append(came)
+        try:
+            yield from census.read(self.snapshot(), structs_max)
+        finally:
+            self._meanwhile = [each for each in self._meanwhile if each is not came]
+        for parsed in came:
+            census.add(parsed)
+        self._census = census
+
+    def _counted(self) -> Census:
+        """The counts of its items, types that no reader sees included."""
+        if self._census is None:
+            for _ in self.counting(sys.maxsize):
+                pass
+        assert self._census is not None
+        return self._census
 
 
 def _unbuilt(error: ShoalError) -> StoreCorrupt:

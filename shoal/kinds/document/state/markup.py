@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import pycrdt
 
 from shoal.errors import InvalidValue
-from shoal.kinds.document.state.content import append_run, attributes_of, runs_of, shown_text, to_py
+from shoal.kinds.document.state.content import Walk, append_run, attributes_of, children_of, runs_of, shown_text, to_py
 from shoal.kinds.document.state.matching import differences, equal, same_id
 from shoal.records import NamedTuple
 from shoal.values.work import Allowance
@@ -47,14 +47,15 @@ def normal(wanted: Any, check: Check, depth: int = 0) -> list[Any]:
     return nodes
 
 
-def fill(parent: Any, wanted: list[Any], allowance: Allowance) -> None:
+def fill(parent: Any, wanted: list[Any], allowance: Allowance, walk: Walk) -> None:
     """Give a fragment or an element the `wanted` children, which must be `normal`. `allowance`: of finding what differs.
 
     Raises:
         InvalidValue: the existing XML cannot be edited by its places. Discard the edit.
+        TooLarge: it takes more steps than `walk` has.
     """
     children = parent.children
-    held = [to_py(child) for child in children]
+    held = [to_py(child, walk) for child in children_of(parent)]
     if len(held) != len(children):
         _fail("another client put a node into the XML that does not belong there, so its nodes cannot be addressed by index")
     # From the end, so that the nodes before keep their places.
@@ -64,20 +65,23 @@ def fill(parent: Any, wanted: list[Any], allowance: Allowance) -> None:
         while paired < min(stop - start, last - first) and _can_be(held[start + paired], wanted[first + paired]):
             paired += 1
         if start + paired < stop:
+            walk.to_element(stop - start - paired)
             del children[start + paired : stop]
         for index, node in enumerate(wanted[first + paired : last], start + paired):
+            walk.to_element()
+            walk.listed += 1
             children.insert(index, pycrdt.XmlElement(node["tag"]) if "tag" in node else pycrdt.XmlText())
-    for child, node in zip(list(children), wanted, strict=True):
-        if not equal(to_py(child), node):
-            _fill_node(child, node, allowance)
+    for child, node in zip(children_of(parent), wanted, strict=True):
+        if not equal(to_py(child, walk), node):
+            _fill_node(child, node, allowance, walk)
 
 
-def _fill_node(node: Any, wanted: Any, allowance: Allowance) -> None:
+def _fill_node(node: Any, wanted: Any, allowance: Allowance, walk: Walk) -> None:
     if isinstance(node, pycrdt.XmlText):
         runs = wanted["text"] if isinstance(wanted, dict) else [{"insert": wanted}]
-        _fill_text(node, _cells(runs), allowance)
+        _fill_text(node, _cells(runs), allowance, walk)
     else:
-        fill(node, wanted["children"], allowance)
+        fill(node, wanted["children"], allowance, walk)
     held, attributes = attributes_of(node), wanted["attributes"] if isinstance(wanted, dict) else {}
     for key in sorted(held.keys() - attributes.keys()):
         del node.attributes[key]
@@ -97,7 +101,7 @@ class _Cell(NamedTuple):
     formats: str  # As JSON.
 
 
-def _fill_text(text: Any, wanted: list[_Cell], allowance: Allowance) -> None:
+def _fill_text(text: Any, wanted: list[_Cell], allowance: Allowance, walk: Walk) -> None:
     held = _cells(runs_of(text))
     if len(held) != len(text):
         _fail("another client put content into a text that does not belong there, so it cannot be addressed by index")
@@ -105,8 +109,11 @@ def _fill_text(text: Any, wanted: list[_Cell], allowance: Allowance) -> None:
     for start, stop, first, last in reversed(differences(old, new, allowance)):
         at = start
         if start < stop:
+            walk.to_place()
             del text[start:stop]
         for piece, formats, size in _pieces(wanted[first:last]):
+            walk.to_place()
+            walk.written += 2
             put = text.insert if isinstance(piece, str) else text.insert_embed
             put(at, piece, formats)
             at += size
@@ -115,6 +122,8 @@ def _fill_text(text: Any, wanted: list[_Cell], allowance: Allowance) -> None:
     for (has, wants), pairs in groupby(zip(_cells(runs_of(text)), wanted, strict=True), _formats):
         size = len(list(pairs))
         if has != wants:
+            walk.to_place(2)
+            walk.written += 2
             before, after = json.loads(has), json.loads(wants)
             text.format(at, at + size, {**dict.fromkeys(sorted(before.keys() - after.keys())), **after})
         at += size

@@ -62,7 +62,7 @@ def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
     operations = _parse(packed)
 
     def edit(doc: pycrdt.Doc[Any], turn: Turn) -> dict[str, RootKind]:
-        patching = _Patching(doc, document.roots, turn)
+        patching = _Patching(doc, document.roots, Editor(turn=turn, walk=document.walk()))
         for index, operation in enumerate(operations):
             try:
                 patching.run(operation)
@@ -76,11 +76,11 @@ def patch(document: LiveDocument, packed: bytes, *, client_id: int) -> Edited:
 
 
 class _Patching:
-    def __init__(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], turn: Turn) -> None:
+    def __init__(self, doc: pycrdt.Doc[Any], kinds: Mapping[str, RootKind], editor: Editor) -> None:
         self._doc = doc
         self._kinds = dict(kinds)
         self.declared: dict[str, RootKind] = {}
-        self._values = Editor(turn=turn)
+        self._values = editor
         self._xml: dict[str, Any] = {}  # The wanted content of the XML roots that were read or written.
 
     def run(self, operation: Mapping[str, Any]) -> None:
@@ -137,6 +137,9 @@ class _Patching:
             self._fill(path[0], NOTHING[self._kind(path)])
             return
         parent, token = self._container(path[:-1]), path[-1]
+        if isinstance(parent, pycrdt.Array):
+            self._values.walk.to_element()
+            self._values.walk.listed += 2  # What it is in may be cut in three.
         del parent[_key(parent, token)]
 
     def _replace(self, path: list[str], value: Any) -> None:
@@ -183,12 +186,12 @@ class _Patching:
         if self._kinds[name] != "xml":
             return open_root(self._doc, name, self._kinds[name])
         if name not in self._xml:
-            self._xml[name] = to_py(open_root(self._doc, name, "xml"), self._values.walk)
+            self._xml[name] = to_py(open_root(self._doc, name, "xml"), self._values.told)
         return self._xml[name]
 
     def _read(self, path: list[str]) -> Any:
         """The value at `path`, as plain Python."""
-        walk = self._values.walk
+        walk = self._values.told
         found = to_py(self._find(path), walk) if path else {name: to_py(self._root(name), walk) for name in self._kinds}
         self._values.allowance.charge(found)
         return found
@@ -202,6 +205,8 @@ class _Patching:
 
     def _step(self, container: Any, token: str) -> Any:
         """One step along a path. The engine copies the value that it leads to, unless it is a shared type."""
+        if isinstance(container, pycrdt.Array):
+            self._values.walk.to_element()
         found = _step(container, token)
         if isinstance(container, pycrdt.Map | pycrdt.Array) and isinstance(found, dict | list | str | bytes | bytearray):
             self._values.allowance.charge(found)

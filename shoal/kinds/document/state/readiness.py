@@ -19,6 +19,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from shoal.errors import InvalidValue, NotReady, StoreCorrupt
 from shoal.kinds.document.state.document import Pace
@@ -42,7 +43,14 @@ class Early(NamedTuple):
     clock: int
 
 
-NO_TYPES: Mapping[tuple[int, int], int] = {}
+class Depths(Protocol):
+    """How many shared types are around an item; None if it is not known."""
+
+    def get(self, item: tuple[int, int], /) -> int | None:
+        """How many are around this one."""
+
+
+NO_TYPES: Depths = dict[tuple[int, int], int]()
 
 
 class Lacking(NamedTuple):
@@ -74,9 +82,7 @@ def early(parts: Sequence[Parsed], state: StateVector) -> list[Early]:
     return sorted(each for found in waiting.values() for each in found)
 
 
-def advance(
-    parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Mapping[tuple[int, int], int] = NO_TYPES
-) -> Advanced:
+def advance(parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Depths = NO_TYPES) -> Advanced:
     """Apply an update to a document at `state`, whose types nest `deepest` deep, some of them known as `shared`.
 
     Raises:
@@ -91,9 +97,7 @@ def advance(
     return found
 
 
-def attempt(
-    parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Mapping[tuple[int, int], int] = NO_TYPES
-) -> Advanced | Lacking:
+def attempt(parsed: Parsed, state: StateVector, *, deepest: int = 0, shared: Depths = NO_TYPES) -> Advanced | Lacking:
     """As `advance`, but returns `Lacking` if the update is not ready."""
     after = dict(state)
     depths = _Depths(deepest, shared)
@@ -157,7 +161,7 @@ def _missing(client: int, struct: Struct, state: StateVector) -> tuple[int, int]
 class _Depths:
     """How many shared types are around each item of an update: an upper bound, exact if enough is known."""
 
-    def __init__(self, deepest: int, shared: Mapping[tuple[int, int], int]) -> None:
+    def __init__(self, deepest: int, shared: Depths) -> None:
         self.deepest = deepest
         self.found: dict[tuple[int, int], int] = {}
         self._known, self._unknown = shared, deepest
@@ -206,7 +210,7 @@ def pieces(update: bytes, *, structs_max: int) -> Iterator[bytes]:
     Raises:
         InvalidValue: it is no Yjs update.
     """
-    reader, runs, looked_at = Reader(update), dict[int, _Run](), 0
+    reader, runs, looked_at = Reader(update, is_stored=True), dict[int, _Run](), 0
     for _ in range(reader.count()):
         many, client, clock = reader.count(), reader.client(), reader.integer()
         if client in runs:
@@ -265,7 +269,7 @@ class _Run:
         self.clock = clock  # Of the next struct.
         self._update = update
         self._left = left  # Structs that were not read.
-        self._reader = Reader(update, at)
+        self._reader = Reader(update, at, is_stored=True)
         self._head: Struct | None = None
         self._begin = self._end = at  # What is taken and not packed: these bytes,
         self._first, self._count = clock, 0  # from this clock, so many structs.

@@ -13,7 +13,7 @@ UTF-16 code units, as Yjs clocks count it.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from operator import attrgetter
 from typing import Literal, NoReturn
 
@@ -33,8 +33,8 @@ GC, DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY, _SKIP = 0, 1, 3, 4,
 TEXT_CONTENT = frozenset((_STRING, _EMBED, _FORMAT))
 """Kinds of content that only texts hold."""
 
-STRING = _STRING
-"""The kind of content that is characters."""
+STRING, FORMAT, TYPE, ANY = _STRING, _FORMAT, _TYPE, _ANY
+"""Kinds of content: characters, a format, a shared type, plain values."""
 
 ARRAY_CONTENT = frozenset((_ANY, _BINARY, _TYPE))
 """Kinds of content that only arrays hold, except for shared types, which a text may embed."""
@@ -42,11 +42,16 @@ ARRAY_CONTENT = frozenset((_ANY, _BINARY, _TYPE))
 NODE = 32 + _TYPE
 """An XML element or text, told apart from other shared types. The format has no such number."""
 
+BYTES, UNREAL, XML = 1, 2, 4
+"""Bits of `Parsed.odd`: bytes; numbers that are not finite, zero with a sign, and what has no value; XML."""
+
 _REFUSED = {2: "JSON of an old Yjs", 9: "sub-documents", 11: "moves"}
 _ARRAY, _MAP, _TEXT, _XML_ELEMENT, _XML_FRAGMENT, _XML_HOOK, _XML_TEXT = range(7)
 _HAS_ORIGIN, _HAS_RIGHT_ORIGIN, _HAS_KEY, _CONTENT = 0x80, 0x40, 0x20, 0x1F
 
 _ANY_FIXED = {120: 0, 121: 0, 122: 8, 123: 8, 124: 4, 126: 0, 127: 0}
+_ANY_UNDEFINED = 127
+_NOT_FINITE = {123: 0xF0, 124: 0x80}  # Floats, and from where the second byte of a number that is not finite begins.
 _ANY_INTEGER, _ANY_BUFFER, _ANY_ARRAY, _ANY_MAP, _ANY_STRING = 125, 116, 117, 118, 119
 
 
@@ -83,6 +88,7 @@ class Parsed(NamedTuple):
     keyed: frozenset[str]  # Roots that it uses as maps.
     listed: frozenset[str]  # Roots that it uses as arrays or texts.
     wide: Sequence[Wide] = ()  # In the update's order; of several updates that were joined, none.
+    odd: int = 0  # Which content it has that the engine's JSON does not tell from other content.
 
 
 def parse(update: bytes) -> Parsed:
@@ -91,8 +97,19 @@ def parse(update: bytes) -> Parsed:
     Raises:
         InvalidValue: it is not exactly one Yjs v1 update of values, maps, arrays, texts and XML.
     """
+    steps = parsing(update, len(update) + 1)
+    try:
+        next(steps)
+    except StopIteration as done:
+        parsed: Parsed = done.value
+        return parsed
+    raise AssertionError("an update has more structs than bytes")
+
+
+def parsing(update: bytes, structs_max: int) -> Generator[None, None, Parsed]:
+    """As `parse`, in steps of so many structs."""
     reader = Reader(update)
-    parsed = _parse_structs(reader)
+    parsed = yield from _parsing_structs(reader, structs_max)
     deletes = reader.deletes()
     reader.end()
     return parsed._replace(deletes=deletes)
@@ -105,16 +122,18 @@ def split(update: bytes) -> tuple[bytes, list[tuple[int, int, int]]]:
         InvalidValue: as `parse`.
     """
     reader = Reader(update)
-    _parse_structs(reader)
+    for _ in _parsing_structs(reader, len(update) + 1):
+        pass
     structs = reader.taken()
     deletes = reader.deletes()
     reader.end()
     return structs + pack_delete_set([]), deletes
 
 
-def _parse_structs(reader: Reader) -> Parsed:
+def _parsing_structs(reader: Reader, structs_max: int) -> Generator[None, None, Parsed]:
     roots: tuple[set[str], set[str]] = (set(), set())
     structs: dict[int, list[Struct]] = {}
+    left = structs_max
     for _ in range(reader.count()):
         many, client, clock = reader.count(), reader.client(), reader.integer()
         if client in structs:
@@ -127,7 +146,11 @@ def _parse_structs(reader: Reader) -> Parsed:
             clock += struct.length
             if clock > CLOCK_MAX:
                 _refuse("a clock is out of range")
-    return Parsed(structs, [], frozenset(roots[1]), frozenset(roots[0]), reader.wide)
+            left -= 1
+            if not left:
+                left = structs_max
+                yield
+    return Parsed(structs, [], frozenset(roots[1]), frozenset(roots[0]), reader.wide, reader.odd)
 
 
 def joined(parts: Sequence[Parsed]) -> Parsed:
@@ -144,7 +167,10 @@ def joined(parts: Sequence[Parsed]) -> Parsed:
     deletes = [delete for part in parts for delete in part.deletes]
     nothing: frozenset[str] = frozenset()
     keyed = nothing.union(*(part.keyed for part in parts))
-    return Parsed(structs, deletes, keyed, nothing.union(*(part.listed for part in parts)))
+    odd = 0
+    for part in parts:
+        odd |= part.odd
+    return Parsed(structs, deletes, keyed, nothing.union(*(part.listed for part in parts)), odd=odd)
 
 
 _clock = attrgetter("clock")
@@ -201,13 +227,16 @@ def pack_delete_set(deletes: list[tuple[int, int, int]]) -> bytes:
 class Reader:
     """A cursor over lib0's encoding. Every method raises InvalidValue if the bytes end too early or make no sense."""
 
-    __slots__ = ("_data", "_position", "of", "wide")
+    __slots__ = ("_data", "_is_stored", "_position", "odd", "of", "wide")
 
-    def __init__(self, data: bytes, at: int = 0) -> None:
+    def __init__(self, data: bytes, at: int = 0, *, is_stored: bool = False) -> None:
+        """`is_stored`: the engine wrote it, which names the keys of formats that came without one (they have no value)."""
+        self._is_stored = is_stored
         self._data = data
         self._position = at
         self.of = 0  # The client whose structs are read.
         self.wide: list[Wide] = []
+        self.odd = 0  # As of `Parsed`.
 
     @property
     def position(self) -> int:
@@ -275,7 +304,7 @@ class Reader:
             return Struct(
                 clock, 1, tuple(needs), inside, True, False, root, shared, bool(flags & _HAS_KEY), flags & _HAS_RIGHT_ORIGIN > 0
             )
-        if content == _FORMAT and flags & _HAS_KEY:
+        if content == _FORMAT and flags & _HAS_KEY and not self._is_stored:
             _refuse("a format is where a value belongs")
         length = self._content(content, clock)
         return Struct(
@@ -327,6 +356,8 @@ class Reader:
             _refuse("it holds an XML hook, whose name the engine does not read")
         elif shared not in (_ARRAY, _MAP, _TEXT, _XML_FRAGMENT, _XML_TEXT):
             _refuse(f"it holds an unknown shared type ({shared})")
+        if shared in (_XML_ELEMENT, _XML_FRAGMENT, _XML_TEXT):
+            self.odd |= XML
         return NODE if shared in (_XML_ELEMENT, _XML_TEXT) else _TYPE
 
     def _content(self, content: int, clock: int) -> int:
@@ -348,6 +379,7 @@ class Reader:
         if content == DELETED:
             return self._length()
         if content == _BINARY:
+            self.odd |= BYTES
             self._take(self.integer())
         elif content == _FORMAT:
             self.text()
@@ -376,11 +408,14 @@ class Reader:
             elif tag == _ANY_STRING:
                 self.text()
             elif tag == _ANY_BUFFER:
+                self.odd |= BYTES
                 self._take(self.integer())
             elif tag == _ANY_INTEGER:
                 self.integer()
             elif tag in _ANY_FIXED:
-                self._take(_ANY_FIXED[tag])
+                packed = self._take(_ANY_FIXED[tag])
+                if tag == _ANY_UNDEFINED or (tag in _NOT_FINITE and _is_unreal(packed, _NOT_FINITE[tag])):
+                    self.odd |= UNREAL
             else:
                 _refuse(f"a value has the unknown tag {tag}")
 
@@ -417,6 +452,13 @@ class Reader:
         taken = self._data[self._position : end]
         self._position = end
         return taken
+
+
+def _is_unreal(packed: bytes, second: int) -> bool:
+    """Whether a float is not finite, or zero with a sign."""
+    if packed[0] & 0x7F == 0x7F:
+        return packed[1] >= second
+    return packed[0] == 0x80 and not any(packed[1:])
 
 
 def pack_varuint(value: int) -> bytes:
