@@ -20,11 +20,11 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NoReturn
 
 from shoal.errors import InvalidValue
-from shoal.kinds.document.state import yjs
+from shoal.kinds.document.state import readiness, yjs
 from shoal.kinds.presence.state import GONE as GONE
 from shoal.protocol.requests import Present
 from shoal.records import NamedTuple
@@ -34,6 +34,8 @@ DURABLE = 100
 
 MESSAGES_MAX = 256
 """In one WebSocket message. Standard clients send one."""
+PIECE_STRUCTS = 2000
+"""Items in one piece of an update that is too large for one operation."""
 ENTRIES_MAX = 4096
 """Of presence, in one message. Standard clients send their own."""
 
@@ -244,3 +246,13 @@ class Reader:
 
 def _refuse(why: str) -> NoReturn:
     raise InvalidValue(f"this is not a message of the y-websocket protocol: {why}. Nothing was written.")
+
+
+def in_pieces(update: bytes) -> Iterator[bytes]:
+    """The pieces of an update that is too large for one operation, in the order in which they may be written. Some of them
+    bring nothing: others should get a turn then.
+
+    Raises:
+        InvalidValue: it is no Yjs update.
+    """
+    return readiness.pieces(update, structs_max=PIECE_STRUCTS)

@@ -17,10 +17,11 @@ import shoal
 from shoal import Store
 from shoal.errors import InvalidInput, OutcomeUnknown, ShoalError, TooLarge, Unsupported
 from shoal.kinds import LABELS
+from shoal.kinds.document.state import yjs
 from shoal.kinds.worklist.state import identify
 from shoal.protocol import requests
 from shoal.workflows.transfer import lines as transfer_lines
-from shoal.workflows.transfer import sending
+from shoal.workflows.transfer import objects, sending
 from shoal.workflows.transfer.exporting import Wanted, export
 from shoal.workflows.transfer.importing import TYPE_CHARACTERS_MAX, TYPES_MAX, Aim, ImportReport, import_from
 from shoal.workflows.transfer.objects import KINDS
@@ -308,6 +309,17 @@ async def test_a_document_keeps_its_yjs_state(source: Store, there: Store) -> No
     assert (await imported(there, lines)).whole
     again = await exported(there)
     assert [each["update"] for each in records_of(again)[2:]] == [each["update"] for each in records_of(lines)[2:]]
+
+
+async def test_a_document_with_very_many_items_comes_back(source: Store, there: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(objects, "STRUCTS_MAX", 20)
+    monkeypatch.setattr(yjs, "STRUCTS_MAX", 20)
+    content = {"notes": {str(number): number for number in range(100)}}
+    await (await source.space("crew").document("d", initial=content)).close()
+    assert (await imported(there, await exported(source))).whole
+    document = await there.space("crew").document("d")
+    assert document.to_py() == content
+    await document.close()
 
 
 async def test_a_value_without_a_form_in_json_comes_back(source: Store, there: Store) -> None:

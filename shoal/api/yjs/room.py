@@ -31,6 +31,7 @@ from itertools import count, islice
 from typing import Generic, Protocol, TypeVar
 from weakref import WeakSet
 
+import msgspec
 from aiohttp import WSCloseCode
 
 from shoal.api.http.problems import internal
@@ -45,6 +46,8 @@ from shoal.records import NamedTuple
 YJS_UPDATES_MAX = 256  # Updates, of one or several clients, in one operation.
 YJS_PENDING_BYTES_MAX = 8 * 1024 * 1024  # Bytes received for one document, not yet durable; 256 more for each update.
 YJS_EARLY_BYTES_MAX = 16 * 1024 * 1024  # Bytes held for one document until their dependencies arrive; 256 more for each update.
+
+_NOTHING = b"\x00\x00"  # An update that brings nothing.
 
 T = TypeVar("T")
 
@@ -243,25 +246,18 @@ class Room:
         authors = {client: author for received in some for client, author in received.guest.authors.items()}
         request = Updates(self.space, self.document, updates, dict(islice(authors.items(), YJS_UPDATES_MAX)))
         try:
-            while True:
-                self._lately.clear()
-                try:
-                    reply = await self._session.call(request, stale=True)
-                    break
-                except Overloaded as error:
-                    # Many writers wait for the disk. Ours wait too, and are not read meanwhile.
-                    wait_s = error.detail.get("retry_after_s")
-                    await asyncio.sleep(float(wait_s) if isinstance(wait_s, int | float) else _RETRY_S)
+            reply = await self._called(request)
         except ShoalError as error:
+            if len(some) == 1 and "items_max" in error.detail:
+                await self._write_in_pieces(some[0], request)
+                return
             if len(some) == 1:
-                self._refused.add(some[0].guest)
-                some[0].guest.refused(error)
+                self._refuse(some[0], error)
                 return
             for received in some:
                 if received.guest not in self._refused:
                     await self._write_some([received])
             return
-        assert isinstance(reply, UpdatesTaken)
         early = {each.index: each for each in reply.early}
         for index, received in enumerate(some):
             if index in early:
@@ -271,6 +267,37 @@ class Room:
         # The updates that they wait for may have come while the reply was on its way.
         for push in self._lately:
             self._try_again(push)
+
+    async def _write_in_pieces(self, received: _Received, whole: Updates) -> None:
+        """Write an update with too many items for one operation, a piece after the other; it is acknowledged after the last."""
+        try:
+            for piece in yjs.in_pieces(received.update.update):
+                await asyncio.sleep(0)
+                if piece != _NOTHING:
+                    reply = await self._called(msgspec.structs.replace(whole, updates=[piece]))
+                    if reply.early:
+                        self._hold(received, reply.early[0])
+                        return
+        except ShoalError as error:
+            self._refuse(received, error)
+            return
+        received.guest.written(received.number, received.update)
+
+    async def _called(self, request: Updates) -> UpdatesTaken:
+        while True:
+            self._lately.clear()
+            try:
+                reply = await self._session.call(request, stale=True)
+                assert isinstance(reply, UpdatesTaken)
+                return reply
+            except Overloaded as error:
+                # Many writers wait for the disk. Ours wait too, and are not read meanwhile.
+                wait_s = error.detail.get("retry_after_s")
+                await asyncio.sleep(float(wait_s) if isinstance(wait_s, int | float) else _RETRY_S)
+
+    def _refuse(self, received: _Received, error: ShoalError) -> None:
+        self._refused.add(received.guest)
+        received.guest.refused(error)
 
     def _hold(self, received: _Received, early: Early) -> None:
         guest = received.guest

@@ -11,6 +11,8 @@ from typing import Any, cast
 from msgspec import Raw
 
 from shoal.errors import InvalidInput
+from shoal.kinds.document.state.readiness import NOTHING, in_operations
+from shoal.kinds.document.state.yjs import STRUCTS_MAX
 from shoal.kinds.list.requests import InsertElements, ListPage, ReadList
 from shoal.protocol import requests
 from shoal.protocol.requests import Imported, ObjectKind, ObjectWrite
@@ -60,8 +62,10 @@ async def _document(connection: Connection, space: str, name: str) -> AsyncGener
 
 async def _take_document(place: Place, record: records.Document) -> None:
     roots = cast("Any", record.roots)
-    update = requests.Update(place.space, record.document, record.update, roots, record.authors)
-    await place.put(update, "document")
+    for nth, piece in enumerate(in_operations(record.update, structs_max=STRUCTS_MAX)):
+        if piece != NOTHING:
+            update = requests.Update(place.space, record.document, piece, roots, record.authors)
+            await place.put(update, f"document {nth}" if nth else "document")
 
 
 async def _counter(connection: Connection, space: str, name: str) -> AsyncGenerator[Record, None]:

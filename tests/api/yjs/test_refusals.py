@@ -9,6 +9,7 @@ import pycrdt
 import pytest
 
 from shoal.errors import ReadOnly
+from shoal.kinds.document.state import yjs as items
 from shoal.protocol import requests, yjs
 from tests.api.yjs.conftest import Serve, Served, map_of, text_of
 
@@ -172,3 +173,35 @@ async def test_a_bug_on_one_connection_closes_that_one_with_a_reason(served: Ser
             assert await unlucky.closed() == (1011, "unexpected error")
         text_of(one).insert(0, "goes on")
         await other.until(lambda: str(text_of(other)) == "goes on")
+
+
+async def test_an_update_with_very_many_items_is_written_in_pieces(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an editor that was offline for long. It is acknowledged once all of it is durable."""
+    monkeypatch.setattr(items, "STRUCTS_MAX", 50)
+    monkeypatch.setattr(yjs, "PIECE_STRUCTS", 20)
+    doc: pycrdt.Doc[Any] = pycrdt.Doc()
+    entries = doc.get("m", type=pycrdt.Map)
+    for number in range(200):
+        entries[str(number)] = number
+    for number in range(0, 200, 2):
+        del entries[str(number)]
+    async with served.client() as one:
+        await one.send(bytes([yjs.DURABLE]))
+        await one.send(yjs.encode_update(doc.get_update()))
+        await one.until(lambda: one.acknowledged >= 1)
+        assert len((await served.json())["m"]) == 100
+
+
+async def test_a_piece_that_is_refused_closes_its_connection(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "STRUCTS_MAX", 50)
+    monkeypatch.setattr(yjs, "PIECE_STRUCTS", 20)
+    doc: pycrdt.Doc[Any] = pycrdt.Doc()
+    entries = doc.get("m", type=pycrdt.Map)
+    for number in range(100):
+        entries[str(number)] = number
+    doc.get("r", type=pycrdt.Text).insert(0, "x")
+    async with served.client() as good, served.client() as bad:
+        map_of(good, "r")["k"] = 1
+        await good.until(lambda: good.updates > 1)
+        await bad.send(yjs.encode_update(doc.get_update()))
+        assert (await bad.closed())[0] == 4409

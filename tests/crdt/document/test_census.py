@@ -180,9 +180,11 @@ def test_an_edit_far_into_a_text_is_charged(monkeypatch: pytest.MonkeyPatch) -> 
 def test_values_that_are_appended_count_once() -> None:
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
     items, updates = doc.get("l", type=pycrdt.Array), list[bytes]()
-    doc.observe(lambda event: updates.append(event.update))
+    kept = doc.observe(lambda event: updates.append(event.update))
     for number in range(100):
         items.append(number)
+    doc.unobserve(kept)
+    assert len(updates) == 100
     follows = Census()
     for update in updates:
         follows.add(yjs.parse(update))
@@ -215,3 +217,26 @@ def test_a_census_remembers_runs_and_no_items() -> None:
 def test_a_document_is_counted_in_steps() -> None:
     replica = live(prepended(300), roots={"l": "array"})
     assert len(list(replica.counting(100))) == 12  # Each item is looked at four times.
+
+
+def test_what_is_cut_counts_for_each_part() -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    doc.get("l", type=pycrdt.Text).insert(0, "abcdefghij")
+    follows = Census()
+    follows.add(yjs.parse(doc.get_update()))
+    other: pycrdt.Doc[Any] = pycrdt.Doc(client_id=6)
+    other.apply_update(doc.get_update())
+    for at in (8, 5, 2):
+        before = other.get_state()
+        other.get("l", type=pycrdt.Text).insert(at, "x")
+        follows.add(yjs.parse(other.get_update(before)))
+    assert follows.written >= counted(live(other.get_update(), roots={"l": "text"})).written == 7
+
+
+def test_a_deletion_within_an_item_counts() -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    doc.get("l", type=pycrdt.Text).insert(0, "abc")
+    follows = Census()
+    follows.add(yjs.parse(doc.get_update()))
+    follows.add(yjs.parse(b"\0" + yjs.pack_delete_set([(5, 1, 1)])))
+    assert follows.written >= 3

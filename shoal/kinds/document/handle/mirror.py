@@ -54,7 +54,8 @@ from shoal.kinds.document.handle.content import Beginnings, Content, Transacted,
 from shoal.kinds.document.state import yjs
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.live import engine, merged
-from shoal.kinds.document.state.yjs import pack_state, parse_state
+from shoal.kinds.document.state.readiness import NOTHING, in_operations
+from shoal.kinds.document.state.yjs import STRUCTS_MAX, pack_state, parse_state
 from shoal.names import check_name
 from shoal.outcomes import why
 from shoal.panics import is_panic
@@ -311,8 +312,12 @@ class Mirror:
         *,
         stale: bool = False,
     ) -> None:
-        request = Update(self.space, self.name, update, roots, authors, self.generation, self._beginnings.shown)
-        await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
+        for piece in in_operations(update, structs_max=STRUCTS_MAX):
+            if piece == NOTHING and piece != update:
+                await asyncio.sleep(0)  # To look at it takes long.
+                continue
+            request = Update(self.space, self.name, piece, roots, authors, self.generation, self._beginnings.shown)
+            await self._session.call(request, key=self._key_of(), durability=self._durability, stale=stale)
         self._outbox.confirm(edits, clock)
         self.content.settle(roots)
         self.feed.written(edits)

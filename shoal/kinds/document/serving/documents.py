@@ -180,7 +180,7 @@ class Documents(Memory):
                 "this node does not have the document's initial content that was edited. Nothing was written. Restore it first."
             )
         made = _Authored(request.update, request.roots, request.authors)
-        self._integrate(context, made)
+        self._integrate(context, made, structs_max=yjs.STRUCTS_MAX)
         return requests.Updated()
 
     def _updates(self, context: WriteContext, request: requests.Updates) -> requests.UpdatesTaken:
@@ -197,11 +197,10 @@ class Documents(Memory):
         reply = requests.UpdatesTaken([requests.Early(*each) for each in early])
         if together is None:
             return reply
-        inserted = yjs.parse(together.update).structs if request.authors else ()
         authors = {
             client: author
             for client, author in request.authors.items()
-            if client in inserted and not document.is_named(context.rows, client)
+            if client in together.clients and not document.is_named(context.rows, client)
         }
         change = document.Update(sha256(together.update).digest(), authors=authors, inferred=together.inferred)
         self._put(context, opened, change, together.update)
@@ -338,10 +337,11 @@ class Documents(Memory):
         beginning: bytes = b"",
         *,
         attempt: repeats.Attempt | None = None,
+        structs_max: int = yjs.CLOCK_MAX,
     ) -> None:
         opened = self._opened(place_of(context))
         with self._guarded(context, opened):
-            opened.live.integrate(made.update, made.roots)
+            opened.live.integrate(made.update, made.roots, structs_max=structs_max)
         declared = {name: kind for name, kind in made.roots.items() if not document.declarations(context.rows, name)}
         change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning, attempt=attempt)
         self._put(context, opened, change, made.update)

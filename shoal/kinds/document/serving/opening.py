@@ -132,13 +132,23 @@ class DocumentGenerations:
         named = list(dict.fromkeys([*dead, *clients]))[-DOCUMENT_DEAD_CLIENTS_MAX:]
         return Delete(self.number(transaction, target), named)
 
-    def check(self, transaction: Transaction, target: Target, generation: int, updates: Sequence[bytes]) -> None:
-        """Check that updates belong to the current generation. `generation` is the client's, or `ANY`.
+    def check(
+        self,
+        transaction: Transaction,
+        target: Target,
+        generation: int,
+        updates: Sequence[bytes],
+        *,
+        structs_max: int = yjs.STRUCTS_MAX,
+    ) -> None:
+        """Check that updates, each of at most so many items, belong to the current generation. `generation` is the client's, or
+        `ANY`.
 
         Raises:
             GenerationEnded: that generation has ended, or a client that edited an ended one made an update.
             SessionBehind: that generation has not arrived here yet.
             InvalidValue: an update is not a Yjs update.
+            TooLarge: an update has more items.
         """
         current = self.number(transaction, target)
         if generation not in (ANY, current):
@@ -149,7 +159,7 @@ class DocumentGenerations:
         assert last is not None
         dead = frozenset(last.clients)
         for update in updates:
-            if not dead.isdisjoint(yjs.parse(update).structs):
+            if not dead.isdisjoint(yjs.parse(update, structs_max=structs_max).structs):
                 raise _ended(target, current)
 
 

@@ -15,6 +15,7 @@ from shoal.errors import BadOperation, InvalidInput, TooLarge
 from shoal.kinds.document.serving.documents import Documents, check_beginning, place_of
 from shoal.kinds.document.serving.opening import ROOTS_MAX, DocumentGenerations
 from shoal.kinds.document.state import document, genesis, yjs
+from shoal.kinds.document.state.editing import VALUES_MAX
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.names import check_name
 from shoal.node.blobs import Blobs
@@ -43,10 +44,11 @@ class Restoring:
         if request.author:
             check_name("author", request.author)
         try:
-            genesis.check(request.digest, request.update)
+            # A node makes one of at most so many values; each may be an item, and stand in one.
+            genesis.check(request.digest, request.update, structs_max=2 * VALUES_MAX)
         except BadOperation:
             raise InvalidInput("the update is not the initial content with this hash. Nothing was written.") from None
-        deletions = yjs.parse(request.deletions)
+        deletions = yjs.parse(request.deletions, structs_max=2 * VALUES_MAX)
         client = genesis.client_of(request.digest)
         if deletions.structs or any(deleted != client for deleted, _, _ in deletions.deletes):
             raise InvalidInput("the deletions contain more than the deletions of the initial content. Nothing was written.")
@@ -59,7 +61,8 @@ class Restoring:
             NotReady, InvalidValue, InvalidName, RootConflict, TooLarge: no document can begin with it, or this one has
                 no room for it. Nothing was written.
         """
-        self._generations.check(context.transaction, context.target, request.generation, [request.update])
+        updates, most = [request.update], 2 * VALUES_MAX
+        self._generations.check(context.transaction, context.target, request.generation, updates, structs_max=most)
         known = document.begun_with(context.rows)
         if request.digest in known:
             return Begun(created=False)

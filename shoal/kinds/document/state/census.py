@@ -78,7 +78,7 @@ class Census:
     # ── where items are ───────────────────────────────────────────────────────
 
     def _adding(self, sections: Iterable[tuple[int, Iterable[Struct]]], structs_max: int, *, is_whole: bool = False) -> Steps:
-        """Of a whole document the items are as the engine has them: none of them has to be cut any more."""
+        """Of a whole document the items are as the engine has them: none of them is joined, or cut, any more."""
         new: dict[int, _Section] = {}
         looked_at = 0
         for client, structs in sections:
@@ -106,7 +106,8 @@ class Census:
                     starts.append(section.clocks[index])
                     seats.append(seat)
                 if seat >= 0:
-                    self._count(seat, section.contents[index], section.items[index], 0 if is_whole else section.cuts[index])
+                    items, cuts = (1, 0) if is_whole else (section.items[index], section.cuts[index])
+                    self._count(seat, section.contents[index], items, cuts)
             self._last[client] = section.last
         for section in new.values():
             for content, seat in zip(section.contents, section.seats, strict=True):

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -56,6 +56,7 @@ class Together(NamedTuple):
 
     update: bytes
     inferred: dict[str, RootKind]  # The kinds of roots that nobody had declared.
+    clients: Collection[int]  # Whose content it brings.
 
 
 class Integrated(NamedTuple):
@@ -145,13 +146,13 @@ class LiveDocument:
         self._census: Census | None = None  # Counted once it is needed.
         self._meanwhile: list[list[yjs.Parsed]] = []  # What came while it is counted in steps; one list for each who counts.
 
-    def integrate(self, update: bytes, roots: Mapping[str, RootKind]) -> None:
-        """Apply an update, or leave the document as it is.
+    def integrate(self, update: bytes, roots: Mapping[str, RootKind], *, structs_max: int = yjs.CLOCK_MAX) -> None:
+        """Apply an update, which may have so many items and deletions, or leave the document as it is.
 
         Raises:
             NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
         """
-        parsed, advanced = self._checked(update, roots)
+        parsed, advanced = self._checked(update, roots, structs_max)
         self._feed(self._fitted([update], [parsed]), roots, advanced, parsed)
 
     def integrate_all(self, updates: Sequence[bytes]) -> Integrated:
@@ -162,7 +163,7 @@ class LiveDocument:
         """
         for update in updates:
             self._check_update_size(len(update))
-        parts = [yjs.parse(update) for update in updates]
+        parts = self._parsed_all(updates)
         early: list[Early] = []
         if isinstance(readiness.attempt(yjs.joined(parts), self._state), Lacking):
             early = readiness.early(parts, self._state)
@@ -170,6 +171,14 @@ class LiveDocument:
             updates = [update for index, update in enumerate(updates) if index not in left_out]
             parts = [part for index, part in enumerate(parts) if index not in left_out]
         return Integrated(self._integrate_ready(updates, parts) if parts else None, early)
+
+    def _parsed_all(self, updates: Sequence[bytes]) -> list[yjs.Parsed]:
+        """Parse updates that become one. Raises as `check`."""
+        left, parts = yjs.STRUCTS_MAX, list[yjs.Parsed]()
+        for update in updates:
+            parts.append(yjs.parse(update, structs_max=left))
+            left -= sum(map(len, parts[-1].structs.values())) + len(parts[-1].deletes)
+        return parts
 
     def _integrate_ready(self, updates: Sequence[bytes], parts: Sequence[yjs.Parsed]) -> Together | None:
         parsed = yjs.joined(parts)
@@ -188,7 +197,7 @@ class LiveDocument:
         self._inferred.update(inferred)
         if deleted is not None and deleted == self._deleted():
             return None
-        return Together(update, inferred)
+        return Together(update, inferred, parsed.structs.keys())
 
     def merge(self, update: bytes) -> bool:
         """Apply an update that another replica has checked. Bounds and roots were that replica's to decide.
@@ -236,7 +245,7 @@ class LiveDocument:
             RootConflict: a root is declared or used as another kind than it has.
             TooLarge: the update or the document would be over its bound.
         """
-        self._checked(update, roots)
+        self._checked(update, roots, yjs.CLOCK_MAX)
 
     def check_room(self, size: int, roots: Iterable[str]) -> None:
         """Check that the document may grow by `size` bytes and have these roots.
@@ -319,10 +328,10 @@ class LiveDocument:
         copy.apply_update(self.snapshot())
         return copy
 
-    def _checked(self, update: bytes, roots: Mapping[str, RootKind]) -> tuple[yjs.Parsed, readiness.Advanced]:
+    def _checked(self, update: bytes, roots: Mapping[str, RootKind], structs_max: int) -> tuple[yjs.Parsed, readiness.Advanced]:
         self._check_update_size(len(update))
         self._check_roots(roots)
-        parsed = yjs.parse(update)
+        parsed = yjs.parse(update, structs_max=structs_max)
         self._check_use(parsed, {**self.roots, **roots})
         self._check_size(len(update))
         return parsed, self._advanced(parsed)

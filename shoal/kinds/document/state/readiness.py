@@ -21,9 +21,9 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
-from shoal.errors import InvalidValue, NotReady, StoreCorrupt
+from shoal.errors import InvalidValue, NotReady, StoreCorrupt, TooLarge
 from shoal.kinds.document.state.document import Pace
-from shoal.kinds.document.state.yjs import CLOCK_MAX, Parsed, Reader, StateVector, Struct, pack_varuint
+from shoal.kinds.document.state.yjs import CLOCK_MAX, Parsed, Reader, StateVector, Struct, pack_delete_set, pack_varuint, parse
 from shoal.records import NamedTuple
 
 
@@ -204,8 +204,29 @@ def parts(update: bytes, pace: Pace, *, whole_max: int) -> Iterator[bytes]:
         raise StoreCorrupt(f"a stored update cannot be read: {error.message} Run `shoal verify`.") from None
 
 
+def in_operations(update: bytes, *, structs_max: int) -> Iterator[bytes]:
+    """An update as it is, or, if it has more structs, its pieces; some bring nothing: others should get a turn then.
+
+    Raises:
+        InvalidValue: it is no Yjs update.
+    """
+    # A struct has two bytes at least.
+    if len(update) <= 2 * structs_max or _has_at_most(update, structs_max):
+        yield update
+    else:
+        yield from pieces(update, structs_max=structs_max)
+
+
+def _has_at_most(update: bytes, structs_max: int) -> bool:
+    try:
+        parse(update, structs_max=structs_max)
+    except TooLarge:
+        return False
+    return True
+
+
 def pieces(update: bytes, *, structs_max: int) -> Iterator[bytes]:
-    """The pieces of an update, each of at most so many structs; its deletions come last.
+    """The pieces of an update, each of at most so many structs or deletions; these come last.
 
     Raises:
         InvalidValue: it is no Yjs update.
@@ -229,7 +250,14 @@ def pieces(update: bytes, *, structs_max: int) -> Iterator[bytes]:
             yield _packed(taken)
             taken.clear()
     yield _packed(taken)
-    yield b"\x00" + update[reader.position :]
+    deletes: list[tuple[int, int, int]] = []
+    for delete in reader.deleted():
+        deletes.append(delete)
+        if len(deletes) == structs_max:
+            yield b"\x00" + pack_delete_set(deletes)
+            deletes.clear()
+    reader.end()
+    yield b"\x00" + pack_delete_set(deletes)
 
 
 def _in_order(runs: dict[int, _Run]) -> Iterator[_Run]:

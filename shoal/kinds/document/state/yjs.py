@@ -13,17 +13,18 @@ UTF-16 code units, as Yjs clocks count it.
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Literal, NoReturn
 
-from shoal.errors import InvalidValue
+from shoal.errors import InvalidValue, TooLarge
 from shoal.records import NamedTuple
 
 VALUE_DEPTH_MAX = 48  # Of one plain value; the engine's stack holds some 10,000.
 CLIENT_ID_BITS = 53  # pycrdt keeps no more.
 CLIENT_MAX = (1 << CLIENT_ID_BITS) - 1
 CLOCK_MAX = 2**32 - 1
+STRUCTS_MAX = 5000  # Items, and ranges of clocks, that one operation may bring: some 40 ms to look at them and apply them.
 
 RootKind = Literal["map", "array", "text", "xml"]
 StateVector = dict[int, int]
@@ -91,26 +92,20 @@ class Parsed(NamedTuple):
     odd: int = 0  # Which content it has that the engine's JSON does not tell from other content.
 
 
-def parse(update: bytes) -> Parsed:
+def parse(update: bytes, *, structs_max: int = CLOCK_MAX) -> Parsed:
     """Walk a whole update.
 
     Raises:
         InvalidValue: it is not exactly one Yjs v1 update of values, maps, arrays, texts and XML.
+        TooLarge: it has more than `structs_max` structs and deletions, which its detail tells; no more of them were read.
     """
-    steps = parsing(update, len(update) + 1)
-    try:
-        next(steps)
-    except StopIteration as done:
-        parsed: Parsed = done.value
-        return parsed
-    raise AssertionError("an update has more structs than bytes")
-
-
-def parsing(update: bytes, structs_max: int) -> Generator[None, None, Parsed]:
-    """As `parse`, in steps of so many structs."""
     reader = Reader(update)
-    parsed = yield from _parsing_structs(reader, structs_max)
-    deletes = reader.deletes()
+    parsed, left = _parse_structs(reader, structs_max)
+    deletes: list[tuple[int, int, int]] = []
+    for delete in reader.deleted():
+        deletes.append(delete)
+        if len(deletes) > left:
+            raise _too_many(structs_max)
     reader.end()
     return parsed._replace(deletes=deletes)
 
@@ -122,15 +117,23 @@ def split(update: bytes) -> tuple[bytes, list[tuple[int, int, int]]]:
         InvalidValue: as `parse`.
     """
     reader = Reader(update)
-    for _ in _parsing_structs(reader, len(update) + 1):
-        pass
+    _parse_structs(reader, CLOCK_MAX)
     structs = reader.taken()
     deletes = reader.deletes()
     reader.end()
     return structs + pack_delete_set([]), deletes
 
 
-def _parsing_structs(reader: Reader, structs_max: int) -> Generator[None, None, Parsed]:
+def _too_many(structs_max: int) -> TooLarge:
+    return TooLarge(
+        f"the update has more than {structs_max} items and deletions, which are too many for one operation. "
+        "Nothing was written. Send it in parts.",
+        items_max=structs_max,
+    )
+
+
+def _parse_structs(reader: Reader, structs_max: int) -> tuple[Parsed, int]:
+    """The structs, and how many more there might be."""
     roots: tuple[set[str], set[str]] = (set(), set())
     structs: dict[int, list[Struct]] = {}
     left = structs_max
@@ -140,17 +143,16 @@ def _parsing_structs(reader: Reader, structs_max: int) -> Generator[None, None, 
             _refuse("a client comes twice")
         structs[client] = []
         reader.of = client
+        left -= many
+        if left < 0:
+            raise _too_many(structs_max)
         for _ in range(many):
             struct = reader.struct(clock, roots)
             structs[client].append(struct)
             clock += struct.length
             if clock > CLOCK_MAX:
                 _refuse("a clock is out of range")
-            left -= 1
-            if not left:
-                left = structs_max
-                yield
-    return Parsed(structs, [], frozenset(roots[1]), frozenset(roots[0]), reader.wide, reader.odd)
+    return Parsed(structs, [], frozenset(roots[1]), frozenset(roots[0]), reader.wide, reader.odd), left
 
 
 def joined(parts: Sequence[Parsed]) -> Parsed:
@@ -322,15 +324,17 @@ class Reader:
 
     def deletes(self) -> list[tuple[int, int, int]]:
         """The deletions at the end of an update: client, clock, length."""
-        found: list[tuple[int, int, int]] = []
+        return list(self.deleted())
+
+    def deleted(self) -> Iterator[tuple[int, int, int]]:
+        """As `deletes`, one after the other."""
         for _ in range(self.count()):
             client = self.client()
             for _ in range(self.count()):
                 clock, length = self.integer(), self._length()
                 if clock + length > CLOCK_MAX:
                     _refuse("a clock is out of range")
-                found.append((client, clock, length))
-        return found
+                yield client, clock, length
 
     def _parent(self, flags: int, needs: list[tuple[int, int]], roots: tuple[set[str], set[str]]) -> str | None:
         """The root that an item is in, or None if it is in another item, which it then needs."""
