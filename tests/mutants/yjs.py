@@ -12,6 +12,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.document.handle.content import Beginnings
 from shoal.kinds.document.serving.documents import Documents
 from shoal.kinds.document.state import document, live, markup
+from shoal.kinds.document.state.content import Walk
 from shoal.node.blobs import Blobs
 from shoal.node.handler import Place
 from shoal.protocol.requests import Edit
@@ -69,9 +70,9 @@ def a_deleted_item_needs_its_kind(patch: pytest.MonkeyPatch) -> None:
 def xml_is_written_anew(patch: pytest.MonkeyPatch) -> None:
     sound = markup.fill
 
-    def fill(parent: Any, wanted: list[Any], allowance: Allowance) -> None:
+    def fill(parent: Any, wanted: list[Any], allowance: Allowance, walk: Walk) -> None:
         del parent.children[:]
-        sound(parent, wanted, allowance)
+        sound(parent, wanted, allowance, walk)
 
     patch.setattr(markup, "fill", fill)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pycrdt
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal.errors import TooLarge
@@ -109,6 +109,10 @@ def made(value: Any) -> Any:
 
 
 @examples(300)
+@example([(None, float("nan"))], True)
+@example([(None, -0.0)], True)
+@example([(None, b"a"), (None, b"")], True)
+@example([("list", [(None, b"a"), ("xml", "p"), (None, [None, float("inf")])])], True)
 @given(st.lists(VALUES, max_size=6), st.booleans())
 def test_content_is_shown_as_if_it_were_read_one_by_one(drawn: list[Any], asks: bool) -> None:
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
@@ -141,6 +145,10 @@ def steps_of(replica: LiveDocument) -> int:
 
 def test_values_before_each_other_are_shown_without_a_walk_for_each() -> None:
     assert steps_of(live(prepended(2000), roots={"l": "array"})) == 0
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=6)
+    doc.get("m", type=pycrdt.Array).append(float("nan"))
+    replica = live(prepended(2000), doc.get_update(), roots={"l": "array", "m": "array"})
+    assert steps_of(replica) < 3 * 2000
 
 
 @pytest.mark.parametrize("odd", [None, b"a"])

@@ -42,7 +42,7 @@ async def test_an_update_with_too_many_items_is_refused_and_leaves_nothing(bench
     asked = requests.Updates("crew", "doc", [update]) if together else requests.Update("crew", "doc", update, {"m": "map"})
     with pytest.raises(TooLarge, match="Send it in parts") as refused:
         await session.call(asked)
-    assert refused.value.detail["items_max"] <= MOST
+    assert refused.value.detail["items_max"] in range(MOST + 1)
     assert (await session.call(requests.ReadDocument("crew", "doc"))).roots == {}
 
 
