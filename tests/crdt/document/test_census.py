@@ -152,7 +152,7 @@ def test_values_before_each_other_are_shown_without_a_walk_for_each() -> None:
 
 
 @pytest.mark.parametrize("odd", [None, b"a"])
-def test_what_json_does_not_tell_is_asked_for_and_charged(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_elements_that_json_does_not_tell_are_asked_for_and_charged(odd: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
     doc.apply_update(prepended(200, odd))
     doc.get("l", type=pycrdt.Array).append(float("nan"))
@@ -206,7 +206,7 @@ def test_an_update_that_came_before_counts_once() -> None:
     assert follows.listed == 50
 
 
-def test_what_comes_while_it_is_counted_counts() -> None:
+def test_an_update_that_comes_while_it_is_counted_counts() -> None:
     replica = live(prepended(100), roots={"l": "array"})
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=6)
     doc.get("l", type=pycrdt.Array).extend([pycrdt.Array() for _ in range(30)])
@@ -227,7 +227,7 @@ def test_a_document_is_counted_in_steps() -> None:
     assert len(list(replica.counting(100))) == 12  # Each item is looked at four times.
 
 
-def test_what_is_cut_counts_for_each_part() -> None:
+def test_an_item_that_is_cut_counts_for_each_part() -> None:
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
     doc.get("l", type=pycrdt.Text).insert(0, "abcdefghij")
     follows = Census()

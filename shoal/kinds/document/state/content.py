@@ -196,7 +196,7 @@ def _engine_to_py(found: Any, inner: Any, typed: Callable[[Any], Any], walk: Wal
 
 
 def _read(found: Any, inner: Any, walk: Walk) -> Any:
-    """What the engine's JSON says of an array or a map."""
+    """An array or a map as the engine's JSON tells it."""
     text = found.to_json(inner)
     walk.spend(walk.listed + len(text) // _READ_AS_TEXT if walk.odd else 0)  # Of what is within others it is read again.
     return msgspec.json.decode(text)
