@@ -45,6 +45,10 @@ class Carried(NamedTuple):
         return f"{self.parent} {self.state}" if self.state else self.parent
 
 
+NOT_RECORDED = f"00-{'f' * 32}-{'f' * 16}-00"
+"""The context of a trace that begins at a client and is not recorded: who records nothing needs no name for it."""
+
+
 def carried_of(parent: str, state: str = "") -> Carried | None:
     """The context in these headers; None if there is none, or no legal one."""
     # Version 00 has nothing after its flags. A later one is read as far as 00 goes, as the specification says.

@@ -30,8 +30,9 @@ class ToolSpan:
         self._token: Any = None
         if known is None:
             return
-        here = known.here()
-        if here.is_valid and not here.trace_flags & 1:
+        if known.leaves_out():
+            if not known.here().is_valid:  # What is within decides nothing anew.
+                self._token = enter(known.unrecorded)
             return
         attributes = {
             "gen_ai.operation.name": TOOL,
@@ -52,9 +53,13 @@ class ToolSpan:
     def end(self, error: BaseException | None = None) -> None:
         """It is over."""
         known, span, self._span = self._known, self._span, None
-        if known is None or span is None:
+        if known is None:
             return
-        leave(self._token)
+        token, self._token = self._token, None
+        if token is not None:
+            leave(token)
+        if span is None:
+            return
         if error is not None:
             known.fail(span, code_of(error))
         known.end(span, known.now_ns())
@@ -66,6 +71,10 @@ def running(agent: str, name: str) -> Iterator[None]:
     known = tracing()
     if known is None:
         yield
+        return
+    if known.leaves_out():
+        with entered(known.unrecorded):
+            yield
         return
     attributes = {
         "gen_ai.operation.name": AGENT,

@@ -39,6 +39,10 @@ def http(method: str, route: str, headers: Mapping[str, str], request_id: str) -
         with entered(known.remote(carried)):
             yield _untold
         return
+    if carried is None and known.leaves_out():
+        with entered(known.unrecorded):
+            yield _untold
+        return
     attributes = {"http.request.method": method, "http.route": route, "shoal.request_id": request_id}
     name = f"{method} {route}"
     span = known.span(name, kind="server", parent=known.remote(carried), at_ns=known.now_ns(), attributes=attributes)

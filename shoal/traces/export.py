@@ -66,7 +66,7 @@ def _provider(environment: Mapping[str, str], names: list[str], instance: str) -
     except ModuleNotFoundError as missing:
         raise Unusable(
             f"no traces are sent, because the package {missing.name} is not installed. The node serves without. "
-            "Install it in a clone of Shoal: pip install '.[traces]' opentelemetry-sdk opentelemetry-exporter-otlp-proto-http"
+            "Install it in a clone of Shoal: pip install '.[otlp]'"
         ) from None
     own: dict[str, Any] = {"service.version": __version__, "service.instance.id": instance}
     if not environment.get("OTEL_SERVICE_NAME") and "service.name=" not in environment.get("OTEL_RESOURCE_ATTRIBUTES", ""):

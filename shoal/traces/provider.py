@@ -15,12 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from shoal.logs import events
 from shoal.logs.lines import log
-from shoal.protocol.tracing import TRACESTATE_CHARS_MAX, Carried
+from shoal.protocol.tracing import NOT_RECORDED, TRACESTATE_CHARS_MAX, Carried
 from shoal.records import NamedTuple
+from shoal.traces.drawing import drawing
 from shoal.traces.spans import ATTRIBUTE_CHARS_MAX, ATTRIBUTES, CONTENT, NONE, TOOLS
 from shoal.version import __version__
 
@@ -46,13 +48,17 @@ class Tracing:
 
     def __init__(self, provider: TracerProvider, *, now_ns: Callable[[], int] = time.time_ns, names: str = TOOLS) -> None:
         from opentelemetry import trace
-        from opentelemetry.context import Context
+        from opentelemetry.context import Context, get_current
 
         self.trace = trace
         self.now_ns = now_ns
         self._tracer = provider.get_tracer("shoal", __version__)
+        decides = drawing(self._tracer)
+        self._left_out: Callable[[], bool] = _never if decides is None else decides.leaves_out
+        self._current = _current_of(get_current)
         self._levels = _SHOWN.get(names, _SHOWN[NONE])
         self._nothing = Context()
+        [self._key] = trace.set_span_in_context(trace.INVALID_SPAN, self._nothing)
         self._kinds = {
             "client": trace.SpanKind.CLIENT,
             "server": trace.SpanKind.SERVER,
@@ -60,6 +66,8 @@ class Tracing:
         }
         self._failed = trace.StatusCode.ERROR
         self._is_broken = False
+        self.unrecorded = self.remote(Carried(NOT_RECORDED))
+        """The context of what is within a trace that is not recorded."""
         self.of_kinds: dict[tuple[type[Any], str, str], Common] = {}
         """By the kind of a request, its durability and its side; all of these are few."""
 
@@ -80,6 +88,15 @@ class Tracing:
     def here(self) -> SpanContext:
         """The span in which the program is; an invalid one if it is in none."""
         return self.trace.get_current_span().get_span_context()
+
+    def leaves_out(self) -> bool:
+        """Whether what begins here now is not recorded, told at once. If it may be, begin its span: the provider decides."""
+        context = self._current()
+        if context and (span := context.get(self._key)) is not None:
+            here: SpanContext = span.get_span_context()  # type: ignore[attr-defined]
+            if here.is_valid:
+                return not here.trace_flags & 1
+        return self._left_out()
 
     def within(self, span: Span) -> Context:
         """The context of the children of a span."""
@@ -154,6 +171,18 @@ class Tracing:
         """Mark a span as failed, with the error's code or class. Its message may have content, and is not shown."""
         span.set_attribute("error.type", error[:ATTRIBUTE_CHARS_MAX])
         span.set_status(self.trace.Status(self._failed, error[:ATTRIBUTE_CHARS_MAX]))
+
+
+def _never() -> bool:
+    return False
+
+
+def _current_of(get_current: Callable[[], Context]) -> Callable[[], Context]:
+    """What finds the context in which the program is: the variable itself, where OpenTelemetry keeps it in one."""
+    from opentelemetry import context
+
+    held = getattr(getattr(context, "_RUNTIME_CONTEXT", None), "_current_context", None)
+    return held.get if isinstance(held, ContextVar) else get_current
 
 
 _found: Tracing | None = None

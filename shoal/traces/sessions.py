@@ -18,7 +18,7 @@ from shoal.errors import ShoalError
 from shoal.logs.lines import request_id
 from shoal.protocol.requests import AnyReply, AnyRequest, Batch, Durability, ObjectRead, ObjectWrite, R, Read, Request, space_of
 from shoal.protocol.session import Prompt, Session, Told, Wrapper
-from shoal.protocol.tracing import Carried, carried_in, carrying, stages
+from shoal.protocol.tracing import NOT_RECORDED, Carried, carried_in, carrying, stages
 from shoal.traces.provider import Common, Tracing, tracing
 from shoal.traces.spans import ATTRIBUTE_CHARS_MAX
 from shoal.traces.stages import RequestSpan
@@ -43,6 +43,10 @@ class _Arrival:
         self.opened: RequestSpan | None = None
 
 
+_LEFT_OUT = _Arrival(0, None)
+_LEFT_OUT.is_decided = True
+"""Any frame whose trace is not recorded."""
+
 _arrival: ContextVar[_Arrival | None] = ContextVar("shoal_arrival", default=None)
 _greeting: ContextVar[Carried | None] = ContextVar("shoal_greeting", default=None)
 
@@ -53,7 +57,14 @@ def arrived(trace: str) -> Token[Any] | None:
     Give what this returns to `left`.
     """
     known = tracing()
-    return None if known is None else _arrival.set(_Arrival(known.now_ns(), carried_in(trace)))
+    if known is None:
+        return None
+    if trace == NOT_RECORDED:
+        return _arrival.set(_LEFT_OUT)
+    carried = carried_in(trace)
+    if carried is not None and not carried.is_sampled:
+        return _arrival.set(_LEFT_OUT)
+    return _arrival.set(_Arrival(known.now_ns(), carried))
 
 
 def left(token: Token[Any] | None) -> None:
@@ -89,22 +100,30 @@ class Traced(Wrapper):
         known = tracing()
         if known is None:
             return self._session.call(request, key=key, durability=durability, stale=stale)
+        is_taken = self._face == "store" and self._greeting is None
+        if is_taken and known.leaves_out():
+            return self._session.call(request, key=key, durability=durability, stale=stale)
         if self._face == "client":
+            if known.leaves_out():
+                return self._sent_unrecorded(request, key, durability, stale)
             return self._sent(known, request, key, durability, stale)
-        opened = self._opened(known, request, durability)
+        opened = self._opened(known, request, durability, is_taken=is_taken)
         if opened is None:
             return self._session.call(request, key=key, durability=durability, stale=stale)
         return self._answered(opened, request, key, durability, stale)
 
+    async def _sent_unrecorded(self, request: Request[R], key: str | None, durability: Durability, stale: bool) -> R:
+        token = carrying.set(NOT_RECORDED)
+        try:
+            return await self._session.call(request, key=key, durability=durability, stale=stale)
+        finally:
+            carrying.reset(token)
+
     async def _sent(self, known: Tracing, request: Request[R], key: str | None, durability: Durability, stale: bool) -> R:
-        here = known.here()
-        if here.is_valid and not here.trace_flags & 1:
-            opened, carried = None, known.carried(here)
-        else:
-            parent = None if here.is_valid else known.root()
-            span = _span(known, request, durability, "client", parent, known.now_ns())
-            opened = RequestSpan(known, span) if span.is_recording() else None
-            carried = known.carried(span.get_span_context())
+        parent = None if known.here().is_valid else known.root()
+        span = _span(known, request, durability, "client", parent, known.now_ns())
+        opened = RequestSpan(known, span) if span.is_recording() else None
+        carried = known.carried(span.get_span_context())
         token = carrying.set(carried)
         try:
             reply = await self._session.call(request, key=key, durability=durability, stale=stale)
@@ -132,14 +151,22 @@ class Traced(Wrapper):
         opened.end()
         return reply
 
-    def _opened(self, known: Tracing, request: Any, durability: Durability) -> RequestSpan | None:
-        """The span of a request that begins here; None if it is not recorded."""
+    def _opened(self, known: Tracing, request: Any, durability: Durability, *, is_taken: bool = False) -> RequestSpan | None:
+        """The span of a request that begins here; None if it is not recorded. `is_taken`: it was found that it may be."""
         arrival = _arrival.get()
-        if arrival is not None and arrival.is_decided:
+        if arrival is None:
+            carried = None
+        elif arrival.is_decided:
             return arrival.opened
+        else:
+            carried = arrival.carried
+        if carried is None and not is_taken and self._greeting is None and known.leaves_out():
+            if arrival is not None:
+                arrival.is_decided = True
+            return None
         at_ns, parent, kind = known.now_ns(), None, "internal"
-        if arrival is not None and arrival.carried is not None:
-            parent, kind = self._of(known, arrival.carried)
+        if carried is not None:
+            parent, kind = self._of(known, carried)
         elif (here := known.here()).is_valid:
             if not here.trace_flags & 1:
                 return None

@@ -35,9 +35,9 @@ class _Counted(IdGenerator):
 class Recorded:
     """All spans that have ended."""
 
-    def __init__(self, *, sampler: Sampler | None = None) -> None:
+    def __init__(self, *, sampler: Sampler | None = None, ids: IdGenerator | None = None) -> None:
         self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(sampler=sampler, id_generator=_Counted(), shutdown_on_exit=False)
+        self.provider = TracerProvider(sampler=sampler, id_generator=ids or _Counted(), shutdown_on_exit=False)
         self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
 
     @property
