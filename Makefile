@@ -102,7 +102,7 @@ versions: $(RELEASE)  ## Run `make test` on each of PYTHONS (3.11 to 3.14) that 
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m tests.versions $(PYTHONS)
 
 lock: $(RELEASE)  ## Record the versions and hashes of all that the image contains and is built with.
-	$(LOCK) pyproject.toml --extra security --extra schemas --extra backup --extra files --extra redaction --constraint constraints.txt --output-file deploy/requirements.txt
+	$(LOCK) pyproject.toml --extra security --extra schemas --extra backup --extra files --extra redaction --extra otlp --constraint constraints.txt --output-file deploy/requirements.txt
 	$(LOCK) deploy/build-requirements.in --output-file deploy/build-requirements.txt
 
 sbom: $(RELEASE)  ## Write the bill of materials (CycloneDX) of what a user installs: bom.json.

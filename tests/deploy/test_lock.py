@@ -19,7 +19,7 @@ LOCKS = {
         Requirement(line)
         for lines in (
             PROJECT["project"]["dependencies"],
-            *(EXTRAS[name] for name in ("security", "schemas", "backup", "files")),
+            *(EXTRAS[name] for name in ("security", "schemas", "backup", "files", "redaction", "otlp")),
         )
         for line in lines
     ],

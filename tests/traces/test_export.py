@@ -10,14 +10,17 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 import shoal
 from chaos.ports import free_ports
 from shoal.traces import export
 from tests.cli.conftest import PATIENCE_S, served
+from tests.deploy.conftest import COMPOSE, NODES, composed
+from tests.deploy.kubelet import expanded, stateful
 from tests.traces.collector import collecting
-from tests.traces.recording import Recorded
+from tests.traces.recording import SAMPLED, Recorded
 
 OTLP = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 
@@ -57,7 +60,8 @@ def test_a_missing_package_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
     told: list[str] = []
     export.started(OTLP, instance="n1:7400", warn=told.append)()
-    assert "opentelemetry-sdk" in told[0]
+    assert "opentelemetry.sdk" in told[0]
+    assert "pip install '.[otlp]'" in told[0]
 
 
 def test_the_end_waits_for_no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,3 +139,37 @@ async def test_a_turn_over_three_nodes_is_one_trace(tmp_path: Path, recorded: Re
     }
     own = {span["service.instance.id"] for span in collected.resources if span["service.name"] == "shoal"}
     assert own <= set(addresses)
+
+
+async def test_a_pod_of_the_chart_sends_its_spans(tmp_path: Path) -> None:
+    """The variables are those of the rendered pod; only the collector is another."""
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="the exporter is not installed")
+    [container] = stateful("whole")["spec"]["template"]["spec"]["containers"]
+    told = {each["name"]: expanded(each.get("value", ""), {"POD_NAME": "shoal-1"}) for each in container["env"]}
+    told = {name: value for name, value in told.items() if name.startswith("OTEL_") or name == "SHOAL_TRACE_NAMES"}
+    assert told["OTEL_EXPORTER_OTLP_ENDPOINT"] == "http://collector.observability:4318"
+    assert {"secretRef": {"name": "shoal-traces"}} in container["envFrom"]
+    with collecting() as collected:
+        variables = {**told, "OTEL_EXPORTER_OTLP_ENDPOINT": collected.url, "OTEL_BSP_SCHEDULE_DELAY": "100"}
+        with served(tmp_path / "state", config=variables) as (_, url):
+            path, headers = "/v1/spaces/crew/counters/n", {"traceparent": SAMPLED}  # Recorded, whatever the ratio.
+            async with aiohttp.ClientSession() as http, http.get(url + path, headers=headers) as response:
+                assert response.status == 200
+            async with asyncio.timeout(PATIENCE_S):
+                while not (found := [span for span in collected.spans if span.name == "shoal read-counter"]):
+                    await asyncio.sleep(0.05)
+    shown = {each.key: each.value.string_value for each in found[0].attributes}
+    assert (shown["db.namespace"], shown["shoal.object"]) == ("crew", "n"), "names are shown as the chart's value says"
+    assert collected.resources[0]["k8s.pod.name"] == "shoal-1"
+
+
+@pytest.mark.parametrize("name", ["secrets", "cert-manager", "csi", "trial"])
+def test_without_a_collector_the_chart_asks_for_no_traces(name: str) -> None:
+    [container] = stateful(name)["spec"]["template"]["spec"]["containers"]
+    assert export.wanted({each["name"]: each.get("value", "") for each in container["env"]}) == []
+
+
+def test_compose_passes_a_collector_on_and_asks_for_no_traces_without_one() -> None:
+    nodes = composed(COMPOSE, OTLP)["services"]
+    assert {name: export.wanted(nodes[name]["environment"]) for name in NODES} == {name: ["otlp"] for name in NODES}
+    assert {name: export.wanted(NODES[name]["environment"]) for name in NODES} == {name: [] for name in NODES}
