@@ -166,7 +166,7 @@ class Traced(Wrapper):
             return None
         at_ns, parent, kind = known.now_ns(), None, "internal"
         if carried is not None:
-            parent, kind = self._of(known, carried)
+            parent, kind = known.remote(carried), "server"
         elif (here := known.here()).is_valid:
             if not here.trace_flags & 1:
                 return None
