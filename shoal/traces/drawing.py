@@ -1,4 +1,4 @@
-"""Whether a trace that begins here is recorded, decided before anything is made for it.
+"""Decides whether a trace that begins here is recorded, before anything is made for it.
 
 A provider that samples by the trace's id makes an id, a context, a result and a span for each of the 99 traces that it does not
 record. Here only the id is drawn, and a span is asked for if it is among those that the provider would take.
@@ -51,7 +51,7 @@ class Drawing:
 
 
 def drawing(tracer: Any) -> Drawing | None:
-    """What decides for the SDK's tracer whether a trace without a parent is recorded; None if only its sampler knows."""
+    """Find what decides for the SDK's tracer whether a trace without a parent is recorded; None if only its sampler knows."""
     ids: Any = getattr(tracer, "id_generator", None)
     sampler: Any = getattr(tracer, "sampler", None)
     if isinstance(ids, Drawing):  # One tracer serves all who name themselves so.

@@ -178,7 +178,7 @@ def _never() -> bool:
 
 
 def _current_of(get_current: Callable[[], Context]) -> Callable[[], Context]:
-    """What finds the context in which the program is: the variable itself, where OpenTelemetry keeps it in one."""
+    """Find the context in which the program is: the variable itself, where OpenTelemetry keeps it in one."""
     from opentelemetry import context
 
     held = getattr(getattr(context, "_RUNTIME_CONTEXT", None), "_current_context", None)

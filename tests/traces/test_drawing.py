@@ -1,4 +1,4 @@
-"""Which traces are recorded is decided before anything is made for them, as the provider itself would decide."""
+"""Of each trace it is decided whether it is recorded before anything is made for them, as the provider itself would decide."""
 
 from __future__ import annotations
 
