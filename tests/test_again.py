@@ -29,8 +29,9 @@ def again(folder: Path, content: str, *options: str) -> tuple[int, str, str]:
     """Returns the exit code, the output, and the record of unsteady tests."""
     (folder / "test_it.py").write_text(content)
     record = folder / "record"
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "UNSTEADY": str(record)}
-    command = [sys.executable, "-m", "tests.again", "-p", "no:asyncio", *options, "--", "test_it.py"]
+    # What else is installed takes longer to load than these tests to run.
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "UNSTEADY": str(record), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = [sys.executable, "-m", "tests.again", "-p", "xdist", *options, "--", "test_it.py"]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     return done.returncode, done.stdout + done.stderr, record.read_text() if record.exists() else ""
 

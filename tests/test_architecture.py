@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.reference import first_paragraph
 
 ROOT = Path(__file__).parent.parent
@@ -33,6 +31,6 @@ def exists(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").exists() or path.parent.with_suffix(".py").exists()
 
 
-@pytest.mark.parametrize("module", MODULES)
-def test_a_modules_first_paragraph_says_what_it_does(module: str) -> None:
-    assert 10 <= len(first_paragraph(ROOT / module)) <= 240
+def test_a_modules_first_paragraph_says_what_it_does() -> None:
+    assert len(MODULES) > 400
+    assert [module for module in MODULES if not 10 <= len(first_paragraph(ROOT / module)) <= 240] == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,8 +33,13 @@ def test_every_term_that_a_line_refers_to_is_there() -> None:
     assert {term for term in italic if term not in TERMS and term.removesuffix("s") not in TERMS} == set()
 
 
-def names() -> Iterator[tuple[str, str, set[str]]]:
+@cache
+def names() -> list[tuple[str, str, set[str]]]:
     """Where a name stands, the name, and its words in the singular: of all modules, classes, settings and groups."""
+    return list(_names())
+
+
+def _names() -> Iterator[tuple[str, str, set[str]]]:
     for path in sorted((ROOT / "shoal").rglob("*.py")):
         place = str(path.relative_to(ROOT / "shoal").with_suffix(""))
         yield place, path.stem, words(path.stem)

@@ -10,10 +10,9 @@ ROOT = Path(__file__).parent.parent
 SYNC_S = 0.03
 SAMPLE = [  # Where messages, sweeps, leases, flows and crews wait for what is durable.
     "tests/node/peers/test_steps.py",
-    "tests/node/peers/test_bad_peers.py",
     "tests/node/collection/test_pruning.py",
     "tests/node/document/test_equivocation.py",
-    "tests/node/leases",
+    "tests/node/leases/test_handouts.py",
     "tests/workflows/test_moments.py",
     "tests/crew/test_driving.py",
 ]
