@@ -26,6 +26,10 @@ line for people; without it a terminal gets text, and everything else JSON. `--l
   not if there is a bug: then `error` has the types of the errors, and `frames` where they were raised.
 - **Bounded.** Of each event there are at most 60 lines a minute. A line `lines-left-out` tells how many more there were.
 - **Nobody is waited for.** What standard error does not take at once is left out, and `lines-unread` tells how much that was.
+- **A request that is refused**, with a 404 or a 412 as much as with any other error, is a line `request-refused` at
+  `--log-level debug`, and none above: a program that asks whether something is there does nothing wrong. At every level
+  `shoal_requests_total` counts answers by code ([METRICS.md](METRICS.md)). A request that succeeds has no line;
+  [traces](operate/traces.md) show those.
 - What must be done is told by [conditions](CONDITIONS.md); each is a line when it has stood for 4 s, and one when it is over.
 - A store in a program of yours logs the same lines through Python's `logging`, as `shoal.AREA`: set that up as you do for other
   libraries. `shoal.logs.forms` has `JsonForm` and `TextForm`, two formatters.

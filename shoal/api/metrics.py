@@ -23,7 +23,8 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import exposition as openmetrics
 
 from shoal.errors import ShoalError
-from shoal.logs.lines import request_id
+from shoal.logs import events
+from shoal.logs.lines import log, request_id
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
@@ -206,8 +207,12 @@ class _Scraped:
             yield metric
 
 
+_NO_REFUSAL = frozenset({"ok", "cancelled", "bug"})
+"""Outcomes that are no error told to a caller; a bug has a line of its own."""
+
+
 class Metered(Wrapper):
-    """A `Session` that counts the answers of another one.
+    """A `Session` that counts the answers of another one, and has a line at level debug for each that is an error.
 
     `monotonic` is a clock in seconds. The default is the event loop's own clock, which
     counts whole milliseconds under uvloop.
@@ -237,7 +242,12 @@ class Metered(Wrapper):
             outcome = "cancelled"
             raise
         finally:
-            self._metrics.count(request, outcome, self._monotonic() - begun, traced)
+            self._count(request, outcome, begun, traced)
+
+    def _count(self, request: AnyRequest, outcome: str, begun: float, traced: Stages | None) -> None:
+        self._metrics.count(request, outcome, self._monotonic() - begun, traced)
+        if outcome not in _NO_REFUSAL:
+            log(events.REQUEST_REFUSED, kind=_tag(type(request)), code=outcome)
 
     def begin(
         self,
@@ -258,14 +268,14 @@ class Metered(Wrapper):
 
         def answered(answer: AnyReply | ShoalError) -> None:
             outcome = answer.code if isinstance(answer, ShoalError) else "ok"
-            self._metrics.count(request, outcome, self._monotonic() - begun, traced)
+            self._count(request, outcome, begun, traced)
             told(answer)
 
         try:
             return self._prompt.begin(request, answered, key=key, durability=durability, stale=stale)
         except BaseException as error:
             outcome = error.code if isinstance(error, ShoalError) else "bug"
-            self._metrics.count(request, outcome, self._monotonic() - begun, traced)
+            self._count(request, outcome, begun, traced)
             raise
 
     @asynccontextmanager

@@ -23,6 +23,7 @@ FIELDS = {
     "file": "a path on the node's machine",
     "issuer": "the URL of an issuer of tokens",
     "keys": "the names of keys, which are hashes of them",
+    "kind": "the kind of a request, as in [REQUESTS.md](REQUESTS.md)",
     "library": "the part of Python or of a library that wrote the line",
     "machine": "the name of a machine of a crew",
     "means": "what a condition means for users",
@@ -135,6 +136,15 @@ BUG = Event(
     "error",
     "unexpected error in {where}",
     "A bug in Shoal. The caller was told that it is not known whether anything was written. Please report it.",
+)
+
+REQUEST_REFUSED = Event(
+    "api",
+    "request-refused",
+    "debug",
+    "{kind} was refused: {code}",
+    "The answer to a request was an error, as a 404 or a 412 is. Told at `--log-level debug` alone: to programs that look "
+    "whether something is there, or who is first, it is nothing special. `shoal_requests_total` counts all of them by code.",
 )
 
 # ── conditions ───────────────────────────────────────────────────────────────

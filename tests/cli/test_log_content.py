@@ -15,7 +15,7 @@ import pytest
 
 import shoal
 from shoal.config import Config
-from shoal.errors import ShoalError
+from shoal.errors import NotFound, ShoalError
 from shoal.logs.events import EVENTS
 from tests.cli.conftest import PATIENCE_S, clean_environment, served
 from tests.support import forked
@@ -98,3 +98,25 @@ def test_a_log_has_neither_content_nor_secrets(
         found = [re.fullmatch(r"\S+Z (debug|info|warning|error) +([a-z-]+): .*", line) for line in lines]
         assert all(found)
         assert {each[2] for each in found if each is not None} <= EVENTS.keys()
+
+
+@pytest.mark.parametrize(("level", "is_told"), [("debug", True), ("info", False)])
+def test_a_refused_request_is_a_line_at_debug_alone(level: str, is_told: bool, tmp_path: Path) -> None:
+    async def refused(url: str) -> None:
+        path, headers = f"/v1/spaces/crew/threads/{CANARY}/checkpoints/latest", {"X-Request-Id": "mine"}
+        async with aiohttp.ClientSession() as http, http.get(url + path, headers=headers) as answer:
+            assert answer.status == 404
+        async with shoal.connect(url) as store:
+            thread = store.space("crew").thread("t")
+            with pytest.raises(NotFound):
+                await thread.load()
+            await thread.save({"a": 1})
+
+    with served(tmp_path / "state", "--log-format", "json", "--log-level", level) as (process, url):
+        asyncio.run(asyncio.wait_for(refused(url), PATIENCE_S))
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    lines = [line for line in map(json.loads, errors.splitlines()) if line["event"] == "request-refused"]
+    assert [(line["kind"], line["code"]) for line in lines] == [("load", "not-found")] * 2 * is_told
+    assert [line["request"] for line in lines][:1] == ["mine"][: len(lines)]
+    assert CANARY not in errors
