@@ -26,6 +26,7 @@ from time import thread_time
 from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
+import pycrdt
 
 from shoal.config import Config
 from shoal.errors import ShoalError
@@ -123,6 +124,19 @@ def hard() -> Iterator[tuple[str, Request[Any]]]:
     for _ in range(8):
         yield "patch: 500 lists", requests.Patch("s", "lists", patch(*more))
     yield "read-document-json: 5,700 lists", requests.ReadDocumentJson("s", "lists")
+    for update in put_before(5):
+        yield "updates: 4,000 values before each other", requests.Updates("s", "before", [update])
+    yield "read-document-json: 20,000 values before each other", requests.ReadDocumentJson("s", "before")
+    far = [{"op": "replace", "path": f"/l/{19_999 - nth}", "value": -1} for nth in range(1000)]
+    yield "patch: 1,000 far into 20,000 values", requests.Patch("s", "before", patch(*far))
+    yield (
+        "replace: 5,000 keys",
+        requests.Replace("s", "keys", json.dumps({"m": dict.fromkeys(map(str, range(5000)), 1)}).encode()),
+    )
+    yield (
+        "replace: 9,900 keys",
+        requests.Replace("s", "keys", json.dumps({"m": dict.fromkeys(map(str, range(9900)), 2)}).encode()),
+    )
     tests = [{"op": "test", "path": "/m/s", "value": "x"}] * 1000
     yield "patch: 1,000 tests", requests.Patch("s", "hard", patch(*tests))
     pack = msgspec.msgpack.encode
@@ -187,6 +201,17 @@ async def measured(session: Session, name: str, request: Request[Any]) -> Cost:
     await watcher
     peak = _memory_kib("VmHWM")
     return Cost(name, len(packed), longest * 1000, max(0, peak - before) / 1024, outcome)
+
+
+def put_before(updates: int) -> Iterator[bytes]:
+    """Updates of a Yjs client that puts 4,000 values before each other, one by one, into a list."""
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    items = doc.get("l", type=pycrdt.Array)
+    for _ in range(updates):
+        before = doc.get_state()
+        for number in range(4000):
+            items.insert(0, number)
+        yield doc.get_update(before)
 
 
 def _memory_kib(name: str) -> int:

@@ -24,7 +24,7 @@ VALUE_DEPTH_MAX = 48  # Of one plain value; the engine's stack holds some 10,000
 CLIENT_ID_BITS = 53  # pycrdt keeps no more.
 CLIENT_MAX = (1 << CLIENT_ID_BITS) - 1
 CLOCK_MAX = 2**32 - 1
-STRUCTS_MAX = 5000  # Items, and ranges of clocks, that one operation may bring: some 40 ms to look at them and apply them.
+STRUCTS_MAX = 4000  # Items, and ranges of clocks, that one operation may bring: some 40 ms to look at them and apply them.
 
 RootKind = Literal["map", "array", "text", "xml"]
 StateVector = dict[int, int]
