@@ -47,11 +47,13 @@ export function Sum ({ space, waits, stuck, all }) {
   const well = Math.max(0, total - asks - no)
   const link = (/** @type {string} */ state, /** @type {any} */ text) => html`<a href=${address(space, 'threads', [], { state })}>${text}</a>`
   if (total === 0) return html`<${Fragment}>No agent has written anything here.</${Fragment}>`
+  // The first number says of what it is one.
+  const said = (/** @type {string} */ state, /** @type {string} */ count, /** @type {boolean} */ isOne, /** @type {string} */ one, /** @type {string} */ many) => ({ state, count, isOne, says: isOne ? one : many })
   const parts = [
-    asks > 0 && link('waits', `${asks}${waits.more ? ' or more' : ''} ${asks === 1 ? 'agent waits' : 'agents wait'} for a person`),
-    no > 0 && link('stuck', `${no}${stuck.more ? ' or more' : ''} ${no === 1 ? 'is' : 'are'} stuck`),
-    (well > 0 || asks + no === 0) && link('well', `${counted(well)} ${well === 1 ? 'is' : 'are'} well`)
-  ].filter(Boolean)
+    asks > 0 && said('waits', `${asks}${waits.more ? ' or more' : ''}`, asks === 1, 'waits for a person', 'wait for a person'),
+    no > 0 && said('stuck', `${no}${stuck.more ? ' or more' : ''}`, no === 1, 'is stuck', 'are stuck'),
+    (well > 0 || asks + no === 0) && said('well', counted(well), well === 1, 'is well', 'are well')
+  ].filter(Boolean).map((part, nth) => link(part.state, `${part.count} ${nth > 0 ? '' : part.isOne ? 'agent ' : 'agents '}${part.says}`))
   // Of very many that run, not all are looked at for open steps at once.
   const isPartial = stuck.more && no < STUCK_MAX
   return html`<${Fragment}>${parts.map((part, index) => html`${index > 0 ? ', ' : ''}${part}`)}${isPartial && html`, as far as was looked: ${link('stuck', 'look further')}`}.</${Fragment}>`
