@@ -37,7 +37,7 @@ _VIEWS = ("now", "threads", "work", "audit")
 _PAGES, _SPACES = 10, 4  # Pages that are open at an idle node, and spaces that it has.
 _TASKS = 64
 _CHANGES = 30
-_REFRESHES_S = 3.0
+_REFRESHES_S, _LEAST_BYTES = 3.0, 2000  # The list of spaces alone is no refresh.
 _SETTLES_S = 4.0  # A view's first requests, and those that follow from its first change.
 _LOOKS = 2400  # 50 ms apart: a machine that is busy makes a figure bad, and must not end all of them.
 _ROW = ".tbody .tr, .ask"
@@ -185,15 +185,18 @@ def _refreshed_kb(browser: Any, url: str, view: str, nth: int) -> float:
         received = [0.0]
         wire.on("Network.dataReceived", lambda event: received.append(event["encodedDataLength"]))
         wire.on("Network.responseReceived", lambda event: received.append(event["response"]["encodedDataLength"]))
-        page.wait_for_timeout(_SETTLES_S * 1000)
+        seen = -1
+        while seen != len(received):  # Until all that is loaded at first is here.
+            seen = len(received)
+            page.wait_for_timeout(_SETTLES_S * 1000)
         received.clear()
         _apart(_changed(url, f"thread-{nth:06}", nth))
         page.wait_for_timeout(_REFRESHES_S * 1000)
-        for _ in range(_LOOKS // 4):  # What costs a node much is loaded seldom: a refresh that came later counts, too.
-            if received:
+        for _ in range(_LOOKS // 4):  # What costs a node much is loaded seldom: a refresh that comes later counts, too.
+            if sum(received) > _LEAST_BYTES:
                 break
             page.wait_for_timeout(100)
-            if received:
+            if sum(received) > _LEAST_BYTES:
                 page.wait_for_timeout(_REFRESHES_S * 1000)
         return sum(received) / 1000
 
