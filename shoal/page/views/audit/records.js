@@ -4,8 +4,8 @@ import { client, spacesOf } from '../../data.js'
 import { brief } from '../../kit/messages.js'
 import { some } from '../shared/listing.js'
 
-const PAGE = 100 // A refresh reads some hundred entries, of 100,000 threads too: less than 100 KB.
-export const PAGES_MAX = 50
+const PAGE = 64 // A refresh reads three pages at most, and a look at twenty groups: less than 100 KB, of 100,000 threads too.
+export const PAGES_MAX = 80
 const READS_MAX = 2000
 
 /** @typedef {{ id: string, own: string, kind: string, space: string, thread: string, by: string, token: string, ms: number, text: string, data: any, erased: boolean, part: boolean }} Deed `part`: the record has more than is here. */
