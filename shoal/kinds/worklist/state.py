@@ -40,6 +40,7 @@ ID_BYTES = 32
 _HLC_BYTES = 8
 _PENDING, _READY, _DEAD, _FINISHED, _ENTRY, _COUNTS = b"P", b"R", b"D", b"F", b"E", b"N"
 _ELSEWHERE = b"\x01"
+_COUNTS_BYTES_MAX = 3 * 8
 
 PRIORITY_MAX = 9
 RUNNING, WAITING, DEAD = 0, 1, 2
@@ -367,7 +368,8 @@ def counts(rows: Rows, queue: str) -> Counts:
 def worklists(rows: Rows) -> Iterator[tuple[str, Counts]]:
     """Names of the worklists that have entries, in byte order, with their counts."""
     for row, stored in rows.scan(b"W" + _COUNTS):
-        yield row[2:].decode(), _unpack_counts(stored)
+        if len(stored) <= _COUNTS_BYTES_MAX:  # Else it is of a swept checkpoint, whose id begins so.
+            yield row[2:].decode(), _unpack_counts(stored)
 
 
 def _store(rows: Rows, queue: str, id: bytes, before: RankedEntry, after: RankedEntry) -> None:

@@ -671,3 +671,29 @@ async def test_a_swept_checkpoint_is_forgotten_with_its_key(bench: Bench) -> Non
         assert remembered == 3 + (number > 0)
         bench.simulated.now_ms += 2 * bench.config.key_window_s * 1000
         check_sound(bench.storage)
+
+
+async def test_a_sweep_takes_nothing_of_a_worklist(bench: Bench) -> None:
+    """Both have rows that begin with W."""
+    thread = bench.space.thread("agent")
+    await saved(thread, 6)
+    for n in range(40):
+        await thread.worklist("pages").add({f"page {n}": n})
+    before = await thread.worklists()
+    assert before["pages"].pending == 40
+    await thread.prune(keep_last=1)
+    await swept(bench.storage)
+    assert await thread.worklists() == before
+    assert len([item async for item in thread.worklist("pages").pending()]) == 40
+    check_sound(bench.storage)
+
+
+async def test_a_swept_checkpoint_is_no_worklist(bench: Bench) -> None:
+    """The ids of some begin as a worklist's row does."""
+    thread = bench.space.thread("agent")
+    ids = [(await thread.save({"n": n})).id for n in range(700)]
+    assert any(id.startswith("4e") for id in ids)  # N.
+    await thread.prune(keep_last=1)
+    await swept(bench.storage)
+    assert await thread.worklists() == {}
+    check_sound(bench.storage)

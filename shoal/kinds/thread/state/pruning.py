@@ -21,6 +21,7 @@ from collections.abc import Iterator
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot
+from shoal.crdt.floor import HLC_BYTES
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.thread.state import dag
 from shoal.kinds.thread.state.dag import PRUNED, SWEPT
@@ -58,9 +59,17 @@ def swept_rows(rows: Rows, id: bytes) -> dict[bytes, bytes | None]:
 
 
 def swept(rows: Rows, *, after: bytes | None = None, limit: int | None = None) -> list[tuple[bytes, bool]]:
-    """The swept checkpoints that are remembered, by id, each with whether it can be forgotten; `after` is an id, exclusive."""
+    """The swept checkpoints that are remembered, by id, each with whether it can be forgotten; `after` is an id, exclusive.
+
+    Among them are rows of worklists, which begin with the same byte, and are never forgotten: nothing else has both lengths.
+    """
     found = rows.scan(SWEPT, after=None if after is None else SWEPT + after, limit=limit)
-    return [(key[1:], _is_forgotten(rows, mark)) for key, mark in found]
+    return [(key[1:], is_remembered(key, mark) and _is_forgotten(rows, mark)) for key, mark in found]
+
+
+def is_remembered(row: bytes, value: bytes) -> bool:
+    """Whether a row is that of a swept checkpoint, and not one of a worklist."""
+    return row.startswith(SWEPT) and len(row) == len(SWEPT) + dag.ID_BYTES and len(value) == DOT_BYTES + HLC_BYTES
 
 
 def _is_forgotten(rows: Rows, mark: bytes) -> bool:
