@@ -18,7 +18,7 @@ status. docs/ERRORS.md is made from this module.
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
-    │       NoQuorum, BackupUnreachable, RedactionFailed
+    │       NoQuorum, BackupUnreachable, Cold, RedactionFailed
     │       └── ReadOnly: ClockWrong
     ├── Unauthenticated, Forbidden, Unreachable, PeerRefused, BadOperation, EngineFailed
     └── StorageError: StoreLocked, StoreCorrupt, StoreTooNew, StorageFull, MasterKeyWrong, BackupDamaged
@@ -524,6 +524,12 @@ class BackupUnreachable(Unavailable):
     """The bucket of a backup cannot be read or written: the network, its address, credentials, rights or space."""
 
     code = "backup-unreachable"
+
+
+class Cold(Unavailable):
+    """Chunks of a thread are in an object store (tiering), which could not be read in time. Nothing was written."""
+
+    code = "cold"
 
 
 class Disconnected(Retryable):

@@ -69,6 +69,7 @@ from shoal.kinds.thread.handle.autosave import Autosave
 from shoal.kinds.thread.handle.declared import Violation
 from shoal.kinds.thread.handle.history import Branch, Verified, Why
 from shoal.kinds.thread.handle.thread import Thread
+from shoal.kinds.tiering.handle import SpaceTiering
 from shoal.kinds.worklist.handle.queues import Finish, Job
 from shoal.kinds.worklist.handle.worklist import Done, Inbox, Message, Sent, Worklist, WorklistItem, WorklistProgress
 from shoal.opening import connect, open
@@ -114,6 +115,7 @@ from shoal.protocol.requests import (
     StandingCondition,
     Survivor,
     ThreadSummary,
+    TieringView,
     TrimReport,
     UsagePoint,
     UsageView,
@@ -264,6 +266,7 @@ __all__ = [
     "SpaceDeleted",
     "SpaceRedaction",
     "SpaceRetention",
+    "SpaceTiering",
     "SpaceUsageView",
     "SpaceUse",
     "Standing",
@@ -279,6 +282,7 @@ __all__ = [
     "Thread",
     "ThreadReading",
     "ThreadSummary",
+    "TieringView",
     "TrimReport",
     "UsagePoint",
     "UsageView",

@@ -52,6 +52,7 @@ from simulation.plan import (
 )
 from simulation.profiles import Profile, profile_of
 from simulation.shipping import shipped
+from simulation.tiering import tiered
 
 ACTS_MIN = 20
 DURATION_S = (5.0, 30.0)
@@ -121,7 +122,9 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     agents = random.randint(1, 6)
     duration_s = _round(random.uniform(*DURATION_S))
     faults, losers = _faults(random, nodes, duration_s, wanted)
-    acts = [*_acts(random, agents, duration_s, wanted), *draw_parts(seed, profile, agents, (SPARED_S, duration_s), wanted.own)]
+    acts = _acts(random, agents, duration_s, wanted)
+    if not wanted.tiered or seed % 4 == 0:
+        acts += draw_parts(seed, profile, agents, (SPARED_S, duration_s), wanted.own)
     plan = Plan(
         seed=seed,
         nodes=nodes,
@@ -137,6 +140,8 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     plan = _truncated(plan, _random(f"truncate/{profile}/{seed}"))
     plan = _by_snapshot(plan, _random(f"snapshot/{profile}/{seed}"))
     plan = _in_steps(plan, _random(f"heavy/{profile}/{seed}"))
+    if wanted.tiered:
+        plan = tiered(plan, _random(f"tiered/{profile}/{seed}"), SPARED_S)
     if wanted.ships:
         plan = shipped(plan, _random(f"ship/{profile}/{seed}"))
     marks = {"truncated": "log_keep_s", "refilled": "snapshot_operations_min"}

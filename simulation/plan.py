@@ -237,6 +237,23 @@ class SpoilBucket(Event, frozen=True, kw_only=True, tag="spoil-bucket"):
     for_s: float = 1.0
 
 
+Trouble = Literal["away", "denied", "flaky", "slow", "lost", "altered"]
+
+
+class Bucket(Event, frozen=True, kw_only=True, tag="bucket"):
+    """The bucket of cold threads fails: for all nodes and a while, or of one node an object, for ever.
+
+    `away`: nobody reaches it. `denied`: nobody may use it, as where credentials have expired. `slow`: calls take seconds.
+    `flaky`: half of the calls are slow, refused, or lose their answers. `lost` and `altered`: the `nth` pack of the node;
+    skipped unless all nodes are up and hold the same of its partition.
+    """
+
+    trouble: Trouble = "away"
+    for_s: float = 1.0
+    node: str = ""
+    nth: int = 0
+
+
 Fault = (
     Crash
     | CrashAt
@@ -260,6 +277,7 @@ Fault = (
     | Disown
     | Ship
     | SpoilBucket
+    | Bucket
 )
 
 
@@ -267,6 +285,7 @@ def struck(faults: Iterable[Fault]) -> set[str]:
     """The nodes whose disks are lost, set back or altered by these faults."""
     found = list(faults)
     nodes = {fault.node for fault in found if isinstance(fault, Wipe | Restore | CorruptBlock | AlterRow | Leave | Replace)}
+    nodes |= {fault.node for fault in found if isinstance(fault, Bucket) and fault.node}
     return nodes | {fault.by for fault in found if isinstance(fault, Replace)}
 
 
@@ -373,6 +392,17 @@ ActKind = Literal[
     "rule-secrets",
     "unrule-secrets",
     "read-secrets",
+    "save-away",
+    "load-away",
+    "read-away",
+    "export-away",
+    "put-file-away",
+    "read-file-away",
+    "prune-away",
+    "delete-away",
+    "set-tiering",
+    "unset-tiering",
+    "move-now",
 ]
 
 

@@ -121,11 +121,13 @@ ROOMS: dict[str, set[str]] = {
     "membership": {"consensus"},
     "spaces": set(),
     "conditions": set(),
-    "snapshots": {"collection"},
+    "snapshots": {"collection", "tiering"},
+    "tiering": {"collection"},
     "peers": {
         "spaces",
         "appliers",
         "snapshots",
+        "tiering",
         "collection",
         "consensus",
         "membership",
@@ -137,7 +139,7 @@ ROOMS: dict[str, set[str]] = {
 
 # What puts the rooms together → the rooms that may import it.
 COMPOSED: dict[str, set[str]] = {
-    "database": {"backup", "reads", "peers", "verification", "snapshots", "writes"},
+    "database": {"backup", "reads", "peers", "verification", "snapshots", "tiering", "writes"},
     "service": set(),
     "node": set(),
 }

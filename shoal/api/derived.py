@@ -34,6 +34,7 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.kinds.redaction import flows as redaction
 from shoal.kinds.retention import flows as retention
 from shoal.kinds.thread.flows import mutations as undo
+from shoal.kinds.tiering import flows as tiering
 from shoal.protocol.declared import AtLeast, Http, Named, Shape, declaration_of
 from shoal.protocol.requests import Deleted, Read, Request, reply_of
 from shoal.protocol.requests.families import operations
@@ -58,6 +59,8 @@ FLOWS: tuple[type[Flow[Any]], ...] = (
     redaction.SetRedaction,
     redaction.UnsetRedaction,
     redaction.PreviewRedaction,
+    tiering.SetTiering,
+    tiering.UnsetTiering,
 )
 
 SOURCES: dict[type[Struct], tuple[type[Struct], dict[str, str]]] = {}

@@ -38,6 +38,7 @@ _ROOTS_AT_ONCE = 16  # Partitions whose rows a node is asked about in one reques
 _LEFT_MAX = 1024  # no root leaves out more objects of one.
 # Why rows were not compared.
 WRITTEN = "have been written to since"
+AWAY = "have objects with chunks in an object store by now"
 SWEPT = "have objects that wait to be swept"
 UNREAD = "have no root there: they are damaged, being replaced, or too large for one answer, or too much waits to be swept"
 _ALONE = "are not in an archive"

@@ -112,6 +112,20 @@ def age_of(text: str) -> timedelta:
         raise InvalidInput(f"{text!r} is too large an age. Nothing was written.") from None
 
 
+def age_with_unit(option: str, text: str | None) -> timedelta | None:
+    """An age, whose unit is said: a rule of 30 days that is typed as 30 would be one of half a minute.
+
+    Raises:
+        InvalidInput: it is no age, or has no unit.
+    """
+    if text is None:
+        return None
+    age = age_of(text)
+    if age and text.strip()[-1:].isdigit():
+        raise InvalidInput(f"{option} {text} has no unit. Nothing was written. Say {text}d, {text}h, {text}m or {text}s.")
+    return age
+
+
 def bytes_of(text: str) -> int:
     """A size: a whole number of bytes, or a number with a unit.
 

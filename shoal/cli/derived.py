@@ -57,7 +57,7 @@ BY_HAND: Mapping[str, tuple[str, ...]] = {
     "it streams bytes from or to this machine, or lists what has been": ("file",),
     "the answer is the document itself, and no field of a reply": ("doc get",),
     "it writes or reads lines that hold several objects": ("export", "import"),
-    _SEVERAL: ("space", "subject", "redaction", "retention", "items search", "items namespaces", "crew"),
+    _SEVERAL: ("space", "subject", "redaction", "retention", "tiering", "items search", "items namespaces", "crew"),
     _NODES: ("status", "doctor", "top", "usage", "cluster", "backup", "audit sign", "audit export", "audit verify"),
 }
 """The commands, and groups of these, that are no single request with a plain reply: by the reason."""

@@ -281,6 +281,14 @@ def shown_bytes(count: int) -> str:
     return size(count) if is_terminal() else f"{count:,} bytes"
 
 
+def span(ms: int) -> str:
+    """A duration as an option takes it."""
+    for unit_ms, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m")):
+        if ms and ms % unit_ms == 0:
+            return f"{ms // unit_ms:,}{unit}"
+    return f"{ms / 1000:,g}s"
+
+
 def _cell(heading: str, text: str) -> Text:
     from rich.text import Text
 

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from shoal.kinds.set.handle import SharedSet
     from shoal.kinds.thread.flows.audit import AuditKind, Moment
     from shoal.kinds.thread.handle.thread import Thread
+    from shoal.kinds.tiering.handle import SpaceTiering
     from shoal.kinds.worklist.handle.worklist import Worklist
     from shoal.workflows.spaces import SpaceDeleted
 
@@ -190,6 +191,13 @@ class Space:
         from shoal.kinds.retention.handle import SpaceRetention
 
         return SpaceRetention(self._connection, self.name)
+
+    @property
+    def tiering(self) -> SpaceTiering:
+        """Where the bytes of this space's idle threads go."""
+        from shoal.kinds.tiering.handle import SpaceTiering
+
+        return SpaceTiering(self._connection, self.name)
 
     @property
     def subjects(self) -> Subjects:

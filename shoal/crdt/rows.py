@@ -23,6 +23,10 @@ class Rows(Protocol):
         """The value under `key`; None if there is no such row."""
         ...
 
+    def size(self, key: bytes, /) -> int | None:
+        """The bytes of the value under `key`, also of one that would have to be fetched; None if there is no such row."""
+        ...
+
     def put(self, key: bytes, value: bytes, /) -> None:
         """Write a row, in place of any that has this key."""
         ...
@@ -82,6 +86,10 @@ class Within:
     def get(self, key: bytes, /) -> bytes | None:
         """As `Rows.get`."""
         return self._rows.get(self._prefix + key)
+
+    def size(self, key: bytes, /) -> int | None:
+        """As `Rows.size`."""
+        return self._rows.size(self._prefix + key)
 
     def put(self, key: bytes, value: bytes, /) -> None:
         """As `Rows.put`."""

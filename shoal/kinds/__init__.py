@@ -50,7 +50,7 @@ LABELS: Mapping[Kind, ObjectKind] = {kind: cast("ObjectKind", kind.name.lower())
 KINDS: Mapping[str, Kind] = {label: kind for kind, label in LABELS.items()}
 
 _PARTS = ("file", "journal", "label", "step", "worklist")  # Of a thread: their rows are among its rows.
-_ROWLESS = ("lease", "presence", "redaction", "retention")  # Kept by the quorum, in memory, or in a map of the nodes.
+_ROWLESS = ("lease", "presence", "redaction", "retention", "tiering")  # Kept by the quorum, in memory, or in a map.
 
 
 def modules(part: str) -> Iterator[tuple[str, ModuleType]]:

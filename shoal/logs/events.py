@@ -277,6 +277,9 @@ AUDIT_TROUBLE = Event(
 BACKUP_TROUBLE = Event(
     "node", "backup-trouble", "warning", "backup: {reason}", "This node could not ship to the backup. It tries again."
 )
+TIERING_TROUBLE = Event(
+    "node", "tiering-trouble", "warning", "tiering: {reason}", "Chunks of idle threads could not be moved, fetched or deleted."
+)
 RETENTION_WAITS = Event(
     "node", "retention-waits", "warning", "retention waits: {reason}", "Rules of retention do not go on for now."
 )

@@ -19,6 +19,7 @@ from shoal.node.partitions import Partitions
 from shoal.node.spaces.sharing import Sharing
 from shoal.node.watching.feed import Feed
 from shoal.protocol.tracing import Commits
+from shoal.storage.cold import ColdStorage
 from shoal.storage.commit import GroupCommit, LoggedStorage
 
 WATCH_TELLS_MAX = 1_000_000  # Changes × their subscribers that are still to be told; beyond this, other work waits.
@@ -30,7 +31,7 @@ class NodeContext:
 
     config: Config
     environment: Environment  # The clocks, the randomness and the threads that it may use.
-    storage: LoggedStorage
+    storage: ColdStorage
     commit: GroupCommit  # Through which everything is written.
     incarnation: Incarnation  # The node's identity: its directory, and this opening of it.
     clock: HybridClock  # Of the operations that it issues and applies.
@@ -50,7 +51,7 @@ def context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, envi
     return NodeContext(
         config=config,
         environment=environment,
-        storage=storage,
+        storage=ColdStorage(storage),
         commit=commit,
         incarnation=Incarnation(storage, environment.entropy),
         clock=clock,

@@ -72,6 +72,7 @@ from shoal.node.handler import (
     target_of,
 )
 from shoal.node.snapshots.switching import listed, spaces_of
+from shoal.node.tiering.chunks import Chunks
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Steps as Turns
 from shoal.node.turns import at_once, in_turns
@@ -212,6 +213,8 @@ class Database:
         )
         self.indexer = Indexer(context, indexes)
         self.generations = Generations(indexes, known_max=OBJECTS_KNOWN_MAX)
+        self.chunks = Chunks(context, generations=self.generations)
+        """Those that are in an object store."""
         self.claims = KeySweeper(
             context,
             issue=lambda request: self.issue(request, None).reply,
@@ -270,7 +273,7 @@ class Database:
 
         return Exchange(
             self._context,
-            generations=self.generations,
+            chunks=self.chunks,
             memories=self._kinds.memories,
             eraser=self.eraser,
             garbage=self.garbage,

@@ -221,6 +221,7 @@ class Node:
             self.register.close()
             await self.conditions.stop()
             await self.backups.stop()
+            await self.service.tiering.stop()
             if self.replicator is not None:
                 await self.replicator.stop()
             await self._database.retiring.stop()
@@ -232,6 +233,7 @@ class Node:
             await self._database.claims.stop()
             await self._database.truncator.stop()
             await self._database.indexer.stop()
+            await self._database.chunks.stop()
             await self._database.files.stop()
             await self._database.statuses.stop()
             await self._database.late_documents.stop()

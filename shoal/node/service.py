@@ -43,6 +43,7 @@ from shoal.kinds.presence.handler import OfSessions, Presences
 from shoal.kinds.redaction.serving.redactor import under_way
 from shoal.kinds.retention.serving.keeper import Keeper
 from shoal.kinds.thread.serving.ownership import UnderClaim, UnderLease
+from shoal.kinds.tiering.serving.keeper import TieringKeeper
 from shoal.kinds.worklist.serving.claims import is_under_claim
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.logs import events
@@ -154,6 +155,8 @@ class Service:
         self._recorder = Recorder(signer, self._write, incarnation=context.incarnation, config=config)
         self.keeper = Keeper(context, database, replicas=replicas, call=self.call)
         """Carries out the rules of retention."""
+        self.tiering = TieringKeeper(context, database, replicas=replicas, restored_ms=self.keeper.restored_ms)
+        """Carries out the rules of tiering."""
         about_itself = ClusterReads(database, replicas=replicas, company=cluster.memberships, status=self.status)
         self.growth = Growth(context, replicas)
         """Counts what its disk holds, and forecasts when it will be full."""
@@ -177,6 +180,7 @@ class Service:
             **quotas.answers,
             **self.keeper.answers,
             **self.growth.answers,
+            **self.tiering.answers,
             **database.redactor.answers,
         }
         self.redactor = database.redactor
@@ -216,6 +220,7 @@ class Service:
         self._recorder.start()
         self.keeper.start()
         self.growth.start()
+        self.tiering.start()
         self._database.retiring.start(self._replicas, self._rights.gather)
         self._database.orphans.start(self._replicas)
 
@@ -441,8 +446,14 @@ class Service:
                 provided = True
             except StoreCorrupt as error:
                 if isinstance(located.request, requests.Batch | requests.Import):
-                    raise  # The error does not say which object is damaged.
-                repair = repair or self._replicas.read_repair(located.targets[0])
+                    for target in dict.fromkeys(located.targets):
+                        if await self._database.chunks.bring_back(target, error.lost):
+                            break
+                    else:
+                        raise  # The error does not say which object is damaged.
+                    self._refuse_if_stopping()
+                    continue
+                repair = repair or self._database.chunks.repairing(located.targets[0], self._replicas.read_repair)
                 await repair.repair(error)
 
     def _announced(self, owner: object, request: Any) -> AnyReply:
@@ -464,8 +475,20 @@ class Service:
     async def _maintain(
         self, request: requests.Maintenance[Any], bookmark: Bookmark, durability: Durability, *, stale: bool
     ) -> AnyReply:
-        """Take its steps in turn with other requests, and its writes one by one."""
+        """Take its steps in turn with other requests, and its writes one by one. If it meets chunks that are away, it begins
+        anew once they are here: what it did is done then.
+        """
         await self._reach(request, bookmark, stale=stale)
+        while True:
+            try:
+                return await self._maintained(request, bookmark, durability, stale=stale)
+            except StoreCorrupt as error:
+                if not await self._database.chunks.bring_back(target_of(request), error.lost):
+                    raise
+
+    async def _maintained(
+        self, request: requests.Maintenance[Any], bookmark: Bookmark, durability: Durability, *, stale: bool
+    ) -> AnyReply:
         upkeep = self._database.maintained(request)
         reply: AnyReply | None = None
         resting = Resting(self._environment)
@@ -550,6 +573,7 @@ class Service:
             disk_free_bytes=-1 if signals.volume is None else signals.volume.free,
             disk_full_ms=signals.full_ms or 0,
             **self.keeper.figures,
+            **self.tiering.figures,
         )
 
     def _register_condition(self) -> str:

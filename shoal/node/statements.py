@@ -60,13 +60,13 @@ from shoal.protocol.requests import (
     StateRoot,
 )
 from shoal.records import NamedTuple
-from shoal.storage import keys
+from shoal.storage import cold, keys
 from shoal.storage.interface import Storage
 
 _ROOTS_WAIT_S = 5.0  # So long a request for a statement waits for roots.
 _LOOKS_AT_ONCE = 8  # Partitions that are looked at before others get a turn.
 _LEFT_MAX = 256
-"""A partition with more entries of garbage has no root until they are swept."""
+"""A partition with more entries of garbage has no root until they are swept; nor has one with more objects that are away."""
 
 
 class Rooted(NamedTuple):
@@ -83,7 +83,7 @@ class StateRoots:
     """The roots of this node's rows. `lacking`: the threads of a partition that lack data of a save, as prefixes of rows."""
 
     def __init__(self, context: NodeContext, *, lacking: Callable[[int], Collection[bytes]]) -> None:
-        self._storage = context.storage
+        self._storage = context.storage.raw  # Stubs are of objects that are left out.
         self._partitions = context.partitions
         self._lacking = lacking
         self._environment = context.environment
@@ -168,7 +168,12 @@ class StateRoots:
             swept = of_partition(self._storage, number, _LEFT_MAX)
         except ShoalError:
             return None
-        return None if swept is None else frozenset(map(mark_of, swept.union(self._lacking(number))))
+        if swept is None:
+            return None
+        away = cold.objects(self._storage, number)
+        if len(away) > _LEFT_MAX:
+            return None
+        return frozenset(map(mark_of, swept.union(self._lacking(number), away)))
 
 
 class _Kept(msgspec.Struct, array_like=True, frozen=True):

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+from shoal.storage import cold
 
 _UNREAD: Any = object()
 
@@ -55,6 +56,16 @@ class Transaction:
                 value = self._read[key] = self._storage.get(key)
         return value
 
+    def size(self, key: bytes) -> int | None:
+        """The bytes of a value (`Rows.size`)."""
+        mine: bytes | None = self.rows.get(key, _UNREAD)
+        if mine is not _UNREAD:
+            return None if mine is None else len(mine)
+        if isinstance(self._storage, Transaction):
+            return self._storage.size(key)
+        value = cold.raw_of(self._storage).get(key)
+        return None if value is None else cold.size_of(key, value)
+
     def put(self, key: bytes, value: bytes) -> None:
         """Set a row."""
         self.rows[key] = value
@@ -73,6 +84,12 @@ class Transaction:
         if reverse:
             own.reverse()
         return islice(self._merged(own, start, stop, reverse=reverse), limit)
+
+    def sizes(self, start: bytes, stop: bytes | None, *, limit: int) -> Iterator[tuple[bytes, int]]:
+        """As `scan`, with the bytes of each value in its place; none is fetched. Nothing may have been written before."""
+        assert not self.rows
+        for key, value in cold.raw_of(self._storage).scan(start, stop, limit=limit):
+            yield key, cold.size_of(key, value)
 
     def _written_between(self, start: bytes, stop: bytes | None) -> list[bytes]:
         keys = self._keys
@@ -158,6 +175,17 @@ class ObjectRows:
         except StoreCorrupt as error:
             raise StoreCorrupt(error.message, lost=(key,)) from error
 
+    def size(self, key: bytes, /) -> int | None:
+        """The bytes of one of the object's rows, which is not fetched; None if there is no such row (`Rows.size`).
+
+        Raises:
+            StoreCorrupt: as `get`.
+        """
+        try:
+            return self.transaction.size(self._prefix + key)
+        except StoreCorrupt as error:
+            raise StoreCorrupt(error.message, lost=(key,)) from error
+
     def put(self, key: bytes, value: bytes, /) -> None:
         """Write a row, in place of any that has this key (`Rows.put`)."""
         self.transaction.rows[self._prefix + key] = value
@@ -182,3 +210,9 @@ class ObjectRows:
             return
         for key, value in self.transaction.scan(start, stop, reverse=reverse, limit=limit):
             yield key[size:], value
+
+    def sizes(self, *, after: bytes | None, limit: int) -> Iterator[tuple[bytes, int]]:
+        """The object's rows after one of them, each with the bytes of its value, which is not fetched (`Transaction.sizes`)."""
+        start = self._prefix if after is None else self._prefix + after + b"\x00"
+        for key, size in self.transaction.sizes(start, successor(self._prefix), limit=limit):
+            yield key[len(self._prefix) :], size

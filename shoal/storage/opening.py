@@ -11,6 +11,7 @@ from shoal.encryption import KeyService
 from shoal.errors import MasterKeyWrong
 from shoal.extras import needed
 from shoal.storage import layout
+from shoal.storage.cold import raw_of
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.rocks import RocksStorage
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 def encrypted(storage: LoggedStorage) -> EncryptedStorage | None:
     """The storage itself, if it is an encrypted one. It does not load the code of encryption."""
+    storage = raw_of(storage)
     return cast("EncryptedStorage", storage) if hasattr(storage, "keyring") else None
 
 

@@ -105,6 +105,7 @@ def _of_node(status: NodeStatus, backlog: Backlog | None) -> Iterator[Metric]:
     yield from _of_retention(status)
     yield counter("shoal_redaction_replaced", "Places in writes that rules of redaction replaced", status.redaction_replaced)
     yield counter("shoal_redaction_refused", "Writes that were refused for rules of redaction", status.redaction_refused)
+    yield from _of_tiering(status)
     yield counter("shoal_died_changes", "Changes that arrived after their object was deleted", status.died)
     yield counter("shoal_repaired_rows", "Damaged rows that were fetched from a peer", status.repaired)
     yield counter("shoal_failed_repairs", "Requests that met damage that no peer could repair", status.repairs_failed)
@@ -120,6 +121,17 @@ def _of_retention(status: NodeStatus) -> Iterator[Metric]:
     yield gauge("shoal_retention_due", "What rules of retention let go and is still there", status.retention_due)
     last_s = status.retention_last_ms / 1000
     yield gauge("shoal_retention_last_timestamp_seconds", "When the rules were carried out last; 0: not yet", last_s)
+
+
+def _of_tiering(status: NodeStatus) -> Iterator[Metric]:
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    yield gauge("shoal_tiering_away_bytes", "Bytes of chunks that the node has in object stores", status.tiering_away_bytes)
+    yield counter("shoal_tiering_moved_bytes", "Bytes of chunks that it moved there", status.tiering_moved_bytes)
+    yield counter("shoal_tiering_fetched_objects", "Objects that it fetched from there", status.tiering_fetched)
+    yield counter("shoal_tiering_fetched_bytes", "Bytes of these objects", status.tiering_fetched_bytes)
+    yield counter("shoal_tiering_failed_fetches", "Fetches from there that failed", status.tiering_failed)
+    about = "1 if the node cannot move, fetch or delete there what it should"
+    yield gauge("shoal_tiering_trouble", about, bool(status.tiering_trouble))
 
 
 def _of_conditions(view: ConditionsView) -> Iterator[Metric]:

@@ -34,6 +34,7 @@ from shoal.node.verification.verify import verify
 from shoal.protocol.requests import BackupView
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
+from simulation.judging import packs
 from simulation.judging.violation import Violation
 from simulation.plan import ClockDrift, ClockJump, Plan, Ship
 from simulation.world.disk import is_truncated, passes, tips_on
@@ -235,7 +236,7 @@ async def _restores_all(cluster: SimulatedCluster, bucket: Bucket, judged: Judge
             wrong += [f"a restore is not sound: {problem}" for problem in report.problems[:3]]
             swept, was_member = await _run(storage)
             wrong += ["a restored directory was a member of the cluster"] if was_member else []
-            wrong += _differing(host.disk.copy(), swept)
+            wrong += _differing(packs.filled(host.disk.copy(), cluster.attic), swept)
         if vectors_of(host) == before and host.node.backups.view().state == "current":
             break
         await asyncio.sleep(2 * LOOK_S)

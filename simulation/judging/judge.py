@@ -22,12 +22,14 @@ from typing import TYPE_CHECKING, Literal
 
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
+from shoal.kinds.tiering.state import RULES, Rule, key_of, packed
+from shoal.names import RESERVED
 from shoal.node.peers.replica import EARLY_OPERATIONS_S
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Durability, PutEntry
 from shoal.protocol.session import Session
 from shoal.storage import keys
 from shoal.storage.memory import MemoryStorage
-from simulation.judging import checkers
+from simulation.judging import checkers, packs
 from simulation.judging.backups import BackupWatch, judge_backup
 from simulation.judging.checkers import DotLedger, InvariantViolated
 from simulation.judging.found import Found, find
@@ -40,6 +42,7 @@ from simulation.judging.violation import Violation
 from simulation.parts.secrets import FAMILY as SECRETS
 from simulation.parts.secrets import Secrets
 from simulation.workload.probing import ask
+from simulation.workload.random_agents import SPACE
 from simulation.world.client import Client
 from simulation.world.disk import is_truncated, passes, tips_on
 
@@ -127,6 +130,9 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     found += await _scrubs(cluster)
     found += await _converges(cluster, patience)  # Nodes spread rights to budgets of themselves, at any time.
     found += _swept_early(cluster, Losses(agents.plan))
+    is_tiered = packs.tiers(agents.plan)
+    untidy = await packs.tidied(cluster, agents.plan) if is_tiered else []
+    found += untidy
     disks = Disks(cluster)
     found += disks.broken("before anything was read")
     await agents.close()
@@ -138,6 +144,7 @@ async def judge(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
     found += await _sweeps(cluster, patience)
     found += disks.broken("after everything was read")
     found += _erased(cluster, agents)
+    found += await _all_back(cluster, agents) if is_tiered and not untidy else []
     return [*agents.violations, *found]
 
 
@@ -299,6 +306,16 @@ async def _session(cluster: SimulatedCluster, agents: Agents, name: str, purpose
         await client.session.close()
 
 
+async def _all_back(cluster: SimulatedCluster, agents: Agents) -> list[Violation]:
+    """Tiering is switched off, in the end: all comes back, and the bucket is empty but for what nobody has any more."""
+    if found := await packs.tidied(cluster, agents.plan):
+        return found
+    async with _session(cluster, agents, next(iter(cluster.hosts)), "unset-tiering") as session:
+        rule = Rule(SPACE, "", 0)
+        await session.call(PutEntry(RESERVED, RULES, key_of(SPACE), packed(rule)), durability="quorum")
+    return await packs.tidied(cluster, agents.plan, all_back=True)
+
+
 # ── what clients were told ────────────────────────────────────────────────────
 
 
@@ -396,6 +413,7 @@ def check_errors(history: History, losses: Losses) -> None:
         InvariantViolated: a client was told what neither a fault nor another agent explains.
     """
     excused = {"key-expired": losses.of_windows, "not-a-member": losses.of_removals}
+    excused |= dict.fromkeys(("cold", "backup-unreachable"), losses.of_buckets)
     expected = TO_BE_EXPECTED.union(code for code, is_excused in excused.items() if is_excused)
     unexpected = [
         f"{_whose(history, event)}: {event.code}"
@@ -438,7 +456,7 @@ class Disks:
 
     def broken(self, when: str) -> list[Violation]:
         """What is wrong with them now, and was not told before."""
-        storages = {name: host.disk.copy() for name, host in self._cluster.hosts.items()}
+        storages = {name: packs.filled(host.disk.copy(), self._cluster.attic) for name, host in self._cluster.hosts.items()}
         found: list[Violation] = []
         for name, storage in storages.items():
             rows = _rows(storage, without=(keys.META,))

@@ -15,7 +15,20 @@ from math import inf
 
 from shoal.protocol.requests import Durability
 from simulation.judging.history import Acknowledged, Event, History, Shown
-from simulation.plan import ClockJump, CorruptBlock, Crash, CrashAt, FullDisk, Leave, Plan, Relist, Replace, Restore, Wipe
+from simulation.plan import (
+    Bucket,
+    ClockJump,
+    CorruptBlock,
+    Crash,
+    CrashAt,
+    FullDisk,
+    Leave,
+    Plan,
+    Relist,
+    Replace,
+    Restore,
+    Wipe,
+)
 
 _REPLACED_S = 20.0
 """After this time, and what the fault itself takes, the node is on its other disk."""
@@ -37,6 +50,7 @@ class Losses:
     `of_windows`: clocks may pass what a node remembers. `of_members`: nodes are left off the list of members for a while.
     `of_removals`: operators remove members, so a client whose other nodes are down may be told by one that it is none.
     `of_delays`: a delay of seconds may have been counted from a clock that was wrong, and last for long.
+    `of_buckets`: the bucket of cold threads may not answer.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -46,6 +60,7 @@ class Losses:
         self.of_delays = any(isinstance(fault, ClockJump) and fault.by_ms > NEAR_MS for fault in plan.faults)
         self.of_members = any(isinstance(fault, Relist) for fault in plan.faults)
         self.of_removals = any(isinstance(fault, Leave | Replace) for fault in plan.faults)
+        self.of_buckets = any(isinstance(fault, Bucket) for fault in plan.faults)
         self._nodes = plan.nodes
         self._struck: set[str] = set()  # Nodes that lost at least what was not synced.
         self._until: dict[str, float] = {}  # By node: what its disk held by then may be lost.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from simulation.parts.attic import FAMILY as ATTIC
+from simulation.parts.attic import Attic
 from simulation.parts.beginnings import Pages
 from simulation.parts.branches import Lines
 from simulation.parts.decrees import Decrees
@@ -62,10 +64,11 @@ PARTS: dict[str, Callable[[], Part]] = {
     "standing": Standing,
     "files": Files,
     SECRETS: Secrets,
+    ATTIC: Attic,
 }
 """By the name of the family of their objects."""
 
-APART = frozenset({SECRETS})
+APART = frozenset({SECRETS, ATTIC})
 """The families that are drawn by profiles of their own alone: they would alter the plans of all others."""
 
 FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}

@@ -35,6 +35,11 @@ def draw_parts(seed: int, profile: str, agents: int, within: tuple[float, float]
             yield from _acts(random, family, agents, within, OWN_ACTS if family in own else (ACTS_MIN, ACTS_MAX))
 
 
+def draw_apart(random: Random, family: str, agents: int, within: tuple[float, float]) -> Iterator[Act]:
+    """The acts of a family that is apart, as many as of any other."""
+    yield from _acts(random, family, agents, within, (ACTS_MIN, ACTS_MAX))
+
+
 def _acts(random: Random, family: str, agents: int, within: tuple[float, float], most: tuple[int, int]) -> Iterator[Act]:
     kinds = KINDS[family]
     weights = [10, *(random.choice((1, 3, 10)) for _ in kinds[1:])]  # What comes first gives the others something to work on.

@@ -59,8 +59,8 @@ class Thread:
 class Erasing:
     kinds: tuple[ActKind, ...] = ("save-erasably", "load-erasably", "prune", "delete")
 
-    def __init__(self) -> None:
-        self.books = Books()
+    def __init__(self, books: Books | None = None) -> None:
+        self.books = books or Books()
         self.threads: defaultdict[str, Thread] = defaultdict(Thread)
 
     def deeds(self, bench: Bench) -> Deeds:

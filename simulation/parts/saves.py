@@ -50,9 +50,10 @@ class Change(NamedTuple):
 
 
 class Books:
-    """Of all agents. `states` are by number; `saved` and `refused` are by thread."""
+    """Of all agents. `states` are by number; `saved` and `refused` are by thread. `note_bits`: how much a note says."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, note_bits: int = 128) -> None:
+        self._note_bits = note_bits
         self.states: dict[int, State] = {}
         self.saved: dict[str, list[Saved]] = {}
         self.refused: dict[str, set[int]] = {}
@@ -62,7 +63,10 @@ class Books:
     def draft(self, before: State, random: Random) -> tuple[int, Change]:
         """A save on `before`, under a number of its own."""
         number = next(self._numbers)
-        note = [f"note {number}.{nth}: {random.getrandbits(128):032x} was seen" for nth in range(random.choice((0, 1, 40)))]
+        note = [
+            f"note {number}.{nth}: {random.getrandbits(self._note_bits):032x} was seen"
+            for nth in range(random.choice((0, 1, 40)))
+        ]
         way = random.random()
         if not before or way < 0.3:
             kept = [] if way < 0.1 else list(before.get(NOTES, []))

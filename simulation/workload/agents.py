@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shoal.config import Config
 from shoal.protocol.requests import Durability
 from shoal.transport.session import RemoteSession
+from simulation.judging import packs
 from simulation.judging.backups import BackupWatch, ships
 from simulation.judging.bounds import keep_watch
 from simulation.judging.clocks import ClockWatch
@@ -52,6 +53,8 @@ class Agents:
             host.disk.watchers.append(TruncationWatch(host, self.ledger, self.record.violated, needed=needed))
         self._clients = [self._client(number) for number in range(plan.agents)]
         self.parts: dict[str, Part] = {family: part() for family, part in PARTS.items()}
+        if packs.tiers(plan):
+            packs.watch(cluster, self.record.violated)
         self._actors: dict[tuple[int, str], Actor] = {}
         self._watches = [
             asyncio.create_task(keep_watch(cluster, self.record.violated)),

@@ -44,6 +44,8 @@ class SimulatedBucket:
         self.refused = ""  # Why every call is refused now; empty: it is not.
         self.room: int | None = None  # Bytes; None: there is room for everything.
         self.met: Counter[str] = Counter()
+        self.spoilt: set[str] = set()  # Objects that were lost or altered.
+        self.ever: dict[str, bytes] = {}  # All that was put, as it was.
         self.at: Callable[[str], Awaitable[None]] = _nothing
         """Is awaited before and after each change, with its name: "before put manifests/…"."""
         self.kept: list[Callable[[str, bytes], None]] = []
@@ -111,6 +113,16 @@ class SimulatedBucket:
             if foreign:  # Its operator has noticed.
                 self.objects.pop(foreign, None)
 
+    def spoil(self, name: str, *, is_lost: bool) -> None:
+        """Lose an object, or alter a byte of it."""
+        content = self.objects[name]
+        self.spoilt.add(name)
+        if is_lost:
+            del self.objects[name]
+        else:
+            middle = len(content) // 2
+            self.objects[name] = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
     def _spoil(self) -> None:
         shares = [each for each in self._spoils if each.kind in FAULTS]
         self.share, self.faults = max((each.share for each in shares), default=0.0), [each.kind for each in shares]
@@ -148,6 +160,7 @@ class SimulatedBucket:
         if self.room is not None and len(content) > self.room - sum(map(len, self.objects.values())):
             raise self._error("507 the bucket is full")
         self.objects[name], self.modified[name] = content, self._now_ms()
+        self.ever[name] = content
         for told in self.kept:
             told(name, content)
 

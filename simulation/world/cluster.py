@@ -15,6 +15,7 @@ import asyncio
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from types import TracebackType
 from typing import Any, cast
@@ -33,10 +34,14 @@ from shoal.transport.dialling import DialledSocket
 from shoal.transport.link import Link
 from simulation.bounds import altered, parted
 from simulation.judging.fallen import Fallen
+from simulation.judging.packs import name_of_pack, packs_on
+from simulation.parts.attic import URL as ATTIC
 from simulation.parts.evidence import FAMILY
 from simulation.parts.part import name_of
 from simulation.plan import (
     AlterRow,
+    Bucket,
+    BucketTrouble,
     ClockDrift,
     ClockJump,
     Clone,
@@ -107,6 +112,12 @@ _OfOneNode = (
 )
 
 BUCKET = "s3://simulated/prod"
+_TROUBLES: dict[str, tuple[tuple[BucketTrouble, float], ...]] = {
+    "away": (("unavailable", 1.0),),
+    "denied": (("expired", 1.0),),
+    "slow": (("slow", 1.0),),
+    "flaky": (("slow", 0.5), ("unavailable", 0.5), ("lost", 0.5)),
+}
 _DECLARE_S = 0.3  # Between two attempts of an operator.
 _LOOK_S = 0.05  # Between two looks at whether all agree.
 _OFF_MS_MAX = 12 * 3600 * 1000  # A healed clock is no further from the truth, whatever the bound of clocks is.
@@ -131,9 +142,9 @@ class SimulatedCluster:
         self.network = Network(self._loop.time)
         # The bucket's clock is right.
         self.bucket = SimulatedBucket(plan.random_for("bucket"), now_ms=now_ms, url=BUCKET)
-        self._wiring = wiring = Wiring(
-            self.network, trace, random_for=plan.random_for, problems=self.problems, bucket=self.bucket
-        )
+        self.attic = SimulatedBucket(plan.random_for("attic"), now_ms=now_ms, url=ATTIC)
+        buckets = {bucket.url: bucket for bucket in (self.bucket, self.attic)}
+        self._wiring = wiring = Wiring(self.network, trace, random_for=plan.random_for, problems=self.problems, buckets=buckets)
         self.hosts = {name: SimulatedNode(self._config(name, plan.names), wiring=wiring) for name in plan.names}
         self._clones: dict[str, SimulatedNode] = {}  # Those that serve, by the names of their originals.
         for host in self.hosts.values():
@@ -224,6 +235,8 @@ class SimulatedCluster:
                 case SpoilBucket():
                     with self.bucket.spoiled(fault):
                         await self._last(fault, fault.for_s)
+                case Bucket():
+                    await self._bucket_fails(fault)
                 case _:
                     host = self.hosts.get(fault.node)
                     if host is not None:
@@ -428,6 +441,34 @@ class SimulatedCluster:
         if rows and host.disk.alter(key := rows[fault.nth % len(rows)]):
             self._fire(fault)
             self.altered.add(object_of(key))
+
+    async def _bucket_fails(self, fault: Bucket) -> None:
+        if fault.trouble in ("lost", "altered"):
+            if self._lose_pack(fault):
+                self._fire(fault)
+                self.fired[f"{_tag(fault)} {fault.trouble}"] += 1
+            return
+        self.fired[f"{_tag(fault)} {fault.trouble}"] += 1
+        with ExitStack() as stack:
+            for kind, share in _TROUBLES[fault.trouble]:
+                stack.enter_context(self.attic.spoiled(SpoilBucket(at=fault.at, kind=kind, share=share)))
+            await self._last(fault, fault.for_s)
+
+    def _lose_pack(self, fault: Bucket) -> bool:
+        """Of an object that every node holds whole: nobody else might have its chunks."""
+        host = self.hosts.get(fault.node)
+        if host is None or not all(other.up for other in self.hosts.values()):
+            return False
+        packs = [
+            name_of_pack(node, pack)
+            for of, pack, node in packs_on(host.disk.copy())
+            if self._is_everywhere(int.from_bytes(of[1:3], "big"))
+        ]
+        there = [name for name in packs if name in self.attic.objects]
+        if not there:
+            return False
+        self.attic.spoil(there[fault.nth % len(there)], is_lost=fault.trouble == "lost")
+        return True
 
     def _is_everywhere(self, partition: int) -> bool:
         prefix = keys.vector(partition)

@@ -317,8 +317,7 @@ class SimulatedNode:
             return done
 
         def open_bucket(url: str) -> ObjectStore:
-            assert self._wiring.bucket is not None, f"there is no bucket at {url}"
-            return NodeBucket(self._wiring.bucket, self, self._random(f"bucket/{life}"))
+            return NodeBucket(self._wiring.buckets[url], self, self._random(f"bucket/{life}"))
 
         return Environment(
             now_ms=now_ms,

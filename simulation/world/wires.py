@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple, get_args
@@ -55,7 +55,7 @@ class Refusal(NamedTuple):
 
 
 class Wiring:
-    """What all wires of a cluster share. `problems` are bugs that receiving came upon."""
+    """What all wires of a cluster share. `problems` are bugs that receiving came upon. `buckets` are by URL."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Wiring:
         *,
         random_for: Callable[[str], Random],
         problems: list[str],
-        bucket: SimulatedBucket | None = None,
+        buckets: Mapping[str, SimulatedBucket] | None = None,
     ) -> None:
-        self.bucket = bucket
+        self.buckets = buckets or {}
         self.network = network
         self.trace = trace
         self.random_for = random_for

@@ -222,7 +222,8 @@ async def test_metrics_follow_the_conventions_of_prometheus(http: aiohttp.Client
     counters |= {"repaired_rows", "failed_repairs", "replaced_objects", "peer_dropped_messages", "quota_refusals"}
     counters |= {"unshown_logs", "refused_tokens", "retention_pruned_checkpoints", "retention_pruned_events"}
     counters |= {"retention_deleted_threads", "retention_freed_bytes", "condition_begun", "redaction_replaced"}
-    counters |= {"redaction_refused"}
+    counters |= {"redaction_refused", "tiering_moved_bytes", "tiering_fetched_objects", "tiering_fetched_bytes"}
+    counters |= {"tiering_failed_fetches"}
     assert counters == {name.removeprefix("shoal_") for name, kind in kinds.items() if kind == "counter"} - {
         "process_cpu_seconds"
     }

@@ -193,6 +193,7 @@ FULL: dict[str, list[str]] = {
     "import": [EXPORT],  # A file that is no whole export is refused before a node is asked, and so is a rule without a bound.
     "retention set": ["n", "--keep-last", "2"],
     "redaction set": ["n", "--credentials"],
+    "tiering set": ["n", "file:///nowhere", "--idle", "30d"],
     "save": ["n", '{"a": 1}'],
     "worklist complete": ["n", "w", "k", "--ticket", TICKET],
     "worklist fail": ["n", "w", "k", "--ticket", TICKET],

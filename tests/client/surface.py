@@ -101,8 +101,9 @@ LEGAL: dict[str, Any] = {
     "embed": lambda texts: [[1.0] for _ in texts], "worklist": "w", "budget": "b", "at": None, "result": 1, "prefix": "",
     "subject": "ana", "kind": "thread", "consumer": None, "ttl": 60.0, "reason": "no", "job": None,
     "address": "127.0.0.1:9", "text": "word", "fence": 1,
+    "url": "", "idle": 3600.0,
     "file": "f", "source": b"bytes", "offset": 0,
-    "url": "", "add": [1], "remove": [2], "index": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [],
+    "add": [1], "remove": [2], "index": 0, "start": 0, "stop": 1, "changes": {"n": 3}, "namespaces": [],
     "expected": None,
 }  # fmt: skip
 LEGAL_OF: dict[str, Any] = {
@@ -141,7 +142,7 @@ LEFT_OUT = {
 
 
 HANDLES = (
-    "Store", "Backup", "Space", "SpaceRetention", "SpaceRedaction", "Schemas", "Subjects", "Presence",
+    "Store", "Backup", "Space", "SpaceRetention", "SpaceRedaction", "SpaceTiering", "Schemas", "Subjects", "Presence",
     "Counter", "Register", "Budget",
     "SharedSet", "SharedList", "SharedMap", "Items", "Document",
     "Batch", "BatchThread", "BatchJournal", "BatchCounter", "BatchRegister", "BatchSet", "BatchList", "BatchMap",
@@ -232,6 +233,8 @@ class Bench:
             return space.retention
         if name == "SpaceRedaction":
             return space.redaction
+        if name == "SpaceTiering":
+            return space.tiering
         if name.startswith("Batch"):
             batch = await stack.enter_async_context(space.batch())
             return batch if name == "Batch" else _part(batch, name.removeprefix("Batch"))

@@ -29,7 +29,17 @@ from tests.client.surface import HANDLES, WRONG, Bench, handle_classes, methods_
 
 CONFIG = Config(listen_port=0, request_timeout_s=30.0, stop_timeout_s=5.0)
 FAMILIES = {
-    "store": ("Store", "Backup", "Space", "SpaceRetention", "SpaceRedaction", "Schemas", "Subjects", "Presence"),
+    "store": (
+        "Store",
+        "Backup",
+        "Space",
+        "SpaceRetention",
+        "SpaceRedaction",
+        "SpaceTiering",
+        "Schemas",
+        "Subjects",
+        "Presence",
+    ),
     "values": ("Counter", "Register", "Budget", "SharedSet", "SharedList", "SharedMap"),
     "items and documents": ("Items", "Document", "FileStream"),
     "batches": tuple(name for name in HANDLES if name.startswith("Batch")),

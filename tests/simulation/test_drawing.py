@@ -18,9 +18,11 @@ from simulation.composites.stage import Stage
 from simulation.drawing import LAST_MOMENT_S, draw
 from simulation.judging.obligations import FAR_MS
 from simulation.parts.all import APART, FAMILIES
+from simulation.parts.attic import Attic
 from simulation.plan import (
     ActKind,
     AlterRow,
+    Bucket,
     ClockJump,
     CorruptBlock,
     CrashAt,
@@ -36,6 +38,7 @@ from simulation.plan import (
     Restore,
     Ship,
     SpoilBucket,
+    Trouble,
     Weather,
     Wipe,
     struck,
@@ -70,7 +73,14 @@ def test_a_seed_gives_one_plan() -> None:
 def test_every_class_of_fault_and_every_kind_of_act_is_drawn(seeds: range, rare: int) -> None:
     plans = drawn("default", seeds)
     classes = Counter(type(fault) for plan in plans for fault in plan.faults)
-    assert set(classes) == set(get_args(Fault)) - {Leave, Replace, Disown, Ship, SpoilBucket}  # Other profiles have these.
+    assert set(classes) == set(get_args(Fault)) - {
+        Leave,
+        Replace,
+        Disown,
+        Ship,
+        SpoilBucket,
+        Bucket,
+    }  # Other profiles have these.
     assert min(classes.values()) > rare
     kinds = {act.kind for plan in plans for act in plan.acts}
     assert kinds == {kind for kind in get_args(ActKind) if FAMILIES.get(kind) not in APART}
@@ -114,7 +124,7 @@ def test_operators_change_the_members_in_plans_of_their_own() -> None:
     kinds = {(type(fault), getattr(fault, "how", "")) for fault in found}
     removed = {(kind, how) for kind in (Leave, Replace) for how in ("drain", "forget")}
     assert kinds == {(Disown, ""), *removed}
-    for profile in set(PROFILES) - {"members", "lives"}:
+    for profile in set(PROFILES) - {"members", "lives", "cold-members"}:
         others = [draw(seed, profile=profile) for seed in range(50)]
         assert not any(isinstance(fault, Leave | Replace | Disown) for plan in others for fault in plan.faults)
 
@@ -163,7 +173,8 @@ def test_calm_seeds_have_no_faults_and_storms_more_than_usual() -> None:
 
     assert faults("calm") == 0
     assert faults("storm") > 2 * faults("default")
-    assert set(PROFILES) == {"default", "calm", "storm", "composed", "members", "lives", "redacted", "shipped"}
+    own = {"redacted", "shipped", "cold", "cold-members"}
+    assert set(PROFILES) == {"default", "calm", "storm", "composed", "members", "lives"} | own
 
 
 @pytest.mark.parametrize("composite", dict.fromkeys((*COMPOSITES, *OF_MEMBERS, *OF_LIVES)))
@@ -217,3 +228,11 @@ def test_some_plans_lose_a_minority_in_the_last_moment_and_never_more() -> None:
         lost = {fault.node for fault in plan.faults if isinstance(fault, Wipe | Restore | CorruptBlock)}
         assert len(lost) <= (plan.nodes - 1) // 2
     assert seen > 10
+
+
+def test_threads_go_to_a_bucket_in_plans_of_their_own_alone(plans: list[Plan]) -> None:
+    assert not {act.kind for plan in plans for act in plan.acts} & {*Attic.kinds}
+    tiered = [draw(seed, profile="tiered") for seed in range(60)]
+    assert {act.kind for plan in tiered for act in plan.acts} >= {*Attic.kinds}
+    troubles = {fault.trouble for plan in tiered for fault in plan.faults if isinstance(fault, Bucket)}
+    assert troubles == set(get_args(Trouble))

@@ -14,6 +14,10 @@ class DictRows:
     def get(self, key: bytes, /) -> bytes | None:
         return self.rows.get(key)
 
+    def size(self, key: bytes, /) -> int | None:
+        value = self.rows.get(key)
+        return None if value is None else len(value)
+
     def put(self, key: bytes, value: bytes, /) -> None:
         self.rows[key] = value
 

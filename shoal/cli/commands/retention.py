@@ -1,25 +1,27 @@
-"""`shoal retention`: standing rules of what may go in a space: docs/RETENTION.md."""
+"""`shoal retention` and `shoal tiering`: standing rules of what may go in a space, and to an object store.
+
+docs/RETENTION.md, docs/TIERING.md.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from shoal.cli.arguments import PANEL, DryRun, KeepLast, OlderThan, Prefix, Yes, age_of
+from shoal.cli.arguments import PANEL, DryRun, KeepLast, OlderThan, Prefix, Yes, age_with_unit
 from shoal.cli.execution import agreed, execute
-from shoal.cli.output import emit, line, note, note_empty, shown_bytes
+from shoal.cli.output import emit, line, note, note_empty, shown_bytes, span
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
-from shoal.errors import InvalidInput
 from shoal.kinds.retention.flows import Retained
 from shoal.kinds.retention.handle import SpaceRetention
-from shoal.protocol.requests import RetentionRule, RetentionRules
+from shoal.kinds.tiering.handle import SpaceTiering
+from shoal.protocol.requests import RetentionRule, RetentionRules, TieringView
 
 Space = Annotated[str, typer.Argument(metavar="SPACE", help="The space.", show_default=False)]
 Threads = Annotated[
@@ -38,6 +40,13 @@ Labelled = Annotated[
     typer.Option("--keep-labelled", help="Keep whole threads that have a labelled checkpoint. Those checkpoints stay anyway."),
 ]
 
+Place = Annotated[
+    str, typer.Argument(metavar="PLACE", help="s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR.", show_default=False)
+]
+Idle = Annotated[
+    str, typer.Option("--idle", metavar="AGE", help="Threads to which nothing was written for so long, as in 30d.")
+]
+
 _SHOWN_MAX = 20  # Threads that a person is shown.
 
 
@@ -49,6 +58,14 @@ def register(app: typer.Typer) -> None:
     group.command("unset")(unset_rule)
     group.command("run")(run_rules)
     app.add_typer(group, name="retention", rich_help_panel=PANEL)
+    group = typer.Typer(
+        no_args_is_help=True, help="Idle threads in an object store: their bytes go there, and come back on read."
+    )
+    group.command("set")(set_place)
+    group.command("show")(show_place)
+    group.command("unset")(unset_place)
+    group.command("run")(move_now)
+    app.add_typer(group, name="tiering", rich_help_panel=PANEL)
 
 
 def set_rule(
@@ -76,10 +93,10 @@ def set_rule(
     bounds: dict[str, Any] = {
         "prefix": prefix,
         "keep_last": keep_last,
-        "older_than": _age("--older-than", older_than),
-        "threads_older_than": _age("--threads-older-than", threads_older_than),
-        "events_older_than": _age("--events-older-than", events_older_than),
-        "finished_older_than": _age("--finished-older-than", finished_older_than),
+        "older_than": age_with_unit("--older-than", older_than),
+        "threads_older_than": age_with_unit("--threads-older-than", threads_older_than),
+        "events_older_than": age_with_unit("--events-older-than", events_older_than),
+        "finished_older_than": age_with_unit("--finished-older-than", finished_older_than),
         "keep_labelled": keep_labelled,
     }
 
@@ -90,20 +107,6 @@ def set_rule(
             _show(await retention.set(**bounds, yes=yes), json=json)
 
     _execute(space, work, data, url)
-
-
-def _age(option: str, text: str | None) -> timedelta | None:
-    """An age, whose unit is said: who means 30 days and writes 30 would lose what is older than half a minute.
-
-    Raises:
-        InvalidInput: it is no age, or has no unit.
-    """
-    if text is None:
-        return None
-    age = age_of(text)
-    if age and text.strip()[-1:].isdigit():
-        raise InvalidInput(f"{option} {text} has no unit. Nothing was written. Say {text}d, {text}h, {text}m or {text}s.")
-    return age
 
 
 def show_rules(space: Space, data: Data = None, url: Url = None, json: Json = False) -> None:
@@ -185,16 +188,16 @@ def _sentence(rule: RetentionRule) -> str:
     parts: list[str] = []
     if rule.keep_last is not None or rule.older_than_ms is not None:
         last = "" if rule.keep_last is None else f"keep the last {rule.keep_last:,} checkpoints of a branch"
-        age = "" if rule.older_than_ms is None else _span(rule.older_than_ms)
+        age = "" if rule.older_than_ms is None else span(rule.older_than_ms)
         both = f"{last}, and what is younger than {age}" if age else last
         parts.append(both if last else f"checkpoints go that are older than {age}")
     if rule.events_older_than_ms is not None:
-        parts.append(f"events go after {_span(rule.events_older_than_ms)}")
+        parts.append(f"events go after {span(rule.events_older_than_ms)}")
     if rule.finished_older_than_ms is not None:
-        parts.append(f"done items of worklists go after {_span(rule.finished_older_than_ms)}")
+        parts.append(f"done items of worklists go after {span(rule.finished_older_than_ms)}")
     if rule.threads_older_than_ms is not None:
         unless = " unless they have a label" if rule.keep_labelled else ""
-        parts.append(f"whole threads go {_span(rule.threads_older_than_ms)} after the last write{unless}")
+        parts.append(f"whole threads go {span(rule.threads_older_than_ms)} after the last write{unless}")
     others = f" (and what {rule.rivals} other rules keep that were set at the same time)" if rule.rivals else ""
     return f"{where}: {'; '.join(parts)}{others}"
 
@@ -221,9 +224,90 @@ def _show_retained(space: str, found: Retained, *, json: bool) -> None:
         line("nothing but heads would be left, or no thread: setting such a rule takes --yes")
 
 
-def _span(ms: int) -> str:
-    """A duration as an option takes it."""
-    for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m")):
-        if ms and ms % size == 0:
-            return f"{ms // size:,}{unit}"
-    return f"{ms / 1000:,g}s"
+# ── tiering ──────────────────────────────────────────────────────────────────
+
+
+def set_place(
+    space: Space,
+    place: Place,
+    idle: Idle,
+    dry_run: DryRun = False,
+    data: Data = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """Have the bytes of idle threads moved to an object store, by each node from now on. They come back when they are read.
+
+    With --dry-run the address is tried, and it says what would move from this node now. Credentials come from the environment
+    of the nodes. The node writes, reads and deletes there before anything is recorded.
+
+    Example: shoal tiering set crew s3://bucket/cold --idle 30d --url http://n1:7400
+    """
+    idle_s = age_with_unit("--idle", idle) or 0
+    _execute_tiering(
+        space, lambda tiering: tiering.set(place, idle=idle_s, dry_run=dry_run), data, url, json=json, dry_run=dry_run
+    )
+
+
+def show_place(space: Space, data: Data = None, url: Url = None, json: Json = False) -> None:
+    """Show where idle threads of a space go, and what the node has there.
+
+    Example: shoal tiering show crew --data ./state
+    """
+    _execute_tiering(space, lambda tiering: tiering.get(), data, url, json=json)
+
+
+def unset_place(space: Space, data: Data = None, url: Url = None, json: Json = False) -> None:
+    """Move nothing any more, and bring all back. Nodes do that by themselves; `show` says what is still away.
+
+    Example: shoal tiering unset crew --data ./state
+    """
+    _execute_tiering(space, lambda tiering: tiering.unset(), data, url, json=json)
+
+
+def move_now(space: Space, data: Data = None, url: Url = None, json: Json = False) -> None:
+    """Move now what is idle, at this node, or bring back what is to come back, rather than within a minute.
+
+    Example: shoal tiering run crew --data ./state
+    """
+    _execute_tiering(space, lambda tiering: tiering.run(), data, url, json=json)
+
+
+def _execute_tiering(
+    space: str,
+    work: Callable[[SpaceTiering], Awaitable[TieringView]],
+    data: Path | None,
+    url: str | None,
+    *,
+    json: bool,
+    dry_run: bool = False,
+) -> None:
+    async def run(target: Target) -> None:
+        async with opened(target) as store:
+            _show_tiering(await work(store.space(space).tiering), json=json, counts=dry_run)
+
+    execute(run(chosen(data, url, environment=os.environ)))
+
+
+def _show_tiering(view: TieringView, *, json: bool, counts: bool = False) -> None:
+    if json:
+        emit(document(view))
+        return
+    if counts:
+        line(
+            f"{view.idle_threads:,} threads of space {view.space} would move from this node now, {shown_bytes(view.idle_bytes)}"
+        )
+        line("nothing was recorded, and nothing moved")
+        return
+    if view.url:
+        line(f"threads of space {view.space} go to {view.url} once nothing was written to them for {span(view.idle_ms)}")
+    else:
+        line(f"threads of space {view.space} go nowhere" + ("; what is away comes back" if view.away_bytes else ""))
+    line(f"this node has {shown_bytes(view.away_bytes)} of it there, in {view.packs:,} objects")
+    if view.moved_bytes or view.fetched or view.failed:
+        line(
+            f"since it started, for all spaces: {shown_bytes(view.moved_bytes)} moved, {view.fetched:,} objects fetched "
+            f"({shown_bytes(view.fetched_bytes)}), {view.failed:,} fetches failed"
+        )
+    if view.trouble:
+        line(view.trouble)

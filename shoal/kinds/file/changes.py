@@ -92,12 +92,12 @@ def _put(rows: Rows, _stamp: Stamp, change: files.Put) -> Blobs:
 
 
 def _upload_is_erased(rows: Rows, _stamp: Stamp, change: files.Upload, erased: Erased) -> bool:
-    return all(digest in erased.chunks or files.chunk(rows, digest) is not None for digest in change.digests)
+    return all(digest in erased.chunks or files.is_held(rows, digest) for digest in change.digests)
 
 
 def _put_is_erased(rows: Rows, _stamp: Stamp, change: files.Put, erased: Erased) -> bool:
     is_there = files.manifest(rows, change.content) is not None
-    missing = [digest for digest in change.chunks if files.chunk(rows, digest) is None]
+    missing = [digest for digest in change.chunks if not files.is_held(rows, digest)]
     return (is_there or change.content in erased.contents) and erased.chunks.issuperset(missing)
 
 

@@ -295,6 +295,11 @@ def chunk(rows: Rows, digest: bytes) -> bytes | None:
     return rows.get(CHUNK + digest)
 
 
+def is_held(rows: Rows, digest: bytes) -> bool:
+    """Whether a chunk is here. It is not read."""
+    return rows.size(CHUNK + digest) is not None
+
+
 def size_of(rows: Rows, digest: bytes) -> int | None:
     """The size of a chunk; None if it is not there. The chunk is not read."""
     stored = rows.get(LENGTH + digest)

@@ -35,7 +35,7 @@ def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Blobs) -> Blob
         for digest in sorted(attached.chunks.keys() - named):
             raise BadOperation(f"chunk {digest.hex()} came with it, and its checkpoint names no such chunk", reason="content")
         for digest in sorted(named - attached.chunks.keys()):
-            if not attached.erased and dag.chunk(rows, digest) is None:
+            if not attached.erased and dag.chunk_size(rows, digest) is None:
                 raise BadOperation(f"chunk {digest.hex()} of its checkpoint is missing", reason="content")
     if sha256(attached.content).digest() != change.record:
         raise BadOperation("the record of its checkpoint is described differently from the original save", reason="content")

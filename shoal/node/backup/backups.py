@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from shoal.config import Config
 from shoal.errors import BackupConflict, InvalidInput, NoQuorum, OutcomeUnknown, RegisterChanged, ShoalError, Unsupported
 from shoal.logs import events
 from shoal.logs.lines import log
@@ -108,15 +109,13 @@ class Backups:
             BackupConflict: it holds the backup of another cluster. Nothing was declared.
             NoQuorum, OutcomeUnknown, RegisterChanged: as `QuorumRegister.change`.
         """
-        if len(request.url) > _URL_CHARS_MAX:
-            raise InvalidInput(f"the address of a backup has {_URL_CHARS_MAX} characters at most. Nothing was declared.")
+        check_place(self._context.config, request.url, "backup")
         if request.keep_ms and request.keep_ms < KEEP_MS_MIN:
             raise InvalidInput(
                 f"a backup keeps its moments for a day at least ({KEEP_MS_MIN} ms), or for ever (0); got {request.keep_ms} ms. "
                 "Nothing was declared.",
                 field="keep_ms",
             )
-        self._check_directory(request.url)
         found = await self._register.read(DECLARATION)
         before = _decoded(found.content)
         cluster = before.cluster if before is not None else self._environment.entropy(CLUSTER_BYTES)
@@ -137,19 +136,6 @@ class Backups:
             await self._register.change(DECLARATION, found.version, declared)
         self._adopt(declared)
         return self.view()
-
-    def _check_directory(self, url: str) -> None:
-        config, parts = self._context.config, urlsplit(url)
-        if parts.scheme != "file" or not (config.token_keys or config.oidc_issuers):
-            return  # Whoever reaches a node without tokens may do all that its user may.
-        path = PurePosixPath(unquote(parts.path))
-        allowed = [each.strip() for each in config.backup_directories.split(",") if each.strip()]
-        if ".." in path.parts or not any(path.is_relative_to(each) for each in allowed):
-            raise Unsupported(
-                f"this node may write no backup to {url[:_SHOWN_CHARS]}. Nothing was declared or shipped. A node that asks for "
-                f"tokens writes below the directories of its setting backup_directories only ({', '.join(allowed) or 'none'}): "
-                "start each node with SHOAL_BACKUP_DIRECTORIES=/mnt/backup, or name a bucket."
-            )
 
     def view(self) -> BackupView:
         """The backup, as this node knows it."""
@@ -199,7 +185,7 @@ class Backups:
                 "Nothing is shipped. Declare another place for this one: shoal backup init URL",
                 cluster=self.declared.cluster.hex(),
             )
-        self._check_directory(self.declared.url)
+        check_place(self._context.config, self.declared.url, "backup")
         if self.shipper is None:
             # Imported here, because most stores have no backup, and start sooner without this.
             from shoal.node.backup.shipper import Shipper
@@ -261,3 +247,24 @@ def _decoded(content: bytes) -> Declaration | None:
         return msgspec.msgpack.decode(content, type=Declaration)
     except ValueError:
         return None  # Of a newer version: this node ships nothing.
+
+
+def check_place(config: Config, url: str, what: str) -> None:
+    """
+    Raises:
+        InvalidInput: the address is too long.
+        Unsupported: a node that is so configured may write no such directory. `what` would be written, for people.
+    """
+    if len(url) > _URL_CHARS_MAX:
+        raise InvalidInput(f"the address of a {what} has {_URL_CHARS_MAX} characters at most. Nothing was declared.")
+    parts = urlsplit(url)
+    if parts.scheme != "file" or not (config.token_keys or config.oidc_issuers):
+        return  # Whoever reaches a node without tokens may do all that its user may.
+    path = PurePosixPath(unquote(parts.path))
+    allowed = [each.strip() for each in config.backup_directories.split(",") if each.strip()]
+    if ".." in path.parts or not any(path.is_relative_to(each) for each in allowed):
+        raise Unsupported(
+            f"this node may write no {what} to {url[:_SHOWN_CHARS]}. Nothing was declared or written. A node that asks for "
+            f"tokens writes below the directories of its setting backup_directories only ({', '.join(allowed) or 'none'}): "
+            "start each node with SHOAL_BACKUP_DIRECTORIES=/mnt/backup, or name a bucket."
+        )

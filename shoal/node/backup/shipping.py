@@ -5,6 +5,8 @@ Laws:
   bucket has the pack, and each pack continues where the vector ends.
 - Operations that have left the log before they were shipped are shipped as a base: rows of the partition, at one moment, of a
   node that holds everything that the bucket has of it. The base says from when on moments are lost by that.
+- Of chunks that idle threads have in another bucket, a base has the bytes, which do not come back here for that. A partition
+  of which they cannot be had is skipped, and told.
 - Nobody waits for a bucket: a node ships beside its work, within bounds of memory, bytes a second and time on the loop.
 """
 
@@ -34,12 +36,13 @@ from shoal.backup.format import (
 )
 from shoal.cluster.messages import Range, Shipment
 from shoal.crdt.dot import HORIZON, Origin, VersionVector
-from shoal.errors import BackupUnreachable
+from shoal.errors import BackupUnreachable, Cold, StoreCorrupt
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.partitions import Partition
 from shoal.node.snapshots.exchange import read_piece
 from shoal.records import NamedTuple
+from shoal.storage import cold
 
 if TYPE_CHECKING:
     from shoal.node.backup.sealing import Sealer
@@ -108,6 +111,7 @@ class Shipping:
         self._commit = context.commit
         self._environment = context.environment
         self._outgoing = database.exchange.outgoing
+        self._chunks = database.chunks
         self._bucket = bucket
         self._node = context.incarnation.node
         self._load = Load()
@@ -145,7 +149,8 @@ class Shipping:
         ranges = self._ranges(partition, held.vector)
         is_whole = ranges is not None and not self._outgoing.truncated(ranges)
         lacking = sum(last - first + 1 for _, _, first, last in ranges or ())
-        is_first = not self._known(partition.number) and lacking > FIRST_OPERATIONS_MAX
+        # To be read as operations, chunks that are away would have to come back.
+        is_first = not self._known(partition.number) and (lacking > FIRST_OPERATIONS_MAX or self._is_away(partition.number))
         if not is_whole or is_first:
             await self._ship_base(partition, with_operations=False)
             return
@@ -154,6 +159,10 @@ class Shipping:
         is_due = is_base_due(self._bucket.catalogue, partition.number, size, now_ms=now_ms, keep_ms=self._keep_ms)
         if (is_due or partition.number in self._clearing) and self._dominates(partition):
             await self._ship_base(partition, with_operations=True)
+
+    def _is_away(self, number: int) -> bool:
+        """Whether chunks of a partition are in an object store."""
+        return bool(cold.objects(self._context.storage.raw, number))
 
     def _packing(self, kind: str) -> Packing:
         return Packing(kind, self._environment.entropy(SALT_BYTES), "" if self._sealer is None else self._sealer.name)
@@ -180,7 +189,13 @@ class Shipping:
         number = partition.number
         ranges = self._ranges(partition, held.vector) or []
         while ranges:
-            read = self._outgoing.read(ranges, _size, _same, bytes_max=STEP_BYTES, most=STEP_OPERATIONS)
+            try:
+                read = self._outgoing.read(ranges, _size, _same, bytes_max=STEP_BYTES, most=STEP_OPERATIONS)
+            except StoreCorrupt as error:
+                if not self._is_away(number):
+                    raise
+                self.skipped[number] = error.message  # It is being fetched.
+                return
             if not read:
                 self.skipped[number] = "some of its operations cannot be read, or left the log meanwhile"
                 return
@@ -221,7 +236,7 @@ class Shipping:
         shown, tips, horizon = partition.shown, dict(partition.tips), partition.retired.summary.horizon
         before = self._known(number)[HORIZON]  # The bucket has all of the origins that were retired by then.
         past = {origin: found.sequence for origin, found in partition.retired.all() if found.time > before}
-        rows = self._context.storage.snapshot()
+        rows = self._context.storage.raw.snapshot()
         hlc = max((tip.hlc for tip in tips.values()), default=0)
         pieces: list[tuple[str, int]] = []
         size, start = 0, b""
@@ -231,7 +246,12 @@ class Shipping:
                 await self._ship_operations(partition, Held(shown, horizon))
             while True:
                 began = self._environment.monotonic()
-                found, start = read_piece(rows, number, start)
+                piece, start = read_piece(rows, number, start)
+                try:
+                    found = await self._chunks.filled(piece)
+                except (Cold, StoreCorrupt) as error:
+                    self.skipped[number] = error.message
+                    return
                 size += sum(len(key) + len(value) for key, value in found)
                 sealed = found if self._sealer is None else self._sealer.rows(number, len(pieces), hlc, found)
                 pieces.append(("", self._rows.add_rows(number, sealed)))

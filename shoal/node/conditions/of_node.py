@@ -126,6 +126,11 @@ def _retention_waits(seen: Observation) -> Found:
         yield Finding(f"{seen.status.retention_due:,} entries may go, and wait: {seen.status.retention_waits_for}")
 
 
+def _tiering_fails(seen: Observation) -> Found:
+    if seen.status.tiering_trouble:
+        yield Finding(seen.status.tiering_trouble)
+
+
 def _space_overloads(seen: Observation) -> Found:
     for space, waiting in seen.signals.waiting.items():
         if waiting >= TURNS_WAITING_MAX:
@@ -333,6 +338,17 @@ CONDITIONS = (
         "RETENTION.md",
         "what may go is there, and something holds it up",
         _retention_waits,
+    ),
+    Condition(
+        "tiering-fails",
+        "ticket",
+        "1h",
+        "The object store of idle threads fails",
+        "Threads that are there cannot be read at this node, and no more of them go there.",
+        "shoal tiering show SPACE --url URL   # mend the bucket or the credentials of this node: it tries again by itself",
+        "TIERING.md",
+        "the last fetch, or the last look, failed",
+        _tiering_fails,
     ),
     Condition(
         "space-overloads",

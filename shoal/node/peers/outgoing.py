@@ -41,6 +41,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Memories, Target
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.peers.incoming import Incoming
+from shoal.node.tiering.chunks import Chunks
 from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import Evidence
 from shoal.node.verification.rebuilding import Forget, Rebuilder
@@ -74,9 +75,10 @@ class _Logged(NamedTuple):
 class _Objects:
     """The objects of one answer's operations: the current generation of each is looked up once."""
 
-    def __init__(self, storage: Storage, generations: Generations) -> None:
+    def __init__(self, storage: Storage, generations: Generations, chunks: Chunks) -> None:
         self._transaction = Transaction(storage)
         self._generations = generations
+        self._chunks = chunks
         self._found: dict[tuple[int, str, str], tuple[Target, Generation]] = {}
 
     def attached(self, logged: _Logged, nth: int, change: ImportedMutation) -> Blobs:
@@ -95,17 +97,22 @@ class _Objects:
         target, current = found
         stamp = change.stamp(logged.dot, logged.body, NOTHING_SEEN, nth)
         if change.generation == current.number:
-            return mutation.attached_of(current.rows, stamp, change.change)
+            try:
+                return mutation.attached_of(current.rows, stamp, change.change)
+            except StoreCorrupt as error:
+                self._chunks.soon(target, error.lost)  # What is away is here when the peer asks again.
+                raise
         return self._generations.attached_of(self._transaction, target, stamp, change)
 
 
 class Outgoing:
     """Reads operations and their blobs from storage."""
 
-    def __init__(self, context: NodeContext, generations: Generations) -> None:
+    def __init__(self, context: NodeContext, generations: Generations, chunks: Chunks) -> None:
         self._storage = context.storage
         self._partitions = context.partitions
         self._generations = generations
+        self._chunks = chunks
         self._config = context.config
 
     def answers(self, want: Want, *, is_behind: bool) -> list[Truncated | Supply | Busy]:
@@ -117,7 +124,8 @@ class Outgoing:
             bytes_max, most = SUPPLY_BYTES_MAX, SUPPLY_OPERATIONS_MAX
             return [*truncated, Supply(want.id, self.shipments(want.ranges, bytes_max=bytes_max, operations_max=most))]
         except StorageError as error:
-            return [*truncated, Busy(want.id, error.message[:1000], int(self._config.quarantine_s * 1000))]
+            wait_ms = _BUSY_MS if self._chunks.is_fetching else int(self._config.quarantine_s * 1000)
+            return [*truncated, Busy(want.id, error.message[:1000], wait_ms)]
 
     def shipments(self, ranges: Iterable[Range], *, bytes_max: int, operations_max: int) -> list[Raw]:
         """Encoded operations of these ranges, as far as they are durable, until they reach one of the bounds.
@@ -142,7 +150,7 @@ class Outgoing:
     ) -> list[tuple[int, T]]:
         """As `shipments`, of ranges that are durable: the time of each operation, and what `encode` makes of it."""
         found: list[tuple[int, T]] = []
-        objects = _Objects(self._storage, self._generations)
+        objects = _Objects(self._storage, self._generations, self._chunks)
         size = 0
         damage: StoreCorrupt | None = None
         for number, group in groupby(ranges, key=lambda wanted: wanted[0]):
@@ -292,7 +300,7 @@ class Exchange:
         self,
         context: NodeContext,
         *,
-        generations: Generations,
+        chunks: Chunks,
         memories: Memories,
         eraser: Eraser,
         garbage: Collector,
@@ -300,6 +308,6 @@ class Exchange:
         keyed: Callable[[int], None],
     ) -> None:
         self.incoming = Incoming(context, memories=memories, eraser=eraser, keyed=keyed)
-        self.outgoing = Outgoing(context, generations)
+        self.outgoing = Outgoing(context, chunks.generations, chunks)
         self.evidence = Evidence(context.storage, context.partitions)
-        self.rebuilder = Rebuilder(context, generations=generations, garbage=garbage, forget=forget)
+        self.rebuilder = Rebuilder(context, generations=chunks.generations, garbage=garbage, forget=forget)

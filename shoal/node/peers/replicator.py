@@ -394,8 +394,10 @@ class Replicator:
         self.scrubber.heard(peer, message, self._environment.monotonic())
 
     def _repair(self, peer: bytes, request: RepairRequest) -> None:
-        behind = self._outlets.is_behind(peer)
-        self._outlets.send((peer,), RepairReply(request.id, []) if behind else self._mender.answer(request))
+        if self._outlets.is_behind(peer):
+            self._outlets.send((peer,), RepairReply(request.id, []))
+        else:
+            self._mender.answer_soon(request, lambda reply: self._outlets.send((peer,), reply))
 
     async def _supplied(self, peer: bytes, supply: Supply) -> None:
         if self.scrubber.expects(supply):

@@ -99,7 +99,9 @@ async def answered(
             replies.append(reply)
         if error is None:
             return MultiReply(replies)
-        repair = repairs.setdefault(damaged, replicas.read_repair(damaged))
+        if damaged not in repairs:
+            repairs[damaged] = database.chunks.repairing(damaged, replicas.read_repair)
+        repair = repairs[damaged]
         await repair.repair(error)
 
 
@@ -181,5 +183,5 @@ class Reads:
                 reply = self._database.show(request, target) if scan is None else await in_turns(scan)
                 return reply, self._database.vector(target)
             except StoreCorrupt as error:
-                repair = repair or self._replicas.read_repair(target)
+                repair = repair or self._database.chunks.repairing(target, self._replicas.read_repair)
                 await repair.repair(error)

@@ -32,7 +32,9 @@ from shoal.node.database import Database
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.receiving import SnapshotReceiver
 from shoal.node.snapshots.witnessing import Others, Witnesses
+from shoal.node.tiering.chunks import Chunks
 from shoal.storage import keys
+from shoal.storage.cold import size_of
 from shoal.storage.interface import Snapshot
 
 if TYPE_CHECKING:
@@ -72,9 +74,15 @@ class SnapshotSender:
     """
 
     def __init__(
-        self, context: NodeContext, *, offer: Callable[[bytes, SnapshotPiece], bool], is_behind: Callable[[bytes], bool]
+        self,
+        context: NodeContext,
+        chunks: Chunks,
+        *,
+        offer: Callable[[bytes, SnapshotPiece], bool],
+        is_behind: Callable[[bytes], bool],
     ) -> None:
-        self._storage = context.storage
+        self._chunks = chunks
+        self._storage = context.storage.raw  # Which shows stubs: `Chunks.filled` replaces them.
         self._commit = context.commit
         self._partitions = context.partitions
         self._offer = offer
@@ -134,11 +142,11 @@ class SnapshotSender:
         if kept is not None:
             kept.used = self._environment.monotonic()
             while kept.hashed < request.piece and kept.hashed < len(kept.starts):
-                self._piece(kept, kept.hashed)  # The requests for these were lost, or come later.
-            return self._piece(kept, request.piece) if request.piece < len(kept.starts) else None
+                await self._piece(kept, kept.hashed)  # The requests for these were lost, or come later.
+            return await self._piece(kept, request.piece) if request.piece < len(kept.starts) else None
         again = next((kept for kept in self._kept.values() if (kept.peer, kept.attempt) == (peer, request.attempt)), None)
         if again is not None:
-            return self._piece(again, 0)  # The first answer was lost.
+            return await self._piece(again, 0)  # The first answer was lost.
         return await self._begun(peer, request)
 
     async def _begun(self, peer: bytes, request: SnapshotRequest) -> SnapshotPiece:
@@ -156,7 +164,7 @@ class SnapshotSender:
             await self._commit.wait_durable(self._commit.written)
             id = self._environment.entropy(SNAPSHOT_ID_BYTES)
             kept = _Kept(peer, request.attempt, request.partition, id, rows, self._environment.monotonic())
-            piece = self._piece(kept, 0)
+            piece = await self._piece(kept, 0)
         except BaseException:
             rows.close()
             raise
@@ -168,15 +176,16 @@ class SnapshotSender:
             self._kept[id] = kept
         return piece
 
-    def _piece(self, kept: _Kept, nth: int) -> SnapshotPiece:
+    async def _piece(self, kept: _Kept, nth: int) -> SnapshotPiece:
         """Read a piece whose beginning is known.
 
         Raises:
             StoreCorrupt: a block does not pass its checksum.
+            Cold: chunks of it are in an object store, which could not be read in time.
         """
         began = kept.used = self._environment.monotonic()
         found, following = self._read(kept, kept.starts[nth])
-        rows = switching.pack(found)
+        rows = switching.pack(await self._chunks.filled(found))
         if nth == kept.hashed:
             kept.hash.update(rows)
             kept.hashed += 1
@@ -193,6 +202,8 @@ class SnapshotSender:
 def read_piece(rows: Snapshot, partition: int, start: bytes) -> tuple[list[tuple[bytes, bytes]], bytes]:
     """The rows of a piece of a partition that begins at a key, and the key at which the next one begins; empty: there is none.
 
+    It has stubs as they are stored, and counts the bytes of their chunks, which `Chunks.filled` puts in their places.
+
     Raises:
         StoreCorrupt: a block does not pass its checksum.
     """
@@ -202,7 +213,7 @@ def read_piece(rows: Snapshot, partition: int, start: bytes) -> tuple[list[tuple
     for table in tables:
         first, stop = keys.rows_of(table, partition)
         for row in rows.scan(max(first, start) if start[:1] == table else first, stop):
-            size += len(row[0]) + len(row[1])
+            size += len(row[0]) + size_of(*row)
             if found and size > bytes_max:
                 return found, row[0]
             found.append(row)
@@ -253,7 +264,7 @@ class SnapshotExchange:
         self._database = database
         self._now = context.environment.monotonic
         self._announce = installed
-        self._sender = SnapshotSender(context, offer=outlets.offer, is_behind=outlets.is_behind)
+        self._sender = SnapshotSender(context, database.chunks, offer=outlets.offer, is_behind=outlets.is_behind)
         self.witnesses = Witnesses(context, others, send=lambda node, message: outlets.send((node,), message))
         self._receiver = SnapshotReceiver(
             context,

@@ -162,7 +162,7 @@ class SnapshotReceiver:
     ) -> None:
         self._snapshots = snapshots
         self._database = database
-        self._storage = context.storage
+        self._storage = context.storage.raw  # Rows are replaced whether they are stubs or not.
         self._commit = context.commit
         self._witnesses = witnesses
         self._send = send

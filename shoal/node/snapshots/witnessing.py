@@ -36,7 +36,7 @@ from shoal.node.snapshots.checking import (
 from shoal.node.snapshots.switching import Row
 from shoal.node.turns import Background
 from shoal.records import NamedTuple
-from shoal.storage import keys
+from shoal.storage import cold, keys
 from shoal.storage.interface import Snapshot
 
 _HEAD_BYTES = 3  # Of each key: the table and the partition.
@@ -91,13 +91,14 @@ class _Held(NamedTuple):
     live: list[Origin]
     base: VersionVector
     summary: Summary
+    cold: set[bytes]  # The objects with chunks in an object store.
 
 
 class Witnesses:
     """Both sides."""
 
     def __init__(self, context: NodeContext, others: Others, *, send: Callable[[bytes, RootsMessage], None]) -> None:
-        self._storage = context.storage
+        self._storage = context.storage.raw  # Stubs are of objects that are left out.
         self._commit = context.commit
         self._partitions = context.partitions
         self._others = others
@@ -229,7 +230,8 @@ class Witnesses:
             return
         self._answers += 1
         base = VersionVector((origin, tip.sequence) for origin, tip in partition.bases.items())
-        held = _Held(self._storage.snapshot(), list(partition.tips), base, partition.retired.summary)
+        away = cold.objects(self._storage, request.partition)
+        held = _Held(self._storage.snapshot(), list(partition.tips), base, partition.retired.summary, away)
         self._answering.start(self._answer(peer, request, held))
 
     async def _answer(self, peer: bytes, request: RootsRequest, held: _Held) -> None:
@@ -252,6 +254,9 @@ class Witnesses:
         entries: list[bytes] = []
         generations: dict[bytes, Garbage] = {}  # To which the entries belong, by mark.
         unsure = {mark_of(name) for name in self._others.unsure(number)}
+        unsure.update(mark_of(of) for of in held.cold)
+        if len(unsure) > GARBAGE_MAX:
+            raise StoreCorrupt(f"too many objects of partition {number} have chunks in an object store.")
         for key, packed in held.rows.scan(*keys.rows_of(keys.GARBAGE, number)):
             garbage = unpack(packed)
             entries.append(mark_of(key, packed))

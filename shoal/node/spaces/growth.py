@@ -45,6 +45,7 @@ from shoal.protocol.requests import (
     UsageView,
 )
 from shoal.storage import keys
+from shoal.storage.cold import raw_of
 
 _K = TypeVar("_K", str, int)
 _U = TypeVar("_U", bound=Use)
@@ -139,7 +140,7 @@ class Growth:
         began, at_ms, written = self._monotonic(), self._now_ms(), self._commit.written
         try:
             if not self._counted_ms or written != self._counted_written:
-                self._count = await in_turns(counted(self._storage), self._pause)
+                self._count = await in_turns(counted(raw_of(self._storage)), self._pause)
             self._counted_ms, self._trouble = at_ms, ""
             self._counted_written = written
             noted = await in_turns(self._note(), self._pause)

@@ -23,6 +23,7 @@ from shoal.errors import ShoalError
 from shoal.node.transaction import Readable
 from shoal.node.turns import Background, Steps, in_turns
 from shoal.storage import keys
+from shoal.storage.cold import size_of
 
 _STEP_ROWS = 256
 _STEP_BYTES = 4 * 1024 * 1024  # Of values that are read in one step; the last one may exceed it.
@@ -121,7 +122,8 @@ class Usage:
             use = self._use_of(key)
             if use is not None and key < use.cursor:
                 before = self._storage.get(key)
-                found.append((use, key, None if before is None else len(before), None if value is None else len(value)))
+                sizes = None if before is None else size_of(key, before), None if value is None else size_of(key, value)
+                found.append((use, key, *sizes))
         for start, stop in ranges:
             if start[:1] == keys.OBJECT:
                 found += self._in_range(start, stop, rows)
@@ -140,7 +142,7 @@ class Usage:
             looked_at += 1
             use = self._use_of(key)
             if use is not None and key not in rows:  # Those were noted.
-                yield use, key, len(value), None
+                yield use, key, size_of(key, value), None
         if looked_at > _RANGE_ROWS_MAX:
             self.recount()
 
@@ -199,7 +201,7 @@ class Usage:
             rows = size = 0
             last = b""
             for key, value in self._storage.scan(use.cursor, stop, limit=_STEP_ROWS):
-                rows, size, last = rows + 1, size + len(key) + len(value), key
+                rows, size, last = rows + 1, size + len(key) + size_of(key, value), key
                 if size > _STEP_BYTES:
                     break
             if prefix[:1] == keys.CATALOG:

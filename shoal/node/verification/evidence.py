@@ -5,7 +5,7 @@ Laws:
 - It holds a bounded number of rows and bytes, and at least one row.
 - Only rows of objects are compared, and of these none that expire (`shoal.node.collection.expiring`). Hash chains protect
   the log and the vectors; `shoal verify` checks the rows derived from these (request keys, the catalog, indexes, snapshots);
-  the node's own rows have no counterpart.
+  the node's own rows have no counterpart. An object with chunks in an object store is told as one that cannot be compared.
 
 The part of a log that has left this node, as a peer shows it that says it still has it all.
 
@@ -19,7 +19,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 
@@ -42,7 +42,7 @@ from shoal.node.collection.expiring import range_end
 from shoal.node.partitions import Partitions
 from shoal.node.verification.report import Logged, ObjectPlace
 from shoal.records import NamedTuple
-from shoal.storage import keys
+from shoal.storage import cold, keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
@@ -61,6 +61,7 @@ class Evidence:
 
     def __init__(self, storage: Storage, partitions: Partitions) -> None:
         self._storage = storage
+        self._raw = cold.raw_of(storage)  # Stubs are of objects that are passed over.
         self._partitions = partitions
 
     def next(self, number: int, start: bytes) -> Piece | None:
@@ -86,7 +87,9 @@ class Evidence:
             erased = of_partition(self._storage, number, ERASED_MAX)
             if erased is None:
                 return None
-            for key, value in self._compared(start, stop, rows_max + 1):
+            away = cold.objects(self._raw, number, start, stop)
+            erased = erased.union(away)
+            for key, value in self._compared(start, stop, rows_max + 1, away):
                 if len(rows) == rows_max or (rows and size + len(value) > bytes_max):
                     stop = key
                     break
@@ -98,14 +101,14 @@ class Evidence:
             return None  # A request that reads the damaged block reports and repairs it.
         return Piece(number, vector_digest(partition.vector), start, stop, size, rows, erased)
 
-    def _compared(self, start: bytes, stop: bytes, limit: int) -> Iterator[tuple[bytes, bytes]]:
-        """The rows of a range, without those that expire: these are passed over, not read."""
+    def _compared(self, start: bytes, stop: bytes, limit: int, away: Collection[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        """The rows of a range, without those that expire, and of objects that are away: these are passed over, not read."""
         name, at = b"\xff", start
         while at < stop:
-            for key, value in self._storage.scan(at, stop, limit=limit):
+            for key, value in self._raw.scan(at, stop, limit=limit):
                 if not key.startswith(name):
                     name = object_of(key)
-                end = range_end(name, key)
+                end = successor(name) if name in away else range_end(name, key)
                 if end is not None:
                     at = end
                     break

@@ -22,7 +22,7 @@ from contextlib import suppress
 from itertools import count
 
 from shoal.audit.chains import StatedRoot
-from shoal.audit.verification import SWEPT, WRITTEN, RowsOf
+from shoal.audit.verification import AWAY, SWEPT, WRITTEN, RowsOf
 from shoal.cluster import operation
 from shoal.cluster.operation import TIP_BYTES, LogEntry, Tip, partition_of
 from shoal.crdt import deletion
@@ -43,7 +43,7 @@ from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, 
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import StateRoot
 from shoal.records import NamedTuple
-from shoal.storage import keys
+from shoal.storage import cold, keys
 from shoal.storage.interface import Storage
 
 _ENTRIES_MAX = 16384  # Of garbage, of one partition. With more its rows are not compared before they are swept.
@@ -93,8 +93,12 @@ def check_roots(storage: Storage, partition: int, rows: RowsOf, logged: list[Log
     prefix = keys.vector(partition)
     tips = {Origin(key[len(prefix) :]): Tip.unpack(tip) for key, tip in storage.scan(prefix, successor(prefix))}
     vector, folds = vector_root(tips), folds and is_whole(storage, partition)
+    away = frozenset(map(mark_of, cold.objects(storage, partition)))
     for claim in rows.claims(partition):
         left = frozenset(claim.root.left)
+        if not away <= left:
+            rows.set_aside(claim, AWAY)
+            continue
         if claim.root.vector != vector:
             made = _root_of_fold(storage, claim, logged) if folds else None
             if made is None:

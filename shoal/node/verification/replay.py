@@ -12,7 +12,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
 from shoal.crdt import deletion
@@ -58,14 +58,19 @@ class Folded(NamedTuple):
         return row == deletion.ROW or split(row)[0] == self.current(place)
 
 
-def refolded(storage: Storage, partition: int, logged: list[Logged], report: Report) -> Folded:
-    """Fold the log of a partition in causal order; operations that cannot be applied are added to the report."""
+def refolded(
+    storage: Storage, partition: int, logged: list[Logged], report: Report, away: Collection[ObjectPlace] = ()
+) -> Folded:
+    """Fold the log of a partition in causal order; operations that cannot be applied are added to the report.
+
+    Objects of which chunks are `away` are not folded: their bytes are not here.
+    """
     memory: dict[ObjectPlace, Transaction] = {}
     found = Folded({}, set(), *erased(logged))
     folded = VersionVector()
     for entry in sorted(logged, key=lambda entry: (entry.hlc, entry.dot)):
         try:
-            _fold(storage, entry, found, context=folded, memory=memory, report=report)
+            _fold(storage, entry, found, context=folded, memory=memory, report=report, away=away)
         except Exception as error:  # A damaged operation can raise anything.
             report.problem(f"partition {partition}: operation {entry.dot} cannot be applied: {reason(error)}")
         folded = folded.join(VersionVector([entry.dot]))
@@ -79,9 +84,11 @@ def inhabited(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded) -> 
     return {place for place, rows in stored.items() if any(row != deletion.ROW and folded.shows(place, row) for row in rows)}
 
 
-def compare(stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded, report: Report) -> None:
-    """Add each object to the report whose stored rows differ from the folded ones."""
-    for place in sorted(stored.keys() | folded.rows.keys()):
+def compare(
+    stored: dict[ObjectPlace, dict[bytes, bytes]], folded: Folded, report: Report, away: Collection[ObjectPlace] = ()
+) -> None:
+    """Add each object to the report whose stored rows differ from the folded ones, but for those that were not folded."""
+    for place in sorted((stored.keys() | folded.rows.keys()).difference(away)):
         here, prefix = stored.get(place, {}), deletion.prefix(folded.current(place))
         flawed = differing(place, here, folded)
         if flawed and place.kind is Kind.THREAD:
@@ -114,10 +121,15 @@ def _fold(
     context: VersionVector,
     memory: dict[ObjectPlace, Transaction],
     report: Report,
+    away: Collection[ObjectPlace],
 ) -> None:
     for nth, change in enumerate(mutation.decode(entry.body.payload)):
         stamp = change.stamp(entry.dot, entry.body, context, nth)
         place = ObjectPlace(entry.partition, Kind(change.kind), change.space, change.name)
+        if place in away:
+            if not mutation.ends(change.change) and change.generation == found.current(place):
+                found.alive.add(place)
+            continue
         try:
             fold(storage, place, stamp, change, found=found, into=memory.setdefault(place, blank()))
         except ShoalError as error:

@@ -30,7 +30,7 @@ from shoal.kinds.thread.state import chunking as tree
 from shoal.node.collection.generations import split
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.records import NamedTuple
-from shoal.storage import keys
+from shoal.storage import cold, keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
@@ -47,7 +47,8 @@ class Report:
     folded: int = 0  # Partitions whose log is whole, so that all their rows were made again from it.
     objects: int = 0
     checkpoints: int = 0
-    chunks: int = 0  # Of checkpoints and of files.
+    chunks: int = 0  # Of checkpoints and of files, that are here.
+    away: int = 0  # Chunks in an object store, which were not read.
     files: int = 0  # Different contents.
     problem_count: int = 0
     problems: list[str] = field(default_factory=list)  # The first `PROBLEMS_LISTED_MAX`.
@@ -136,17 +137,19 @@ def check_object(found: Object, rows: dict[bytes, bytes], report: Report, config
 
 def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes, bytes], report: Report) -> None:
     for row, value in rows.items():
-        if row.startswith(dag.CHUNK):
+        if row.startswith(dag.CHUNK) and cold.stub_of(object_rows.key(row), value) is not None:
+            report.away += 1
+        elif row.startswith(dag.CHUNK):
             report.chunks += 1
             if sha256(value).digest() != row[1:]:
                 report.problem(f"{text_of(place)}: chunk {row[1:].hex()} is damaged")
-    _check_files(place, rows, report)
+    _check_files(place, object_rows.key(b""), rows, report)
     recipes = {
         row[1:]: found.record
         for row in rows
         if row.startswith(dag.CHECKPOINT) and (found := dag.checkpoint(object_rows, row[1:])) is not None
     }
-    chunks = _Chunks(rows)
+    chunks = _Chunks(rows, object_rows.key(b""))
     for id, record in recipes.items():
         if dag.PRUNED + id in rows:
             continue
@@ -169,10 +172,18 @@ def _check_thread(place: ObjectPlace, object_rows: ObjectRows, rows: dict[bytes,
                 report.problem(f"{text_of(place)}: channel {name!r} of checkpoint {id.hex()} does not match its hash")
 
 
-def _check_files(place: ObjectPlace, rows: dict[bytes, bytes], report: Report) -> None:
-    """Chunks have their hashes, and every content has all of its chunks."""
+def _check_files(place: ObjectPlace, prefix: bytes, rows: dict[bytes, bytes], report: Report) -> None:
+    """Chunks have their hashes, and every content has all of its chunks. `prefix`: of the keys of the rows."""
+
+    def size_of(digest: bytes) -> int:
+        row = files.CHUNK + digest
+        return cold.size_of(prefix + row, rows.get(row, b""))
+
     for row, value in rows.items():
         if row.startswith(files.CHUNK):
+            if cold.stub_of(prefix + row, value) is not None:
+                report.away += 1
+                continue
             report.chunks += 1
             if sha256(value).digest() != row[len(files.CHUNK) :]:
                 report.problem(f"{text_of(place)}: chunk {row[len(files.CHUNK) :].hex()} of a file is damaged")
@@ -182,9 +193,7 @@ def _check_files(place: ObjectPlace, rows: dict[bytes, bytes], report: Report) -
                 report.problem(f"{text_of(place)}: the list of chunks of file {content[: files.DIGEST_BYTES].hex()} is damaged")
                 continue
             report.files += 1
-            lacks = [
-                each for each in files.unpack_manifest(value) if len(rows.get(files.CHUNK + each.digest, b"")) != each.size
-            ]
+            lacks = [each for each in files.unpack_manifest(value) if size_of(each.digest) != each.size]
             if lacks:
                 report.problem(
                     f"{text_of(place)}: file {content[: files.DIGEST_BYTES].hex()} misses {len(lacks)} chunks, "
@@ -211,8 +220,9 @@ def unreadable(rows: dict[bytes, bytes]) -> list[bytes]:
 class _Chunks:
     """The number of bytes below the tops of a tree. Each node is read once, because trees share nodes."""
 
-    def __init__(self, rows: dict[bytes, bytes]) -> None:
+    def __init__(self, rows: dict[bytes, bytes], prefix: bytes = b"") -> None:
         self._rows = rows
+        self._prefix = prefix  # Of their keys in storage.
         self._sizes: dict[tuple[bytes, int], int | None] = {}
 
     def size(self, tops: tree.Tops) -> int | None:
@@ -223,7 +233,8 @@ class _Chunks:
         if (digest, height) not in self._sizes:
             stored = self._rows.get(dag.CHUNK + digest)
             if stored is None or height == 0:
-                self._sizes[digest, height] = None if stored is None else len(stored)
+                key = self._prefix + dag.CHUNK + digest
+                self._sizes[digest, height] = None if stored is None else cold.size_of(key, stored)
             else:
                 self._sizes[digest, height] = _sum(self._below(child, height - 1) for child in tree.children(stored))
         return self._sizes[digest, height]

@@ -370,6 +370,8 @@ class Scrubber:
 
     async def _examine_one(self, name: bytes) -> None:
         place = place_of(name)
+        with suppress(ShoalError):  # It is refused then.
+            await self._database.chunks.bring_back_all(name)
         against = {found.peer for found in self._differences.all() if found.object == name}
         if name in self._ranges and not self._database.exchange.rebuilder.reaches_back(place.partition):
             outcome = await self.majority.settle(place, name, *self._ranges[name])

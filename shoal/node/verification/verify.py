@@ -49,7 +49,7 @@ from shoal.node.verification import remains
 from shoal.node.verification.replay import compare, inhabited, refolded
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, check_object, reason, text_of
 from shoal.protocol.requests import Statement
-from shoal.storage import keys
+from shoal.storage import cold, keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
@@ -76,6 +76,7 @@ def verify(
     report = Report()
     there: set[_Named] = set()
     truncated: set[int] = set()
+    aways = 0
     statuses: dict[tuple[str, str], str] = {}
     filled = _with_rows(storage)
     given, kept = RowsOf(list(_signed(statements, report))), RowsOf(_last(_signed(_kept(storage, report), report)))
@@ -88,14 +89,16 @@ def verify(
         stored = _objects(storage, partition, report)
         report.partitions += bool(logged or stored)
         report.objects += len(stored)
+        away = _away(storage, partition, stored)
+        aways += len(away)
         if not remains.is_whole(storage, partition):
             folded = remains.standing(stored, logged, report)
             remains.check_keys(storage, partition, logged, based, report)
             truncated.add(partition)
         else:
             report.folded += bool(logged or stored)
-            folded = refolded(storage, partition, logged, report)
-            compare(stored, folded, report)
+            folded = refolded(storage, partition, logged, report, away)
+            compare(stored, folded, report, away)
             _check_keys(storage, partition, logged, report)
         remains.check_roots(storage, partition, given, logged, folds=True)
         remains.check_roots(storage, partition, kept, logged, folds=False)
@@ -119,6 +122,11 @@ def verify(
             report.problem(finding.text)
     report.uncompared += given.told()
     _name_trusted(storage, truncated, kept.agreed | given.agreed, report)
+    if aways:
+        report.trusted.append(
+            f"the rows of {aways:,} thread{'' if aways == 1 else 's'} with chunks in an object store were not folded, and "
+            f"{report.away:,} chunks are there: they were not read"
+        )
     return report
 
 
@@ -265,6 +273,16 @@ def _objects(storage: Storage, partition: int, report: Report) -> dict[ObjectPla
         else:
             objects.setdefault(ObjectPlace(partition, kind, space, name), {})[row] = value
     return objects
+
+
+def _away(storage: Storage, partition: int, stored: dict[ObjectPlace, dict[bytes, bytes]]) -> set[ObjectPlace]:
+    """The objects that have stubs."""
+    found: set[ObjectPlace] = set()
+    for of in cold.objects(storage, partition):
+        place = ObjectPlace(*keys.split_object(of)[:4])
+        if any(cold.stub_of(of + row, value) is not None for row, value in stored.get(place, {}).items()):
+            found.add(place)
+    return found
 
 
 def _check_indexes(storage: Storage, partition: int, objects: dict[ObjectPlace, dict[bytes, bytes]], report: Report) -> None:

@@ -30,6 +30,7 @@ from shoal.kinds.schema.requests import *
 from shoal.kinds.set.requests import *
 from shoal.kinds.step.requests import *
 from shoal.kinds.thread.requests import *
+from shoal.kinds.tiering.requests import *
 from shoal.kinds.worklist.requests import *
 from shoal.protocol.base import *
 from shoal.protocol.declared import *

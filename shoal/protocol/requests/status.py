@@ -101,6 +101,12 @@ class NodeStatus(Reply, array_like=True, frozen=True, tag="node-status"):
     register_founded: bool = True  # Whether the quorum register has begun, as it does once all members have been up together.
     disk_free_bytes: int = -1  # That are free on the disk of its directory; -1: not known.
     disk_full_ms: int = 0  # When that will be full at the rate of the last days; 0: that cannot be said, or is far away.
+    tiering_away_bytes: int = 0  # Of chunks that this node has in object stores, as of its last look.
+    tiering_moved_bytes: int = 0  # Of chunks that it moved there in this opening.
+    tiering_fetched: int = 0  # Objects that it fetched from there in this opening.
+    tiering_fetched_bytes: int = 0  # Their bytes.
+    tiering_failed: int = 0  # Fetches that failed.
+    tiering_trouble: str = ""  # Why something is not moved, fetched or deleted; else empty.
 
 
 @operation(family="cluster")

@@ -405,6 +405,7 @@ ELSEWHERE = {
     "log-unshown": "it takes a peer that lies; tests/node/verification/test_scrubbing.py has it",
     "left-behind": "it lasts until the snapshot is here; tests/node/collection/test_truncating.py has it",
     "retention-waits": "it takes rules and a clock that jumps; tests/node/collection/test_retention.py has it",
+    "tiering-fails": "it takes a bucket that fails; tests/node/tiering/test_keeping.py has it",
 }
 """Conditions that this file does not make true on nodes: the text that they read is made true elsewhere."""
 

@@ -49,7 +49,7 @@ def rests(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def sending(filled: Filled, offer: Callable[[bytes, SnapshotPiece], bool], config: Config | None = None) -> SnapshotSender:
     context = replace(filled.node._context, config=config or Config())
-    return SnapshotSender(context, offer=offer, is_behind=lambda _: False)
+    return SnapshotSender(context, filled.node._database.chunks, offer=offer, is_behind=lambda _: False)
 
 
 @pytest.mark.answers("snapshots-hold-up-clients")
@@ -66,7 +66,7 @@ async def test_a_sender_rests_after_each_piece_only_while_requests_wait(filled: 
         environment=replace(filled.simulated.environment, monotonic=lambda: next(ticks) / 100),
         config=Config(),
     )
-    sender = SnapshotSender(context, offer=offer, is_behind=lambda _: False)
+    sender = SnapshotSender(context, filled.node._database.chunks, offer=offer, is_behind=lambda _: False)
     await sender.asked(PEER, SnapshotRequest(NUMBER, 1))
     assert rests == [], "nobody waits"
     disk.is_awaited = True

@@ -28,6 +28,7 @@ from shoal.crdt.dot import VersionVector
 from shoal.errors import ShoalError
 from shoal.kinds.retention import state
 from shoal.kinds.retention.state import Moment, Rule
+from shoal.kinds.tiering import state as tiering
 from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.names import RESERVED, check_name
@@ -58,6 +59,7 @@ RETENTION_LOOK_S = 60.0  # Between two looks.
 SHARE = 3
 
 _RECORDS = Target(Kind.MAP, RESERVED, state.RULES)
+_OF_TIERING = Target(Kind.MAP, RESERVED, tiering.RULES)
 _SEEN = keys.meta("retention")  # The last time that was believed: wall_ms₈.
 _SEEN_EACH_MS = 3600 * 1000  # It is written so often, if at all.
 RESTORED = keys.meta("retention-since")
@@ -181,13 +183,19 @@ class Keeper:
             self._vector = vector
         return self._rules
 
+    def restored_ms(self) -> int:
+        """Until when the rules of a store that was made of a backup wait, those of tiering, too; 0: it is of none."""
+        self.rules()
+        return max(self._told_ms, self._restored_ms)
+
     def _tell_restored(self) -> None:
         """Have all nodes know until when the rules of this restored directory wait.
 
         Raises:
             ShoalError: storage rejects writes.
         """
-        if self._restored_ms and self.rules() and self._told_ms < self._restored_ms:
+        has_rules = self.rules() or self._database.catalog.holds(_OF_TIERING)
+        if self._restored_ms and has_rules and self._told_ms < self._restored_ms:
             self._database.issue(
                 PutEntry(RESERVED, state.RULES, state.RESTORED, state.packed_restored(self._restored_ms)), None
             )

@@ -137,7 +137,7 @@ class ThreadRetention:
     def due(self, rows: Callable[[], Rows], request: Any) -> Steps[int]:
         """How many checkpoints and events may go now; of a thread that goes whole, 1."""
         now_ms = self._now_ms()
-        if (yield from _is_idle(rows, request, now_ms)):
+        if (yield from is_idle(rows, request, now_ms)):
             return 1
         count = 0
         if _prunes(request):
@@ -157,13 +157,13 @@ class ThreadRetention:
         now_ms, partition = self._now_ms(), target_of(request).partition
         held = yield from _held(rows)
         written = self._written(partition)
-        if not (yield from _is_idle(rows, request, now_ms)):
+        if not (yield from is_idle(rows, request, now_ms)):
             return None
         report = ThreadRetained(True, held.checkpoints, held.events, held.bytes, {}, request.dry_run)
         if request.dry_run:
             return report
         if self._written(partition) != written and not (
-            held.rows <= _LOOKED_AT_ONCE_MAX and at_once(_is_idle(rows, request, now_ms))
+            held.rows <= _LOOKED_AT_ONCE_MAX and at_once(is_idle(rows, request, now_ms))
         ):
             return None
         delete = DeleteThread(request.space, request.thread)
@@ -211,7 +211,7 @@ def _trim_of(request: RetainThread) -> Trim:
     return Trim(request.space, request.thread, older_than_ms=request.events_older_than_ms, dry_run=request.dry_run)
 
 
-def _is_idle(rows: Callable[[], Rows], request: RetainThread, now_ms: int) -> Steps[bool]:
+def is_idle(rows: Callable[[], Rows], request: RetainThread, now_ms: int) -> Steps[bool]:
     """Whether a thread may go as a whole."""
     if request.thread_older_than_ms is None or _waits(rows()):
         return False
@@ -298,16 +298,16 @@ def _last(positions: Iterable[bytes]) -> list[_Sign]:
     return [_Sign(wall_ms_of(hlc_of(last))) for last in [max(positions, default=b"")] if last]
 
 
-def _held(rows: Callable[[], Rows]) -> Steps[Held]:
+def _held(rows: Callable[[], ObjectRows]) -> Steps[Held]:
     """Count the contents of a thread."""
     checkpoints = events = count = size = 0
     after: bytes | None = None
     while True:
-        some = list(islice(rows().scan(b"", after=after, limit=_SLICE), _SLICE))
-        for row, value in some:
+        some = list(islice(rows().sizes(after=after, limit=_SLICE), _SLICE))
+        for row, value_bytes in some:
             checkpoints += row[:1] == dag.CHECKPOINT
             events += row[:1] == EVENT
-            size += len(row) + len(value)
+            size += len(row) + value_bytes
         count += len(some)
         if len(some) < _SLICE:
             return Held(checkpoints, events, count, size)

@@ -466,7 +466,9 @@ class _Page:
         """A chunk, or a node and all that is below it."""
         try:
             stored = dag.chunk(self.rows, digest)
-        except StoreCorrupt:  # The block that holds it is damaged.
+        except StoreCorrupt:  # The block that holds it is damaged; or it can be fetched, and then this is tried again.
+            if dag.is_away(self.rows, digest):
+                raise
             return _Part(0, 1, f"chunk {digest.hex()} is unreadable")
         if stored is None or sha256(stored).digest() != digest:
             return _Part(0, 1, f"chunk {digest.hex()} is {'missing' if stored is None else 'damaged'}")

@@ -375,6 +375,6 @@ def _bytes(rows: Callable[[], Rows], gone: list[bytes], pruned: set[bytes]) -> S
             total += 0 if marking.is_bones(id, found.record) else len(packed)
             for digest in set(marking.unused(found.record)) - counted:
                 counted.add(digest)
-                total += len(dag.chunk(here, digest) or b"")
+                total += dag.chunk_size(here, digest) or 0
         yield
     return total

@@ -326,7 +326,7 @@ def _chunks(rows: Rows, found: dag.Checkpoint, name: str, digests: Sequence[byte
 def _missing(rows: Rows, chunks: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
     if pruning.any_pruned(rows):
         return dict(chunks)  # A stored chunk may belong to pruned checkpoints only, and be swept on other nodes.
-    return {digest: piece for digest, piece in chunks.items() if dag.chunk(rows, digest) is None}
+    return {digest: piece for digest, piece in chunks.items() if dag.chunk_size(rows, digest) is None}
 
 
 def corrupt(id: bytes, name: str, why: str, lost: tuple[bytes, ...] = ()) -> StoreCorrupt:

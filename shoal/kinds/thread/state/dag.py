@@ -459,6 +459,19 @@ def chunk(rows: Rows, digest: bytes) -> bytes | None:
     return rows.get(CHUNK + digest)
 
 
+def chunk_size(rows: Rows, digest: bytes) -> int | None:
+    """The bytes of a chunk, or of a node of the tree, which is not read; None if it is not here."""
+    return rows.size(CHUNK + digest)
+
+
+def is_away(rows: Rows, digest: bytes) -> bool:
+    """Whether a chunk that cannot be read is not damaged: its bytes can be fetched."""
+    try:
+        return chunk_size(rows, digest) is not None
+    except StoreCorrupt:
+        return False
+
+
 def ancestry(rows: Rows, start: bytes) -> Iterator[Checkpoint]:
     """`start` and its ancestors along first parents, the newest first. It ends at a parent that was pruned.
 

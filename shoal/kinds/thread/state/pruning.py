@@ -20,8 +20,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, Dot
-from shoal.crdt.floor import HLC_BYTES
+from shoal.crdt.dot import DOT_BYTES, HLC_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.thread.state import dag
 from shoal.kinds.thread.state.dag import PRUNED, SWEPT

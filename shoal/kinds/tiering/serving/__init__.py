@@ -1,0 +1,1 @@
+"""The node's side of tiering."""
