@@ -3013,6 +3013,18 @@ export interface components {
              * @enum {unknown}
              */
             state: "read-only" | "ready" | "refilling" | "stopping";
+            /** @description Of chunks that this node has in object stores, as of its last look. */
+            tiering_away_bytes: number;
+            /** @description Fetches that failed. */
+            tiering_failed: number;
+            /** @description Objects that it fetched from there in this opening. */
+            tiering_fetched: number;
+            /** @description Their bytes. */
+            tiering_fetched_bytes: number;
+            /** @description Of chunks that it moved there in this opening. */
+            tiering_moved_bytes: number;
+            /** @description Why something is not moved, fetched or deleted; else empty. */
+            tiering_trouble: string;
             /** @description When the node's certificate expires; 0 if it has none. */
             tls_ends_ms: number;
             /** @description What is wrong with its TLS files or their dates; else empty. */
@@ -5127,6 +5139,18 @@ export interface components {
             yes?: boolean;
         };
         /**
+         * SetTieringBody
+         * @description Have the chunks of a space's idle threads moved to an object store, by all nodes.
+         */
+        SetTieringBody: {
+            /** @description Only try the address, and count what would move now. Default: `false`. */
+            dry_run?: boolean;
+            /** @description At least a minute. */
+            idle_s: number;
+            /** @description s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR, for each node's own credentials. */
+            url: string;
+        };
+        /**
          * SiblingView
          * @description One of the values that were assigned concurrently.
          */
@@ -5585,6 +5609,40 @@ export interface components {
             tags: string[];
         };
         /**
+         * TieringView
+         * @description The rule of a space, and what one node has in the object store. Each node moves its own copy, to a place of its own.
+         */
+        TieringView: {
+            /** @description Of chunks of this space that are in the object store, as of the last look, */
+            away_bytes: number;
+            /** @description and fetches that failed. */
+            failed: number;
+            /** @description and objects that it fetched, */
+            fetched: number;
+            /** @description and their bytes, */
+            fetched_bytes: number;
+            /** @description and the bytes of their chunks that are here. */
+            idle_bytes: number;
+            /** @description A thread is idle to which nothing was written for so long. */
+            idle_s: number;
+            /** @description Of a dry run: threads that the rule would move from this node now; at most 10,000 are counted, */
+            idle_threads: number;
+            /** @description When this node looked last; 0: not yet. */
+            last_ms: number | null;
+            /** @description Moved by this node in this opening, of all spaces, */
+            moved_bytes: number;
+            /** @description in so many objects. */
+            packs: number;
+            /** @description A space, a namespace for the objects of one application. */
+            space: string;
+            /** @description Why something is not done, for people; else empty. */
+            trouble: string;
+            /** @description Where idle threads go; empty: nowhere. What is there comes back by itself. */
+            url: string;
+            /** @description When it was set; 0: it never was. */
+            wall_ms: number | null;
+        };
+        /**
          * TimelineEntryView
          * @description Something that was done in a thread.
          */
@@ -5762,6 +5820,19 @@ export interface components {
             durability?: "all" | "local" | "memory" | "quorum";
             /** @description Of the threads' names. */
             prefix?: string;
+        };
+        /**
+         * UnsetTieringQuery
+         * @description Have nothing moved any more, and all chunks come back, on all nodes.
+         */
+        UnsetTieringQuery: {
+            /** @description Only show what is away. Default: `false`. */
+            dry_run?: boolean;
+            /**
+             * @description When a write is acknowledged: once it is in memory, on this node's disk, on a quorum, or on all replicas. Default: `"local"`.
+             * @enum {unknown}
+             */
+            durability?: "all" | "local" | "memory" | "quorum";
         };
         /**
          * UsagePointView
