@@ -28,8 +28,8 @@ from rich.console import Console
 
 import shoal
 from shoal.client.store import Store
-from shoal.demo.agent import DOCUMENT, SPACE, library, list_modules, recount, share, thread_name
 from shoal.demo.course import Access, Course, Message, Plan
+from shoal.demo.crew import DOCUMENT, SPACE, library, list_modules, recount, share, thread_name
 from shoal.demo.nodes import DemoFailed, Node, cluster, node_name
 from shoal.demo.screen import Screen
 from shoal.demo.verdict import Found, judge, read_back

@@ -15,8 +15,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from shoal.demo.agent import OPERATIONS_PER_MODULE, Figures, counter_name, thread_name
 from shoal.demo.course import Course, Message, Outage
+from shoal.demo.crew import OPERATIONS_PER_MODULE, Figures, counter_name, thread_name
 from shoal.demo.nodes import node_name
 from shoal.demo.verdict import Disagreement, Found
 

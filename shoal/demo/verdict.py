@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from shoal.client.store import Store
-from shoal.demo.agent import DOCUMENT, ROOT, SPACE, Figures, counter_name, share, thread_name
+from shoal.demo.crew import DOCUMENT, ROOT, SPACE, Figures, counter_name, share, thread_name
 from shoal.errors import NotFound
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.records import NamedTuple

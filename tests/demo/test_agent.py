@@ -9,7 +9,7 @@ import pytest
 
 import shoal
 from shoal.client.store import Space, Store
-from shoal.demo.agent import DOCUMENT, SPACE, Agent, Figures, Rewound, thread_name
+from shoal.demo.crew import DOCUMENT, SPACE, Agent, Figures, Rewound, thread_name
 from shoal.demo.verdict import judge, read_back
 
 MODULES = ["a.py", "b.py"]

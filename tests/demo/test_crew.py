@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from shoal.demo import crew
-from shoal.demo.agent import Figures
 from shoal.demo.course import Message, Plan
-from shoal.demo.crew import ATTEMPTS_MAX, Crew, Member
+from shoal.demo.crew import ATTEMPTS_MAX, Crew, Figures, Member
 from shoal.errors import Disconnected, InvalidInput, NoQuorum, OutcomeUnknown, ShoalError
 
 WRITING, SAVED = Message("writing", 4, 0, "id", "a", "m.py"), Message("saved", 4, 1, "id", "a")

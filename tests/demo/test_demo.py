@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal.cli.main import app
 from shoal.demo import run
-from shoal.demo.agent import SPACE, thread_name
+from shoal.demo.crew import SPACE, thread_name
 from shoal.demo.run import Options
 from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, run_demo, running
 from tests.support import forked
@@ -104,13 +104,13 @@ KEYLESS_EVENT = """
     crew.main()
 """
 RASH = """
-    from shoal.demo import agent, crew
-    true = agent.Agent.resume
+    from shoal.demo import crew
+    true = crew.Agent.resume
     async def one_too_far(self):
         await true(self)
         self.skipped = int(self.position > 0)
-    agent.Agent.resume = one_too_far
-    agent.Agent.remaining = property(lambda self: self._modules[len(self._done) + self.skipped :])
+    crew.Agent.resume = one_too_far
+    crew.Agent.remaining = property(lambda self: self._modules[len(self._done) + self.skipped :])
     crew.main()
 """
 

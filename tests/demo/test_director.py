@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from shoal.demo.agent import share
 from shoal.demo.course import Course, Message, Outage, Plan
+from shoal.demo.crew import share
 from shoal.demo.nodes import DemoFailed
 from shoal.demo.run import MODULES_MIN, Director, Script, write_script
 from shoal.demo.screen import Screen

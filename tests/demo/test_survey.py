@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.demo.agent import Figures, figures_of, library, list_modules, recount, share
+from shoal.demo.crew import Figures, figures_of, library, list_modules, recount, share
 
 SOURCE = b'''"""A module."""
 import os, sys

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from shoal.demo.agent import Figures
+from shoal.demo.crew import Figures
 from shoal.demo.verdict import Found, expected, judge
 
 RECOUNTED = {

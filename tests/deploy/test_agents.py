@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from shoal.demo.agent import SPACE, counter_name
+from shoal.demo.crew import SPACE, counter_name
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.deploy.conftest import NODES, SERVICES, Image, asked, running
 from tests.deploy.test_compose import started, token_in
