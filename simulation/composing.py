@@ -13,6 +13,7 @@ from random import Random
 
 from simulation.composites.absences import black_hole, met_late, one_way, outage
 from simulation.composites.disks import begun_apart, damaged_unanswered, forgotten, one_by_one, set_back, stale_copy
+from simulation.composites.escapes import escaped
 from simulation.composites.expiry import asked_late, expired_apart
 from simulation.composites.identities import cloned, misrouted, relisted
 from simulation.composites.lateness import (
@@ -65,6 +66,10 @@ COMPOSITES: tuple[Composite, ...] = (
 
 OF_MEMBERS: tuple[Composite, ...] = (left, replaced, disowned)
 """Those in which operators change the members: in plans of a profile of their own."""
+
+
+OF_ESCAPES: tuple[Composite, ...] = (escaped,)
+"""Those in which a node loses what it has pushed: in plans of a profile of their own."""
 
 
 OF_LIVES: tuple[Composite, ...] = (born_apart, wiped, wiped, forgotten, one_by_one, left, left, replaced, disowned)

@@ -18,7 +18,7 @@ from typing import NamedTuple, get_args
 from msgspec.structs import replace
 
 from shoal.protocol.requests import Durability
-from simulation.composing import OF_LIVES, OF_MEMBERS, compose
+from simulation.composing import OF_ESCAPES, OF_LIVES, OF_MEMBERS, compose
 from simulation.composites.stage import KEY_WINDOW_S
 from simulation.parts.all import FAMILIES
 from simulation.parts.drawing import draw_parts
@@ -162,6 +162,8 @@ def _composed(plan: Plan, losers: list[str], wanted: Profile, random: Random) ->
     composites = [compose(random, plan.names, losers, agents, begins) for _ in range(random.choice((1, 1, 2)))]
     if wanted.operated:
         composites = [compose(random, plan.names, losers, agents, begins, OF_MEMBERS), *composites[1:]]
+    if wanted.escaped:
+        composites = [compose(random, plan.names, losers, agents, begins, OF_ESCAPES) for _ in composites]
     if wanted.called:
         # Before all nodes have met once there is no register, so that no operator can remove a member.
         later = 2.0, max(2.0, begins[1])

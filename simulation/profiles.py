@@ -18,6 +18,7 @@ class Profile(NamedTuple):
     composed: float = 0.0  # The share of the seeds that have composites, one or two.
     operated: bool = False  # Whether operators change the members besides.
     called: bool = False  # Whether each node is called at every instant of its life, which begins or begins anew often.
+    escaped: bool = False  # Whether nodes lose what they have pushed besides.
     tiered: bool = False  # Whether threads go to a bucket, which fails.
     ships: bool = False  # Whether the cluster is backed up, to a bucket that fails.
     own: frozenset[str] = frozenset()  # Families of acts that each seed has; most are in no other profile.
@@ -32,6 +33,7 @@ PROFILES = {
     "redacted": Profile(kinds=0.3, faults_max=4, acts_max=40, own=frozenset({SECRETS})),
     "shipped": Profile(kinds=0.2, faults_max=3, acts_max=100, ships=True),
     "lives": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, called=True),
+    "escapes": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, escaped=True),
     "cold": Profile(kinds=0.2, faults_max=2, acts_max=24, composed=0.3, tiered=True),
     "cold-members": Profile(kinds=0.05, faults_max=2, acts_max=24, composed=1.0, operated=True, tiered=True),
     "cold-shipped": Profile(kinds=0.1, faults_max=2, acts_max=24, tiered=True, ships=True),

@@ -23,7 +23,7 @@ from itertools import takewhile
 
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Body, Reach, Readiness, readiness
-from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector, belongs
 from shoal.errors import BadOperation
 from shoal.records import NamedTuple
 
@@ -144,6 +144,19 @@ class Delivery:
         for origin, queue in self._waiting.pop(partition, {}).items():
             for sequence in queue:
                 self._forget(partition, self._dots[partition, Dot(origin, sequence)])
+
+    def is_waiting(self, partition: int) -> bool:
+        """Whether operations of a partition wait for others."""
+        return partition in self._waiting
+
+    def drop_of(self, directory: bytes) -> None:
+        """Forget the waiting operations that the directory with this id issued."""
+        for partition, queues in list(self._waiting.items()):
+            for origin in [origin for origin in queues if belongs(origin, directory)]:
+                for sequence in queues.pop(origin):
+                    self._forget(partition, self._dots[partition, Dot(origin, sequence)])
+            if not queues:
+                del self._waiting[partition]
 
     def clear(self) -> None:
         """Forget all operations that wait."""

@@ -15,6 +15,14 @@ While a change of the members is joint, the same tells whether a node holds ever
 A peer may tell a node that its directory was set back (`shoal.cluster.marks`). Then the node must also
 hold what it once held, as far as any owner still holds it.
 
+The ends of the origins under which a directory wrote before.
+
+An opening pushes operations while it syncs them, so a crash may take some that others have, or still have to apply. Where
+the past origins end is known once each of the other members has said that it takes nothing more of an earlier opening
+(`Digest.fenced`), and this node holds all that it held then. Until that day what this node holds tells nobody what its
+directory has issued: it has no *whole* vector (`shoal.cluster.truncation`), and nothing becomes stable.
+Copies and fresh directories have no past origins.
+
 Laws:
 - A gap is a partition in which a peer holds operations that this replica lacks. Usually they are
   on their way, so nothing is asked for until the gap is `grace_s` old.
@@ -27,6 +35,7 @@ Laws:
 - For each owner, the vectors count that it sent after this node became a learner: first a hash for each
   partition, then its whole vector of each that differs.
 - Connections do not matter here: the vectors that an owner sent stay a lower bound.
+- Of the vectors of a peer those count for the ends of past origins that it sent after it had said so.
 """
 
 from __future__ import annotations
@@ -147,7 +156,7 @@ class Fetching:
             if lacking:
                 ranges += lacking
                 operations += sum(last - first + 1 for _, _, first, last in lacking)
-            elif not arriving:
+            elif not arriving and not self._delivery.is_waiting(partition):  # Else the peer will tell soon what it holds.
                 del source.gaps[partition]
             enough = operations >= OPERATIONS_WANTED or len(ranges) >= RANGES_MAX // 2
             if enough or len({place[0] for place in ranges}) >= PARTITIONS_WANTED_MAX:
@@ -317,3 +326,21 @@ class Learning:
                 return False
             del told[partition]
         return True
+
+
+class Ends(Learning):
+    """Whether this node knows where its directory's past origins end."""
+
+    def __init__(self, durable: Callable[[int], VersionVector]) -> None:
+        super().__init__(durable)
+        self._fenced: set[bytes] = set()
+
+    def fence(self, peer: bytes) -> None:
+        """The peer takes nothing more of earlier openings of this directory. It will tell what it holds."""
+        if peer not in self._fenced:
+            self._fenced.add(peer)
+            self.forget(peer)
+
+    def known_by(self, peer: bytes) -> bool:
+        """Whether this node holds all that the peer held once it took nothing more."""
+        return peer in self._fenced and self.holds(peer)

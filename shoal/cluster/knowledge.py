@@ -4,8 +4,8 @@ Laws:
 - Equal digests mean equal durable vectors in every partition.
 - The knowledge of a peer only grows while it stays linked. A new link begins with
   nothing known, because a restored directory holds less than before.
-- A peer cannot hold an operation of this replica's origin that is not durable here:
-  such a claim is refused.
+- A peer cannot hold an operation of this replica's origin that was not issued here: such a claim is refused. It may hold
+  one before it is durable here.
 - A peer names at most `claims_max` logs that this replica has nothing of, over all links: one that names more is refused, so
   that what it invents takes no more memory, and no more of the disk, than that.
 - An answer of a peer counts as an owner's only if the peer was asked after it had said that it
@@ -261,7 +261,7 @@ class Knowledge:
             BadOperation, InvalidValue: as `take`.
         """
         if not 0 <= sequence < _END or (
-            origin == self._replica.own_origin() and sequence > self._replica.durable(partition)[Origin(origin)]
+            origin == self._replica.own_origin() and sequence > self._replica.applied(partition)[Origin(origin)]
         ):
             raise _refused(partition, Origin(origin), sequence)
 

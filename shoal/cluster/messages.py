@@ -1,8 +1,8 @@
 """The messages among peers, byte for byte: each is one msgpack array that begins with its tag.
 
 Laws:
-- A message names only operations that its sender holds durably: no operation, and no claim to
-  one, leaves a node before its fsync. (Presence is no operation.)
+- No claim to an operation leaves a node before its fsync, but the operation itself may: a `Push` proves nothing about
+  what its sender holds. (Presence is no operation.)
 - For any bytes, decoding returns a message or raises InvalidValue.
 - Fields are only ever added at the end, with a default. Any other change takes a new
   protocol version in the handshake; a kind of message that it brings is listed in `SINCE`.
@@ -93,6 +93,8 @@ class Digest(Struct, array_like=True, frozen=True, tag=3):
     once: list[tuple[int, bytes]] = []  # By partition: the operations that the receiver once held and now lacks.
     number: int = 0  # Of `once`, on the link to this receiver.
     heard: int = 0  # The last number of `once` that the sender heard from the receiver.
+    fenced: bytes = b""  # The run of the receiver since which the sender takes nothing of earlier ones; all it took is durable.
+    unended: bool = False  # Whether the sender does not know yet where its past origins end: its vectors are not whole.
 
 
 class Parts(Struct, array_like=True, frozen=True, tag=4):

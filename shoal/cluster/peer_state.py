@@ -20,6 +20,9 @@ class PeerState:
     known: Knowledge
     mark: Mark
     linked: bool = False
+    fenced: bytes = b""  # The run of it of which alone anything is taken; empty: not told yet.
+    unended: bool = False  # Whether it said that it does not know where its past origins end.
+    fences: bool = True  # Whether it knows of `fenced`.
     heard: int = 0  # The number of the last `Digest.once` from it.
     member: bool = False  # Whether it said, on the current link from it, that it is no learner.
     caught_up: set[int] | None = None  # The partitions of its mark in which it says that it has caught up.

@@ -5,8 +5,8 @@
 Laws:
 - The caller carries out the outbox, in order, before it calls again; `Apply` in it
   hands out operations that are causally ready.
-- Operations are stored before they are sent: own operations are pushed once `issued`
-  says that they are durable, others acknowledged once `stored` does.
+- Own operations are pushed once they are `issued`, maybe before they are durable. So an operation that arrives proves
+  nothing about its sender: operations count as held, and are acknowledged, once `stored` says that they are durable.
 - Pushes and acknowledgements may be lost. Vectors are compared with some peer every
   interval, and missing operations are fetched (`shoal.cluster.fetching`).
 - A peer counts as an owner once it said, on the current link, that it is no learner
@@ -28,7 +28,7 @@ from msgspec import Raw
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery, Quarantine, check_context, taken
 from shoal.cluster.effects import Apply, Effect, Limits, Read, Reset, Send, SetBack
-from shoal.cluster.fetching import Fetching, Learning
+from shoal.cluster.fetching import Ends, Fetching, Learning
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, told_vectors, vector_of
 from shoal.cluster.marks import Mark
 from shoal.cluster.messages import (
@@ -57,7 +57,7 @@ class Replication:
     """`random` returns a float in [0, 1). A `learner` may have forgotten operations that others rely on; it once held `owed`.
 
     `marks` are the most that each peer was ever known to hold. `is_majority` tells whether these peers are enough to be
-    believed: more than half of the other owners.
+    believed: more than half of the other owners. `had_openings`: this directory wrote under other origins before.
     """
 
     def __init__(
@@ -70,6 +70,7 @@ class Replication:
         owed: Mapping[int, VersionVector] | None = None,
         marks: Mapping[bytes, Mapping[int, VersionVector]] | None = None,
         is_majority: Callable[[Collection[bytes]], bool] = bool,
+        had_openings: bool = False,
     ) -> None:
         self.learning = Learning(replica.durable, owed) if learner else None
         """None once this node counts as an owner."""
@@ -77,6 +78,10 @@ class Replication:
         """The operations that this node must hold before the change of members that is under way is done; None if none is
         joint.
         """
+        self.ends = Ends(replica.durable) if had_openings else None
+        """None once this node knows where its directory's past origins end."""
+        self.run = b""
+        """Names this start of the node; empty: peers do not know it."""
         self._replica = replica
         self._limits = limits
         self._is_majority = is_majority
@@ -115,9 +120,10 @@ class Replication:
         if state.linked:
             self._send_digest(peer)
 
-    def linked(self, peer: bytes) -> None:
-        """Messages can be sent to `peer` from now on."""
+    def linked(self, peer: bytes, *, fences: bool = True) -> None:
+        """Messages can be sent to `peer` from now on. `fences`: it tells which run of this node it takes operations of."""
         state = self._state(peer)
+        state.fences = fences
         state.linked = True
         state.unsaid.clear()
         self._fetching.linked(peer)
@@ -137,6 +143,23 @@ class Replication:
         self._fetching.forget(peer)
         self.snapshots.forget(peer)
 
+    def ended(self, peer: bytes) -> None:
+        """An opening of the peer's directory is over: what waits of it is not applied any more, unless it is fetched."""
+        self._delivery.drop_of(peer)
+        self._state(peer).fenced = b""
+
+    def fenced(self, peer: bytes, run: bytes) -> None:
+        """Nothing is taken of runs of the peer before this one, and all that was is durable."""
+        state = self._state(peer)
+        state.fenced = run
+        if state.linked:
+            self._send_digest(peer)
+
+    def end(self) -> None:
+        """This node holds all that the others have of its directory's past openings."""
+        self.ends = None
+        self._send_digests()
+
     def admit_itself(self) -> None:
         """This node holds all that it must, and has recorded that on disk: it counts as an owner from now on."""
         self.learning = None
@@ -145,7 +168,8 @@ class Replication:
     @property
     def _taught(self) -> list[Learning]:
         """The operations that the message being taken teaches."""
-        return [one for one in (self.learning, self.handover if self._is_current else None) if one is not None]
+        handover = self.handover if self._is_current else None
+        return [one for one in (self.learning, self.ends, handover) if one is not None]
 
     def enter_epoch(self, *, is_joint: bool) -> None:
         """A new epoch of the members has begun.
@@ -181,6 +205,9 @@ class Replication:
                     for learning in self._taught:
                         learning.forget(peer)
                 state.member = not message.learner
+                state.unended = message.unended
+                if self.ends is not None and (not state.fences or (message.fenced and message.fenced == self.run)):
+                    self.ends.fence(peer)
                 self._settle(peer, state, message)
                 self._hear(peer, state, message)
                 self._compare(peer, state, message.digest)
@@ -224,9 +251,8 @@ class Replication:
         return sum(min(sequence, self._held_by_majority(partition, origin)) for origin, sequence in vector.items())
 
     def deliver(self, peer: bytes, shipments: Iterable[Shipment], now: float) -> None:
-        """Take some of the operations of a Push or Supply."""
+        """Take some of the operations of a Push or Supply. It is not known whether its sender holds them durably."""
         known, own = self._state(peer).known, self._replica.own_origin()
-        held: dict[tuple[int, bytes], int] = {}
         arrivals: list[Arrival] = []
         for shipment in shipments:
             dot = shipment.dot
@@ -234,18 +260,13 @@ class Replication:
                 continue
             try:
                 arrival = self._arrival(shipment, dot)
-                # Its sender holds it, and all operations that it depends on.
                 for origin, sequence in (*arrival.body.context, dot):
-                    place = shipment.partition, origin
                     if origin == own:
-                        known.check(*place, sequence)
-                    if sequence > held.get(place, 0):
-                        held[place] = sequence
+                        known.check(shipment.partition, origin, sequence)
             except (InvalidValue, BadOperation) as error:
                 self.refused(peer, shipment, error, now)
                 continue
             arrivals.append(arrival)
-        known.take([(*place, sequence) for place, sequence in held.items()])
         found = self._delivery.take(arrivals, now)
         for arrival in found.early:
             self._fetching.note(peer, arrival.shipment.partition, now)
@@ -275,16 +296,21 @@ class Replication:
         state = self._state(peer)
         once = state.mark.telling()
         number = state.mark.number if once else 0
-        self._send(peer, Digest(self._parts.digest(), self.learning is not None, once, number, state.heard))
+        is_learner, is_unended = self.learning is not None, self.ends is not None
+        self._send(peer, Digest(self._parts.digest(), is_learner, once, number, state.heard, state.fenced, is_unended))
 
     def _send_digests(self) -> None:
         for peer, state in self._peers.items():
             if state.linked:
                 self._send_digest(peer)
 
+    def _is_whole(self, state: PeerState) -> bool:
+        """Whether what a peer tells that it holds covers all that it has issued, in this epoch and in earlier openings."""
+        return self._is_current and not state.unended
+
     def _compare(self, peer: bytes, state: PeerState, digest: bytes) -> None:
         if digest == self._parts.digest():
-            state.known.take_all(self._parts.held(), is_current=self._is_current)
+            state.known.take_all(self._parts.held(), is_current=self._is_whole(state))
             self._compare_mark(peer, state, {number: self._replica.durable(number) for number in state.mark.to_compare()})
             for learning in self._taught:
                 learning.equal(peer)
@@ -298,7 +324,7 @@ class Replication:
         ]
         state.known.differs(differing)
         for partition in ours.keys() - set(differing):
-            state.known.take_equal(partition, is_current=self._is_current)
+            state.known.take_equal(partition, is_current=self._is_whole(state))
         told = {
             partition: self._replica.durable(partition) if partition in theirs else NOTHING_SEEN
             for partition in state.mark.to_compare()
@@ -316,7 +342,7 @@ class Replication:
             state.mark.retire(partition, ends)
         for partition, packed in message.vectors:
             theirs = told[partition] = state.known.take_vector(
-                partition, packed, retired.get(partition), is_current=self._is_current
+                partition, packed, retired.get(partition), is_current=self._is_whole(state)
             )
             for learning in self._taught:
                 learning.vector(peer, partition, theirs)
@@ -427,17 +453,20 @@ class Replication:
     # ── events in the node ────────────────────────────────────────────────────
 
     def issued(self, operations: Iterable[Raw]) -> None:
-        """Own operations, encoded, became durable: push them to all peers."""
+        """Own operations, encoded, are written, and maybe durable: push them to all peers."""
         peers = [peer for peer, state in self._peers.items() if state.linked]
         if not peers:
             return
         for batch in batches(operations, _operation_bytes, bytes_max=self._limits.push_bytes_max):
             self._outbox.append(Send(peers, Push(batch)))
 
-    def stored(self, runs: Iterable[tuple[bytes, int, Dot, int]]) -> None:
+    def stored(
+        self, runs: Iterable[tuple[bytes, int, Dot, int]], issued: Mapping[tuple[int, Origin], int] | None = None
+    ) -> None:
         """Operations became durable: acknowledge them to their sender now, to other peers with a tick.
 
-        A run is the sender, the partition, the last of some operations of one origin, and their number.
+        A run is the sender, the partition, the last of some operations of one origin, and their number. `issued` are the last
+        of this node's own: peers are told that they are durable here.
         """
         said: dict[bytes, dict[tuple[int, Origin], int]] = {}
         for source, partition, dot, count in runs:
@@ -447,6 +476,11 @@ class Replication:
                 if state.linked:
                     told = said.setdefault(peer, {}) if peer == source else state.unsaid
                     told[place] = max(dot.sequence, told.get(place, 0))
+        for peer, state in self._peers.items() if issued else ():
+            if state.linked:
+                told = said.get(peer, state.unsaid)
+                for place, sequence in (issued or {}).items():
+                    told[place] = max(sequence, told.get(place, 0))
         for peer, held in said.items():
             self._send(peer, self._state(peer).have(held))
 

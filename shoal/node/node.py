@@ -87,6 +87,7 @@ class Node:
             on_durable=self._durable,
             now=environment.monotonic,
             on_failed=self._failed,
+            on_begun=self._begun,
         )
         if self._commit.failed is not None:
             self._failed(self._commit.failed)
@@ -165,6 +166,10 @@ class Node:
             return service_of(self._context.config.encryption_key, self._environment.entropy) if master is None else master
 
         return KeyKeeper(self._context, storage, truncator=self._database.truncator, reread=reread)
+
+    def _begun(self, number: int) -> None:
+        if self.replicator is not None:
+            self.replicator.begun(number)
 
     def _durable(self, number: int) -> None:
         if self.replicator is not None:

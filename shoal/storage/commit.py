@@ -127,7 +127,8 @@ class GroupCommit:
     """Decides when to sync. Everything except what `run_blocking` runs is called on one event loop.
 
     `written` and `durable` are the numbers of the last write made and of the last one known durable; `failed` says why
-    writes are rejected, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise;
+    writes are rejected, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise, nor must
+    `on_begun`, which is called once a sync is under way, with the number of the last write that it covers;
     nor must `on_failed`, which is called once, as soon as storage fails, with the reason why writes are rejected from then on.
     """
 
@@ -141,6 +142,7 @@ class GroupCommit:
         now: Callable[[], float],
         witness_interval_s: float | None = None,
         on_failed: Callable[[str], None] | None = None,
+        on_begun: Callable[[int], None] | None = None,
     ) -> None:
         self.written = 0
         self.durable = 0
@@ -153,6 +155,7 @@ class GroupCommit:
         self._writes_pending_max = writes_pending_max
         self._on_durable = on_durable
         self._on_failed = on_failed
+        self._on_begun = on_begun
         self._now = now
         self._watches: list[Watch] = []  # One for each write that is decided in steps.
         self._waiting: list[tuple[int, Waiter, str]] = []
@@ -275,7 +278,10 @@ class GroupCommit:
         try:
             while self.durable < self.written and self.failed is None:
                 started = self._now()
-                number = await self._run_blocking(self._storage.begin_sync())
+                syncing = self._run_blocking(self._storage.begin_sync())
+                if self._on_begun is not None:
+                    self._on_begun(self.written)
+                number = await syncing
                 self._cycle_s = self._now() - started
                 self._slowest_s = max(self._slowest_s, self._cycle_s)
                 self._pending_since = started  # What is left was written after the sync had begun.

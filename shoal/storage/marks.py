@@ -27,6 +27,14 @@ def entry(node: bytes, partition: int, origin: Origin) -> bytes:
     return _MARK + node + partition.to_bytes(2, "big") + origin
 
 
+def split_entry(key: bytes) -> tuple[bytes, int, Origin] | None:
+    """The node, the partition and the origin in the key of an entry; None: it is another key."""
+    if not key.startswith(_MARK):
+        return None
+    node, place = key[len(_MARK) : len(_MARK) + _NODE_BYTES], key[len(_MARK) + _NODE_BYTES :]
+    return node, int.from_bytes(place[:2], "big"), Origin(place[2:])
+
+
 def entries(node: bytes) -> tuple[bytes, bytes]:
     """The range of all entries of a node."""
     first = _MARK + node
@@ -48,8 +56,10 @@ def vectors(storage: Storage) -> dict[bytes, dict[int, VersionVector]]:
     """The marks, by node and partition."""
     found: dict[bytes, dict[int, dict[Origin, int]]] = defaultdict(lambda: defaultdict(dict))
     for key, sequence in storage.scan(_MARK, successor(_MARK)):
-        node, place = key[len(_MARK) : len(_MARK) + _NODE_BYTES], key[len(_MARK) + _NODE_BYTES :]
-        found[node][int.from_bytes(place[:2], "big")][Origin(place[2:])] = int.from_bytes(sequence, "big")
+        split = split_entry(key)
+        assert split is not None
+        node, partition, origin = split
+        found[node][partition][origin] = int.from_bytes(sequence, "big")
     return {node: {partition: VersionVector(vector) for partition, vector in each.items()} for node, each in found.items()}
 
 

@@ -6,7 +6,9 @@ Laws, each with the number of its invariant:
   depends on, and its vectors say just that (2). An operation depends on all that
   was on the disk when it was issued.
 - An operation's time is after that of all that it depends on (4).
-- What a node sends to others is durable by then (2).
+- What a node sends to others is durable by then, but for an operation of an origin that its own disk names durably: that may
+  be on its way while it is synced (`0169`), unless an opening takes over what such operations left, or it retires origins (2).
+- What a node remembers that another one held was durable there (2).
 - What a node shows, or acknowledges, is durable there (2), but for `memory`.
 - What is acknowledged as held by a quorum, or by all, is durable on as many (3).
 - Only a node whose disk was replaced is told that its directory was set back (19).
@@ -36,12 +38,13 @@ from shoal.node.appliers import mutation
 from shoal.node.incarnation import set_back_by
 from shoal.node.retired import RetiredOrigins, Summary
 from shoal.node.snapshots import switching
-from shoal.storage import keys
+from shoal.storage import keys, marks
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 from simulation.world.disk import tips_of, tips_on
 
 _Place = tuple[int, Origin]
+_ORIGIN, _NODE = keys.meta("origin"), keys.meta("node")
 _RECORD_AT = DOT_BYTES + 16  # In a checkpoint's row: behind its dot and times.
 
 Violated = Callable[[str, str], None]
@@ -91,7 +94,22 @@ class Ledger:
         elif known != chain:
             self._violated("1", f"{name} holds another operation as {_dot(partition, dot)} than was written before")
         elif dot.origin not in self.shelves[name].origins and not self._copies(partition, dot):
-            self._violated("2", f"{name} was sent {_dot(partition, dot)}, which is not durable anywhere")
+            self._check_early(name, partition, dot)
+
+    def _check_early(self, name: str, partition: int, dot: Dot) -> None:
+        body = self.bodies[partition, dot]
+        if not any(dot.origin in shelf.named for shelf in self.shelves.values()):
+            self._violated("2", f"{name} was sent {_dot(partition, dot)}, whose origin is not durable anywhere")
+        kinds = {Kind(made.kind) for made in mutation.decode(body.payload)}
+        if body.retires or kinds & {Kind.BUDGET, Kind.MAP}:
+            self._violated("2", f"{name} was sent {_dot(partition, dot)}, which is not durable anywhere and may not come back")
+
+    def remembered(self, name: str, node: bytes, place: _Place, sequence: int) -> None:
+        """`name` has written that the node with this id held so much."""
+        shelf = next((shelf for shelf in self.shelves.values() if node in shelf.nodes), None)
+        if shelf is not None and shelf.durable.get(place, 0) < sequence:
+            dot = Dot(place[1], sequence)
+            self._violated("2", f"{name} remembers that another node held {_dot(place[0], dot)}, which was not durable there")
 
     def dots_of(self, partition: int, key: str) -> Sequence[Dot]:
         """The operations that were ever written for a request's key."""
@@ -206,6 +224,8 @@ class _Promise(NamedTuple):
 class Shelf:
     """One disk. `held` is what its vectors must say; `durable` the most that was ever durable; `origins` wrote here first.
 
+    `named` are those of its openings' origins that are durable there; `nodes` the ids that it had.
+
     `losses` counts how often it was replaced.
     """
 
@@ -213,7 +233,10 @@ class Shelf:
         self.held: dict[_Place, int] = {}
         self.durable: dict[_Place, int] = {}
         self.origins: set[Origin] = set()
+        self.named: set[Origin] = set()
+        self.nodes: set[bytes] = set()
         self.losses = 0
+        self._opening: Origin | None = None
         self._replacing: dict[int, _Snapshot] = {}  # By partition: what replaces it.
         self._times: dict[int, int] = {}  # By partition: the greatest of the operations that are there.
         self._name = name
@@ -222,6 +245,8 @@ class Shelf:
 
     def mounted(self, storage: Storage, /) -> None:
         self.held = vectors_of(storage)
+        self._opening = None
+        self.nodes.update(found for found in (storage.get(_NODE),) if found is not None)
         self._times = {}
         self._replacing = {number: _Snapshot() for number in switching.marked(storage)}
         for key, tip in storage.scan(keys.VECTOR, successor(keys.VECTOR)):
@@ -245,6 +270,12 @@ class Shelf:
             if value is None:
                 continue
             table = key[:1]
+            if key == _ORIGIN:
+                self._opening = Origin(value)
+            elif key == _NODE:
+                self.nodes.add(value)
+            elif (noted := marks.split_entry(key)) is not None:
+                self._ledger.remembered(self._name, noted[0], (noted[1], noted[2]), int.from_bytes(value, "big"))
             if table == keys.LOG:
                 self._take(*keys.split_log(key), LogEntry.unpack(value))
             elif table in (keys.VECTOR, keys.RETIRED) and (replacing := self._replacing.get(_place(key)[0])) is not None:
@@ -269,6 +300,8 @@ class Shelf:
         self.held.update(brought.vector)
 
     def synced(self) -> None:
+        if self._opening is not None:
+            self.named.add(self._opening)
         for place, sequence in self.held.items():
             if sequence > self.durable.get(place, 0):
                 self.durable[place] = sequence

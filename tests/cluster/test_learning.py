@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.fetching import Learning
+from shoal.cluster.fetching import Ends, Learning
 from shoal.crdt.dot import Origin, VersionVector
 
 ORIGIN = Origin(b"o" * 16)
@@ -100,3 +100,25 @@ def test_a_majority_of_the_others_names_every_write_that_a_quorum_had(size: int,
     holders = data.draw(st.sets(st.sampled_from(sorted(others)), min_size=quorum - 1))
     for heard in combinations(sorted(others), len(others) // 2 + 1):
         assert set(heard) & holders
+
+
+def test_what_a_peer_told_before_it_fenced_does_not_count() -> None:
+    held = Held()
+    ends = Ends(held)
+    ends.equal(b"a")
+    assert not ends.known_by(b"a"), "it may still take what an earlier opening pushed"
+    ends.fence(b"a")
+    assert not ends.known_by(b"a"), "what it told may lack that"
+    ends.differs(b"a", [7])
+    ends.vector(b"a", 7, upto(3))
+    assert not ends.known_by(b"a")
+    held.vectors[7] = upto(3)
+    assert ends.known_by(b"a")
+
+
+def test_that_a_peer_fenced_is_heard_once() -> None:
+    ends = Ends(Held())
+    ends.fence(b"a")
+    ends.equal(b"a")
+    ends.fence(b"a")
+    assert ends.known_by(b"a")

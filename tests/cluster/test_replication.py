@@ -16,7 +16,7 @@ from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Busy, Digest, Have, Push, Shipment, Supply, Trouble, Truncated, Vectors, Want
 from shoal.cluster.operation import Body
 from shoal.cluster.replication import Replication
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, Origin, VersionVector, origin_of
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 from tests.cluster.replicas import LIMITS, SUPPLY_OPERATIONS, ToyCluster, ToyReplica
 from tests.support.examples import examples
@@ -152,8 +152,7 @@ def test_a_peer_that_does_not_answer_is_left_alone_for_longer_each_time_up_to_a_
     assert gaps[-1] <= LIMITS.pause_s_max + 2 * LIMITS.answer_s
 
 
-@pytest.mark.answers("sequence-number-is-reused-after-a-lost-fsync")
-def test_nothing_is_pushed_before_it_is_durable() -> None:
+def test_nothing_is_pushed_before_it_is_issued() -> None:
     ours, _ = pair()
     ours.write(0)
     ours.carry_out(0)
@@ -161,6 +160,33 @@ def test_nothing_is_pushed_before_it_is_durable() -> None:
     ours.sync()
     ours.carry_out(0)
     assert [type(message) for _, message in ours.sent] == [Push]
+
+
+def test_a_push_proves_nothing_about_what_its_sender_holds() -> None:
+    ours, theirs = pair()
+    theirs.write(0)
+    ours.take(theirs.name, Push([theirs.write(0)]), 0)
+    assert not ours.machine.known(theirs.name).vector(0)
+
+
+def test_peers_are_told_with_a_tick_that_own_operations_are_durable() -> None:
+    ours, theirs = pair()
+    ours.machine.stored([], {(0, ours.origin): 3})
+    ours.carry_out(0)
+    assert ours.sent == []
+    ours.machine.tick(0)
+    ours.carry_out(0)
+    assert (theirs.name, Have([(0, ours.origin, 3)])) in ours.sent
+
+
+def test_what_waits_of_an_opening_that_is_over_is_dropped() -> None:
+    ours, theirs = pair()
+    theirs.origin = origin_of(theirs.name, bytes(16))
+    theirs.write(0)
+    ours.take(theirs.name, Push([theirs.write(0)]), 0)
+    assert ours.machine.early == 1
+    ours.machine.ended(theirs.name)
+    assert ours.machine.early == 0
 
 
 def test_nothing_is_acknowledged_before_it_is_durable() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tests.mutants import (
     backing_up,
+    beside,
     branching,
     claims,
     clocks,
@@ -49,6 +50,7 @@ from tests.mutants.mutant import Mutant
 
 MODULES = (
     durability,
+    beside,
     delivery,
     copies,
     retiring,

@@ -12,7 +12,7 @@ import pytest
 
 from shoal.config import Config, checked
 from shoal.errors import InvalidValue
-from simulation.composing import COMPOSITES, OF_LIVES, OF_MEMBERS, Composite
+from simulation.composing import COMPOSITES, OF_ESCAPES, OF_LIVES, OF_MEMBERS, Composite
 from simulation.composites.lives import born_apart
 from simulation.composites.stage import Stage
 from simulation.drawing import LAST_MOMENT_S, draw
@@ -110,7 +110,7 @@ def test_disks_are_lost_on_a_minority_only(profile: str, seeds: range) -> None:
 
 
 @pytest.mark.answers("seed-2018")
-@pytest.mark.parametrize("profile", ["default", "storm", "composed", "members", "lives"])
+@pytest.mark.parametrize("profile", ["default", "storm", "composed", "members", "lives", "escapes"])
 def test_a_row_is_altered_while_a_majority_is_sound(profile: str) -> None:
     for plan in drawn(profile):
         for row in plan.faults:
@@ -124,7 +124,7 @@ def test_operators_change_the_members_in_plans_of_their_own() -> None:
     kinds = {(type(fault), getattr(fault, "how", "")) for fault in found}
     removed = {(kind, how) for kind in (Leave, Replace) for how in ("drain", "forget")}
     assert kinds == {(Disown, ""), *removed}
-    for profile in set(PROFILES) - {"members", "lives", "cold-members"}:
+    for profile in set(PROFILES) - {"members", "lives", "escapes", "cold-members"}:
         others = [draw(seed, profile=profile) for seed in range(50)]
         assert not any(isinstance(fault, Leave | Replace | Disown) for plan in others for fault in plan.faults)
 
@@ -173,11 +173,11 @@ def test_calm_seeds_have_no_faults_and_storms_more_than_usual() -> None:
 
     assert faults("calm") == 0
     assert faults("storm") > 2 * faults("default")
-    own = {"redacted", "shipped", "cold", "cold-members", "cold-shipped"}
+    own = {"escapes", "redacted", "shipped", "cold", "cold-members", "cold-shipped"}
     assert set(PROFILES) == {"default", "calm", "storm", "composed", "members", "lives"} | own
 
 
-@pytest.mark.parametrize("composite", dict.fromkeys((*COMPOSITES, *OF_MEMBERS, *OF_LIVES)))
+@pytest.mark.parametrize("composite", dict.fromkeys((*COMPOSITES, *OF_MEMBERS, *OF_LIVES, *OF_ESCAPES)))
 @pytest.mark.parametrize("nodes", [3, 4, 5])
 def test_a_composite_strikes_and_has_acts_within_its_time(composite: Composite, nodes: int) -> None:
     names = [f"n{number + 1}" for number in range(nodes)]

@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 from simulation import __main__ as simulation
-from simulation.composing import COMPOSITES, OF_LIVES, OF_MEMBERS
+from simulation.composing import COMPOSITES, OF_ESCAPES, OF_LIVES, OF_MEMBERS
 from simulation.drawing import composites_of
 from simulation.execution import execute
 from simulation.plan import Plan, from_json
@@ -108,5 +108,5 @@ def test_plans_that_have_a_composite_of_the_mutant_are_run_first_and_then_all_ot
 
 
 def test_the_composites_that_mutants_name_are_drawn() -> None:
-    drawn = {"truncated", "refilled"} | {composite.__name__ for composite in (*COMPOSITES, *OF_MEMBERS, *OF_LIVES)}
+    drawn = {"truncated", "refilled"} | {composite.__name__ for composite in (*COMPOSITES, *OF_MEMBERS, *OF_LIVES, *OF_ESCAPES)}
     assert {name for mutant in ALL.values() for name in mutant.composites} <= drawn

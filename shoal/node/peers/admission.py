@@ -66,7 +66,10 @@ class Admission:
         self._set_back_by: bytes | None = None  # The peer that reported a set-back, until that is recorded.
 
     def seek(self) -> None:
-        """Write the admission, if this is a learner that holds all that it must."""
+        """Write the admission, if this is a learner that holds all that it must; see whether past origins have ended."""
+        ends = self._protocol.ends
+        if ends is not None and all(member.node and ends.known_by(member.node) for member in self._members.all):
+            self._protocol.end()
         learning = self._protocol.learning
         if learning is None or self._write is not None or self._commit.failed is not None:
             return

@@ -112,6 +112,13 @@ class Deliveries:
         """
         await self._in_lanes(peer, self._enqueued(peer, operations), lambda: True)
 
+    def forget(self, peer: bytes) -> None:
+        """Drop what the peer sent and what waits for its turn: its directory was opened again since."""
+        for (node, _), waiting in self._waiting.items():
+            if node == peer:
+                for each in waiting:
+                    each.is_taken = True
+
     async def in_order(self, peer: bytes, size: int, take: Take, *, is_long: bool = False) -> None:
         """Take a message of so many bytes once all that the peer sent before is done: now, if it is, and this `is_long` not.
 

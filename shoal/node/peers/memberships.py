@@ -126,7 +126,8 @@ class Memberships:
         self._now = context.environment.monotonic
         self._heard: dict[str, bytes] = {}  # Member → the node that was last admitted under this address.
         self._runs: dict[bytes, bytes] = {}  # Node → the start of it that was last admitted.
-        self._run = context.environment.entropy(OPENING_BYTES)
+        self.run = context.environment.entropy(OPENING_BYTES)
+        """Names this start of the node, in handshakes."""
         self._entered = entered
         self._farewell: float | None = None  # When the links to nodes that were removed end.
         self._all_linked: float | None = None  # Since when all configured members are, while the register is not founded.
@@ -185,7 +186,7 @@ class Memberships:
             own,
             f"shoal {__version__}",
             members,
-            self._run,
+            self.run,
             self._roster.epoch,
             originals=self._roster.originals,
         )
@@ -242,6 +243,10 @@ class Memberships:
             self._runs.pop(before, None)
         self._heard[peer.name], self._runs[peer.node] = peer.node, peer.opening
         return before if is_gone else b""
+
+    def is_new_run(self, peer: Identity) -> bool:
+        """Whether the run of a node that begins a link is another one than it had before."""
+        return self._runs.get(peer.node, peer.opening) != peer.opening
 
     def is_running(self, peer: Identity) -> bool:
         """Whether the run of a node that sent a message is its last one, as far as this node knows."""

@@ -7,7 +7,10 @@ Laws:
 
 Operations that are written and not durable yet, in the order of their writes.
 
-Law: those that were issued here go to the peers one of each space in turn, and in the order of their writes within a partition.
+Laws:
+- Those that were issued here go to the peers one of each space in turn, and in the order of their writes within a partition.
+- They go once a sync that covers them has begun. One that may not precede it, and those after it in its partition, go once it
+  is over.
 
 The parts of a database that exchange operations with peers, and compare rows with them.
 
@@ -239,6 +242,15 @@ class _Unsettled(NamedTuple):
     shipment: Shipment | None  # If it is one that was issued here;
     peer: bytes  # else the peer that sent them.
     space: str = ""
+    may_precede: bool = False
+
+
+class Settled(NamedTuple):
+    """What a group commit made durable."""
+
+    unsent: list[Shipment]  # Of the operations that were issued here, those that did not go to the peers before.
+    issued: dict[tuple[int, Origin], int]  # The last of them all, by partition and origin.
+    stored: list[Run]  # Operations of peers.
 
 
 class Settling:
@@ -247,11 +259,30 @@ class Settling:
     def __init__(self, partitions: Partitions) -> None:
         self._partitions = partitions
         self._unsettled: deque[_Unsettled] = deque()
+        self._unsent: deque[_Unsettled] = deque()  # Those of them that were issued here and did not go to the peers.
 
     def issued(self, logged: Logged) -> None:
         """An operation of this node was written."""
         shipment = logged.shipment
-        self._unsettled.append(_Unsettled(logged.number, logged.partition, shipment.dot, 1, shipment, b"", logged.space))
+        dot, space = shipment.dot, logged.space
+        mine = _Unsettled(logged.number, logged.partition, dot, 1, shipment, b"", space, logged.may_precede)
+        self._unsettled.append(mine)
+        self._unsent.append(mine)
+
+    def begun(self, number: int) -> list[Shipment]:
+        """A sync of all writes up to this number is under way. Returns the operations that go to the peers beside it."""
+        sent: list[_Unsettled] = []
+        kept: deque[_Unsettled] = deque()
+        held: set[int] = set()
+        for each in self._unsent:
+            place = each.partition.number
+            if each.number > number or not each.may_precede or place in held:
+                held.add(place)
+                kept.append(each)
+            else:
+                sent.append(each)
+        self._unsent = kept
+        return _in_turns(sent)
 
     def applied(self, peer: bytes, number: int, arrivals: Iterable[Arrival]) -> set[int]:
         """Operations of a peer were written, with this number. Returns their partitions."""
@@ -263,9 +294,10 @@ class Settling:
             self._unsettled.append(_Unsettled(number, self._partitions.load(partition), last, len(sequences), None, peer))
         return {partition for partition, _ in runs}
 
-    def settle(self, number: int) -> tuple[list[Shipment], list[Run]]:
-        """All writes up to this number are durable. Returns the operations that were issued here, and those of peers."""
-        issued: list[_Unsettled] = []
+    def settle(self, number: int) -> Settled:
+        """All writes up to this number are durable."""
+        unsent: list[_Unsettled] = []
+        issued: dict[tuple[int, Origin], int] = {}
         stored: list[Run] = []
         while self._unsettled and self._unsettled[0].number <= number:
             settled = self._unsettled.popleft()
@@ -273,8 +305,10 @@ class Settling:
             if settled.shipment is None:
                 stored.append((settled.peer, settled.partition.number, settled.last, settled.operations))
             else:
-                issued.append(settled)
-        return _in_turns(issued), stored
+                issued[settled.partition.number, settled.last.origin] = settled.last.sequence
+        while self._unsent and self._unsent[0].number <= number:
+            unsent.append(self._unsent.popleft())
+        return Settled(_in_turns(unsent), issued, stored)
 
 
 def _in_turns(issued: Sequence[_Unsettled]) -> list[Shipment]:

@@ -394,7 +394,9 @@ class Quorum:
             if not self.is_learner and member.node not in nodes and self._protocol.is_member(member.node):
                 nodes.add(member.node)
                 known = self._protocol.known(member.node)
-                found[member.address] = Holding(known.vector(partition), known.whole(partition), linked)
+                # While nobody knows what this directory has issued, nothing is whole, as nothing of its own is.
+                whole = known.whole(partition) if self._protocol.ends is None else None
+                found[member.address] = Holding(known.vector(partition), whole, linked)
         return found
 
     def incomplete(self, partition: int, /) -> Collection[bytes]:

@@ -1,8 +1,11 @@
 """The node among its peers: carries out what the replication protocol decides.
 
 Laws:
-- An operation is given to the protocol once its group commit is done: pushed if it
-  was issued here, acknowledged if a peer sent it.
+- An operation that was issued here is pushed once its group commit has begun, if all peers know that it may not be durable
+  here (`EARLY_SINCE`) and the origin of this opening is; else once it is done. One that a peer sent is acknowledged once its
+  group commit is done.
+- Once a peer's directory was opened again, nothing is taken that an earlier opening of it pushed. When all of that which was
+  taken before is durable, the peer is told so.
 - Each kind of message has one handler, which the part that it belongs to provides (`handlers`).
   What has none is for the protocol.
 - The next message of a link is read once this one is written, or waits for its turn as one of a bounded number
@@ -69,6 +72,8 @@ from shoal.node.snapshots.witnessing import Others, Owners
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.node.writes.issuing import Logged, Outbound
 
+EARLY_SINCE = 7  # Of the peer protocol: older peers take a push as proof that its sender holds the operation durably.
+
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 _BRING = (Push, Supply, SnapshotPiece)  # Those that bring operations.
 _OVERTAKE = (Push, Have, Motion)  # Those that do not wait for what came before: writes of other spaces wait for them.
@@ -85,6 +90,8 @@ class Replicator:
         self._environment = environment
         self._config = config
         self._settling = Settling(database.partitions)
+        self._introduced = 0  # The write that holds the origin of this opening.
+        self._fencing: dict[bytes, tuple[int, bytes]] = {}  # By node: the write to wait for, and the run that is to be told.
         self._ticking: asyncio.Task[None] | None = None
         self._pace = Pace(config)
         self._deliveries = Deliveries(context, self._take)
@@ -110,7 +117,9 @@ class Replicator:
             owed=incarnation.owed,
             marks=self._marking.load(),
             is_majority=members.is_majority,
+            had_openings=incarnation.previous is not None and not incarnation.copied,
         )
+        incarnation.when_begun(self._begin)
         self._protocol.digest()  # The first one hashes every vector, later ones only changes. Nothing is served yet.
         presences.replicate(lambda message: self._outlets.hint(list(self._outlets), message))
         database.partitions.replicate(self._protocol.retired)
@@ -166,6 +175,7 @@ class Replicator:
             sight=self._sight(members),
             entered=self._entered,
         )
+        self._protocol.run = self.memberships.run
         others = Others(
             owners=self._other_owners,
             named=members.name_of,
@@ -264,10 +274,15 @@ class Replicator:
             why = self._commit.failed.rstrip(".")
             raise ReadOnly(f"the node cannot store operations from peers: {why}. Nothing was written.")
         self._pins.admitted(peer)
+        if self.memberships.is_new_run(peer):
+            self._deliveries.forget(peer.node)
+            self._protocol.ended(peer.node)
         before = self.memberships.admitted(peer)
         if before:
             self._forget(before, peer.name)
         self._protocol.admitted(peer.node)
+        self._fencing[peer.node] = self._commit.written, peer.opening
+        self._fence()
         self._mender.admitted(peer.node)
         self._clocks.admitted(peer.node)
         self._carry_out()
@@ -279,7 +294,7 @@ class Replicator:
         self.memberships.compare(peer)
         if replaced:
             self._forget(replaced, peer.name)
-        self._protocol.linked(peer.node)
+        self._protocol.linked(peer.node, fences=not 0 < peer.protocol < EARLY_SINCE)
         self._carry_out()
         for message in self._presences.own():
             self._outlets.hint((peer.node,), message)
@@ -308,6 +323,7 @@ class Replicator:
         """Forget a node, because another directory is at its address now."""
         self._marking.lose(node, address)
         self._protocol.forget(node)
+        self._fencing.pop(node, None)
         self.scrubber.forget(node)
         self._clocks.forget(node)
         self._resets.forget(node)
@@ -357,6 +373,8 @@ class Replicator:
         if handler is not None:
             handler(peer.node, decoded)
         elif isinstance(decoded, Push):
+            if not self.memberships.is_running(peer):
+                return
             await self._deliveries.push(peer.node, decoded.operations, partial(self._brings, peer, epoch))
         elif isinstance(decoded, Supply):
             await self._supplied(peer.node, decoded)
@@ -474,19 +492,41 @@ class Replicator:
         self._pace.stir()
         self._settling.issued(logged)
 
+    def _begin(self) -> None:
+        """The first write of this opening was made."""
+        self._introduced = self._commit.written
+
+    def begun(self, number: int) -> None:
+        """A sync of all writes up to this number is under way: push what was issued here. Must not raise."""
+        # A crash must not take the origin away under which something was pushed: its directory has to know it as its own.
+        if self._commit.durable >= self._introduced and self._outlets and self._outlets.oldest >= EARLY_SINCE:
+            self._push(self._settling.begun(number))
+
+    def _push(self, issued: Sequence[Shipment]) -> None:
+        if issued and self._outlets:
+            self._protocol.issued([messages.encode_shipment(shipment) for shipment in issued])
+            self._carry_out()
+
     def durable(self, number: int) -> None:
         """A group commit made all writes up to this number durable: push and acknowledge them. Must not raise."""
         self._deliveries.durable(number)
-        issued, stored = self._settling.settle(number)
-        if issued and self._outlets:
-            self._protocol.issued([messages.encode_shipment(shipment) for shipment in issued])
-        if stored:
-            self._protocol.stored(stored)
+        settled = self._settling.settle(number)
+        self._push(settled.unsent)
+        if settled.stored or settled.issued:
+            self._protocol.stored(settled.stored, settled.issued)
+        self._fence()
         if self._admission.durable(number):
             self.quorum.stir()
         self._carry_out()  # All that was said in the epoch before goes out in it.
         if not self._database.partitions.closed:  # Else one is being replaced by what a node that is removed now may have sent.
             self._roster.durable(number)
+
+    def _fence(self) -> None:
+        """Tell the runs of peers that all which earlier ones pushed, and which was taken, is durable here."""
+        for node, (number, run) in list(self._fencing.items()):
+            if number <= self._commit.durable:
+                del self._fencing[node]
+                self._protocol.fenced(node, run)
 
     def _hurry(self, partition: int) -> int:
         question = self._protocol.hurry(partition, self._environment.monotonic())

@@ -57,6 +57,9 @@ from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.keys import Kind
 
+_DURABLE_FIRST = frozenset({Kind.BUDGET, Kind.MAP})
+"""Kinds of which an opening takes over what past ones left, as far as it knows: nothing of theirs may come back later."""
+
 HEAVY_BYTES = 1024 * 1024  # A write that weighs more is decided in steps (`Declaration.weighs`).
 HEAVY_STEP_BYTES = 512 * 1024  # Of the writes of a batch that are decided in one step; the first may exceed it.
 HEAVY_ATTEMPTS_MAX = 4  # To decide it in steps, while peers and upkeep write its partition. Then it is decided in one.
@@ -85,6 +88,7 @@ class Logged(Struct, frozen=True):
     partition: Partition
     shipment: Shipment
     space: str = ""  # Of its first object; empty: it changes none.
+    may_precede: bool = True  # Whether it may go to peers before it is durable here.
 
 
 class Issued(Struct, frozen=True):
@@ -396,7 +400,8 @@ class Issuer:
         self.operations += 1
         transaction.written()
         if self._outbound is not None:
-            self._outbound.logged(Logged(partition.written, partition, Shipment(number, *dot, chain, body, blobs.pack([]))))
+            shipped = Shipment(number, *dot, chain, body, blobs.pack([]))
+            self._outbound.logged(Logged(partition.written, partition, shipped, may_precede=False))
 
     def _decide(self, writing: _Writing, decision: _Decision, place: int) -> None:
         """Decide one write of the request, in the transaction."""
@@ -482,7 +487,9 @@ class Issuer:
         writing.transaction.written()
         if self._outbound is not None:
             shipped = Shipment(partition.number, *dot, entry.chain, entry.packed, blobs.pack(decision.attached))
-            self._outbound.logged(Logged(number, partition, shipped, writing.located.targets[0].space))
+            targets = writing.located.targets
+            may_precede = all(target.kind not in _DURABLE_FIRST for target in targets)
+            self._outbound.logged(Logged(number, partition, shipped, targets[0].space, may_precede))
         if staged := [_staged(target, made) for target, made in decision.made if self._feed.wanted(target.space)]:
             self._feed.stage(number, staged, {partition.number: partition.vector})
         return Issued(sealed.reply, number, partition.vector, decision.endings, dot, mutations=decision.mutations)

@@ -9,6 +9,7 @@ from shoal.cluster import operation
 from shoal.cluster.messages import Shipment, Want
 from shoal.cluster.operation import Tip, partition_of
 from shoal.crdt.dot import Origin
+from shoal.node.peers.outgoing import Settled
 from shoal.node.writes.issuing import Logged
 from shoal.protocol import requests
 from simulation.world.fleet import Fleet, Member
@@ -81,5 +82,8 @@ async def test_nothing_is_pushed_before_its_commit() -> None:
         member.replicator._settling.issued(
             Logged(1 << 40, member.node._database.partitions.load(N), Shipment(N, b"o" * 16, 1, b"", b"", b""), "crew")
         )
-        issued, stored = member.replicator._settling.settle((1 << 40) - 1)
-        assert (issued, stored) == ([], [])
+        settling = member.replicator._settling
+        assert settling.begun((1 << 40) - 1) == []
+        assert settling.settle((1 << 40) - 1) == Settled([], {}, [])
+        [shipment] = settling.begun(1 << 40)
+        assert shipment.sequence == 1

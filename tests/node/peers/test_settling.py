@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
+
 from shoal.cluster.messages import Shipment
 from shoal.crdt.dot import Dot, Origin
 from shoal.node.peers.outgoing import Settling
@@ -22,19 +24,33 @@ class Place:
         """Nothing is shown here."""
 
 
-def settled(*writes: tuple[str, int]) -> list[tuple[int, int]]:
-    """Partition and sequence of each operation as it goes out; a write is its space and its partition."""
+def settled(*writes: tuple[str, int], beside: bool = True) -> list[tuple[int, int]]:
+    """Partition and sequence of each operation as it goes out, beside its sync or after it. A write: space and partition."""
     settling, sequences = Settling(cast("Any", None)), dict[int, int]()
     for number, (space, partition) in enumerate(writes, 1):
         sequence = sequences[partition] = sequences.get(partition, 0) + 1
         shipment = Shipment(partition, ORIGIN, sequence, b"", b"", b"")
         settling.issued(Logged(number, cast("Any", Place(partition)), shipment, space))
-    issued, _ = settling.settle(len(writes))
-    return [(each.partition, each.sequence) for each in issued]
+    sent = settling.begun(len(writes)) if beside else settling.settle(len(writes)).unsent
+    assert not settling.settle(len(writes)).unsent
+    return [(each.partition, each.sequence) for each in sent]
 
 
-def test_spaces_take_turns_towards_peers() -> None:
-    sent = settled(*[("busy", 1)] * 50, ("quiet", 2))
+def test_what_may_not_go_beside_its_sync_holds_up_what_follows_in_its_partition() -> None:
+    settling = Settling(cast("Any", None))
+    for number, (partition, may_precede) in enumerate([(1, True), (1, False), (1, True), (2, True)], 1):
+        shipment = Shipment(partition, ORIGIN, number, b"", b"", b"")
+        settling.issued(Logged(number, cast("Any", Place(partition)), shipment, may_precede=may_precede))
+    assert [each.sequence for each in settling.begun(3)] == [1]
+    assert [each.sequence for each in settling.begun(4)] == [4]
+    settled = settling.settle(4)
+    assert [each.sequence for each in settled.unsent] == [2, 3]
+    assert settled.issued == {(1, ORIGIN): 3, (2, ORIGIN): 4}
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_spaces_take_turns_towards_peers(beside: bool) -> None:
+    sent = settled(*[("busy", 1)] * 50, ("quiet", 2), beside=beside)
     assert sent.index((2, 1)) == 1
 
 
