@@ -21,14 +21,13 @@ def escaped(stage: Stage) -> Composed:
     for _ in range(stage.random.randint(1, 4)):
         sync_s = stage.between(0.03, 0.4)
         for family in stage.families(list(FAMILIES)):
-            kinds = FAMILIES[family]
-            acts += stage.acts(
-                kinds, [node], (at - 0.3, at + sync_s), least=2, most=8, repeats=0.4, again_s=stage.between(0.0, 1.0)
-            )
+            kinds, again_s = FAMILIES[family], stage.between(0.0, 1.0)
+            acts += stage.acts(kinds, [node], (at - 0.5, at - 0.1), least=1, most=3)  # Else the origin is not durable yet.
+            acts += stage.acts(kinds, [node], (at, at + sync_s / 3), least=2, most=6, repeats=0.4, again_s=again_s)
             acts += stage.acts(kinds, stage.nodes, (at + sync_s, at + 2.0), least=1, most=6, repeats=0.2)
         faults.append(SlowDisk(at=round(at - 0.02, 3), node=node, sync_s=sync_s, for_s=round(2 * sync_s + 0.1, 3)))
         down_s = stage.between(0.02, 1.0)
-        crash: Fault = Crash(at=round(at + sync_s * stage.random.random(), 3), node=node, down_s=down_s)
+        crash: Fault = Crash(at=round(at + sync_s * stage.between(0.3, 0.95), 3), node=node, down_s=down_s)
         if stage.random.random() < 0.5:
             crash = CrashAt(at=at, node=node, point="appended", nth=stage.random.randint(1, 4), down_s=down_s)
         faults.append(crash)
