@@ -12,7 +12,7 @@ Laws, each with the number of its invariant:
 - What a node shows, or acknowledges, is durable there (2), but for `memory`.
 - What is acknowledged as held by a quorum, or by all, is durable on as many (3).
 - Only a node whose disk was replaced is told that its directory was set back (19).
-- A change that a watcher is told was made, just so, and is durable (18).
+- A change that a watcher is told was made, just so, and is durable at the node that tells it (18).
 
 What was durable once on a disk counts for ever: a node may be asked, lose its disk,
 and its answer arrive after that. Only when the faults of a plan end are the disks themselves counted
@@ -178,15 +178,15 @@ class Ledger:
             or is_forgotten(name)
         ]
 
-    def told(self, change: Change, earlier: Sequence[str], *, who: str) -> None:
-        """A watcher was told of an event, after those of the same journal with these ids."""
+    def told(self, change: Change, earlier: Sequence[str], *, who: str, node: str) -> None:
+        """A watcher was told of an event by `node`, after those of the same journal with these ids."""
         partition, dot = partition_of(change.space, change.name), _dot_of(change.id)
         body = self.bodies.get((partition, dot))
         wrong = ""
         if body is None or not _holds(body, change):
             wrong = "which nobody did"
-        elif not self._copies(partition, dot):
-            wrong = "which is not durable anywhere"
+        elif self.shelves[node].durable.get((partition, dot.origin), 0) < dot.sequence:
+            wrong = f"which is not durable at {node}"
         elif late := [id for id in earlier if self._builds_on(partition, _dot_of(id), dot)]:
             wrong = f"and was told before of {late[0][:16]}, which builds on it"
         if wrong:

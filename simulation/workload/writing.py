@@ -56,7 +56,7 @@ class Assurance:
 
     def told(self, client: Client, change: Change, earlier: Sequence[str]) -> None:
         """A watch told the client of an event, after these."""
-        self._ledger.told(change, earlier, who=client.name)
+        self._ledger.told(change, earlier, who=client.name, node=client.at)
 
     def copied(self, sent: Sent | None, writes: Sequence[Invoked], reply: object, *, who: str, node: str) -> None:
         """What was acknowledged is durable on as many nodes as was asked."""

@@ -10,17 +10,19 @@ from shoal.cluster import operation
 from shoal.cluster.operation import CHAIN_START, Body, LogEntry, Tip, partition_of
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.kinds.journal.state import journal
+from shoal.kinds.map.state import Remove
 from shoal.kinds.thread.state import dag
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.protocol.position import Position
-from shoal.storage import keys
+from shoal.storage import keys, marks
 from shoal.storage.keys import Kind
 from shoal.storage.memory import MemoryStorage
 from simulation.judging.ledger import Ledger, Shelf
 
 A, B, C = Origin(b"a" * 16), Origin(b"b" * 16), Origin(b"c" * 16)
 PARTITION = 3
+NODE = b"n" * 16
 
 
 class Scene:
@@ -109,11 +111,37 @@ def test_a_record_that_cannot_be_decoded_is_not_the_ledgers_matter(scene: Scene)
     assert scene.broken == []
 
 
-def test_operations_sent_before_they_are_durable_are_found(scene: Scene) -> None:
-    write(scene.n1, operation_rows(A, 1), synced=False)
+def test_operations_sent_before_their_origin_is_durable_are_found(scene: Scene) -> None:
+    write(scene.n1, {keys.meta("origin"): A, **operation_rows(A, 1)}, synced=False)
     write(scene.n2, operation_rows(A, 1))
     assert scene.invariants == ["2"]
     assert "n2 was sent" in scene.broken[0][1]
+
+
+def test_operations_of_a_durable_origin_may_be_sent_before_they_are(scene: Scene) -> None:
+    write(scene.n1, {keys.meta("origin"): A, **operation_rows(A, 1)})
+    write(scene.n1, operation_rows(A, 2), synced=False)
+    write(scene.n2, operation_rows(A, 1))
+    write(scene.n2, operation_rows(A, 2))
+    assert scene.broken == []
+
+
+def test_what_an_opening_takes_over_is_found_if_sent_before_it_is_durable(scene: Scene) -> None:
+    write(scene.n1, {keys.meta("origin"): A})
+    payload = mutation.encode([Mutation(Kind.MAP, "s", "m", Remove("e", (), (), ()))])
+    write(scene.n1, operation_rows(A, 1, payload=payload), synced=False)
+    write(scene.n2, operation_rows(A, 1, payload=payload))
+    assert scene.invariants == ["2"]
+
+
+def test_a_mark_of_what_was_never_durable_there_is_found(scene: Scene) -> None:
+    write(scene.n1, {keys.meta("node"): NODE, **operation_rows(A, 1)})
+    write(scene.n1, operation_rows(A, 2), synced=False)
+    noted = marks.entry(NODE, PARTITION, A)
+    write(scene.n2, {noted: (1).to_bytes(8, "big")})
+    assert scene.broken == []
+    write(scene.n2, {noted: (2).to_bytes(8, "big")})
+    assert scene.invariants == ["2"]
 
 
 def test_a_time_that_is_not_after_what_its_node_had_applied_is_found(scene: Scene) -> None:
@@ -289,13 +317,13 @@ def appended(
 def test_a_watcher_may_be_told_of_what_was_appended_and_is_durable(scene: Scene) -> None:
     rows, change = appended(A, 1)
     write(scene.n1, rows)
-    scene.ledger.told(change, [], who="w")
+    scene.ledger.told(change, [], who="w", node="n1")
     assert scene.broken == []
 
 
 @pytest.mark.answers("watchers-see-each-change-once")
 def test_a_change_that_nobody_made_is_found(scene: Scene) -> None:
-    scene.ledger.told(appended(A, 1)[1], [], who="w")
+    scene.ledger.told(appended(A, 1)[1], [], who="w", node="n1")
     assert scene.invariants == ["18"]
 
 
@@ -304,7 +332,7 @@ def test_a_change_that_nobody_made_is_found(scene: Scene) -> None:
 def test_a_change_that_is_told_otherwise_than_it_was_made_is_found(scene: Scene, altered: dict[str, object]) -> None:
     rows, change = appended(A, 1)
     write(scene.n1, rows)
-    scene.ledger.told(replace(change, **altered), [], who="w")
+    scene.ledger.told(replace(change, **altered), [], who="w", node="n1")
     assert scene.invariants == ["18"]
 
 
@@ -312,7 +340,16 @@ def test_a_change_that_is_told_otherwise_than_it_was_made_is_found(scene: Scene,
 def test_a_change_that_is_told_before_it_is_durable_is_found(scene: Scene) -> None:
     rows, change = appended(A, 1)
     write(scene.n1, rows, synced=False)
-    scene.ledger.told(change, [], who="w")
+    scene.ledger.told(change, [], who="w", node="n1")
+    assert scene.invariants == ["18"]
+
+
+@pytest.mark.answers("watchers-see-each-change-once")
+def test_a_change_that_is_told_where_it_is_not_durable_is_found(scene: Scene) -> None:
+    rows, change = appended(A, 1)
+    write(scene.n1, rows)
+    write(scene.n2, rows, synced=False)
+    scene.ledger.told(change, [], who="w", node="n2")
     assert scene.invariants == ["18"]
 
 
@@ -320,9 +357,9 @@ def test_a_change_that_is_told_before_it_is_durable_is_found(scene: Scene) -> No
 def test_a_change_that_is_told_after_one_that_builds_on_it_is_found(scene: Scene) -> None:
     (first, change), (second, later) = appended(A, 1), appended(B, 1, after={A: 1})
     write(scene.n1, first)
-    scene.ledger.told(change, [], who="w")
+    scene.ledger.told(change, [], who="w", node="n1")
     write(scene.n1, second)
-    scene.ledger.told(later, [change.id], who="w")
+    scene.ledger.told(later, [change.id], who="w", node="n1")
     assert scene.invariants == []
-    scene.ledger.told(change, [later.id], who="v")
+    scene.ledger.told(change, [later.id], who="v", node="n1")
     assert scene.invariants == ["18"]
