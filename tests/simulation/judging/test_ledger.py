@@ -23,6 +23,7 @@ from simulation.judging.ledger import Ledger, Shelf
 A, B, C = Origin(b"a" * 16), Origin(b"b" * 16), Origin(b"c" * 16)
 PARTITION = 3
 NODE = b"n" * 16
+NO_CHANGES = mutation.encode([])
 
 
 class Scene:
@@ -50,7 +51,7 @@ def operation_rows(
     hlc: int = 0,
     after: dict[Origin, int] | None = None,
     key: str | None = None,
-    payload: bytes = b"",
+    payload: bytes = NO_CHANGES,
     vector: int | None = None,
 ) -> dict[bytes, bytes | None]:
     """The rows of one operation, as a node writes them."""
