@@ -98,7 +98,7 @@ MUTANTS = (
     Mutant(a_push_counts_as_held, "who pushed an operation counts as one that holds it", ("2", "3", "19"), "escapes"),
     Mutant(an_own_lost_operation_is_refused, "a node refuses what it lost itself in a crash", ("4", "15"), "escapes"),
     Mutant(a_mark_has_what_came_from_its_node, "who lost what was not durable is taken for set back", ("2", "19"), "escapes"),
-    Mutant(watchers_hear_before_the_fsync, "watches hear of an operation when it is pushed", ("2", "18")),
+    Mutant(watchers_hear_before_the_fsync, "watches hear of an operation when it is pushed", ("2", "18"), "escapes"),
     Mutant(a_pushed_write_is_answered_at_once, "a write is answered when it is pushed", ("2", "3")),
     Mutant(
         whatever_is_written_is_pushed_beside_its_fsync,
