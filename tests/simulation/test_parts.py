@@ -10,9 +10,12 @@ from typing import TypeVar, cast
 
 import pytest
 
+from shoal import values
+from shoal.errors import JournalTrimmed
 from shoal.kinds.document.handle.document import Document
 from shoal.kinds.items.serving import searches as planning
-from shoal.protocol.requests import Durability
+from shoal.protocol.requests import Durability, Event, Events, ReadJournal
+from shoal.protocol.session import Session
 from shoal.testing.machines import run
 from simulation.execution import execute
 from simulation.judging.linearity import Operation
@@ -430,6 +433,23 @@ def test_an_item_that_is_lost_or_waits_again_is_found() -> None:
         return sound, lost, await broken(cluster, agents, "jobs")
 
     assert scene(work) == ([], [MESSAGES], [MESSAGES])
+
+
+def test_the_judge_looks_for_erased_events_past_what_was_trimmed() -> None:
+    """An event that came late is older than some that were trimmed: then the second page of a new reader is refused."""
+
+    class Trimmed:
+        async def call(self, request: ReadJournal) -> Events:
+            if request.after and not request.skip_trimmed:
+                raise JournalTrimmed("the journal was trimmed.", trimmed_ms=0)
+            erased = Event("e", None, 0, values.encode({"number": 7}), False, b"c", False)
+            return Events([erased] if request.after else [], b"c", more=not request.after)
+
+    part = Logs()
+    told = Told("local", "n1", 0.0)
+    part.lines["a"].append(Line(7, 0.0, told, erased=told))
+    found = asyncio.run(part.broken(cast(Session, Trimmed()), Losses(CALM)))
+    assert [violation.invariant for violation in found] == ["15"]
 
 
 def test_an_event_that_a_reader_was_not_given_is_found_unless_it_was_told_of_a_trim() -> None:
