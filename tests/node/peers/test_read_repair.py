@@ -235,7 +235,7 @@ async def test_a_missing_row_names_the_peers_that_were_asked(fleet: Fleet) -> No
     assert "channel 'm' of checkpoint" in text
     assert "a:1 does not have it" in text
     assert "c:1 does not have it" in text
-    assert sorted(refused.value.detail["asked"]) == ["a:1", "c:1"]
+    assert refused.value.detail["asked"] in (["a:1", "c:1"], ["c:1", "a:1"])
     assert (await status(fleet["b"])).repairs_failed == 2
 
 
