@@ -57,7 +57,7 @@ class Replication:
     """`random` returns a float in [0, 1). A `learner` may have forgotten operations that others rely on; it once held `owed`.
 
     `marks` are the most that each peer was ever known to hold. `is_majority` tells whether these peers are enough to be
-    believed: more than half of the other owners. `had_openings`: this directory wrote under other origins before.
+    believed: more than half of the other owners.
     """
 
     def __init__(
@@ -70,7 +70,6 @@ class Replication:
         owed: Mapping[int, VersionVector] | None = None,
         marks: Mapping[bytes, Mapping[int, VersionVector]] | None = None,
         is_majority: Callable[[Collection[bytes]], bool] = bool,
-        had_openings: bool = False,
     ) -> None:
         self.learning = Learning(replica.durable, owed) if learner else None
         """None once this node counts as an owner."""
@@ -78,10 +77,9 @@ class Replication:
         """The operations that this node must hold before the change of members that is under way is done; None if none is
         joint.
         """
-        self.ends = Ends(replica.durable) if had_openings else None
+        self.ends: Ends | None = None
         """None once this node knows where its directory's past origins end."""
-        self.run = b""
-        """Names this start of the node; empty: peers do not know it."""
+        self._run = b""  # Names this start of the node; empty: peers do not know it.
         self._replica = replica
         self._limits = limits
         self._is_majority = is_majority
@@ -106,6 +104,11 @@ class Replication:
         self.snapshots = Snapshots(replica, limits.snapshots)
         """The partitions that are taken by snapshot."""
         self._rounds = Rounds(interval_s=limits.sync_interval_s, random=random)
+
+    def begin(self, run: bytes, *, had_openings: bool) -> None:
+        """Peers know this start of the node as `run`. `had_openings`: its directory wrote under other origins before."""
+        self._run = run
+        self.ends = Ends(self._replica.durable) if had_openings else None
 
     # ── links ─────────────────────────────────────────────────────────────────
 
@@ -206,7 +209,7 @@ class Replication:
                         learning.forget(peer)
                 state.member = not message.learner
                 state.unended = message.unended
-                if self.ends is not None and (not state.fences or (message.fenced and message.fenced == self.run)):
+                if self.ends is not None and (not state.fences or (message.fenced and message.fenced == self._run)):
                     self.ends.fence(peer)
                 self._settle(peer, state, message)
                 self._hear(peer, state, message)

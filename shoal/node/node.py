@@ -87,8 +87,8 @@ class Node:
             on_durable=self._durable,
             now=environment.monotonic,
             on_failed=self._failed,
-            on_begun=self._begun,
         )
+        self._commit.when_begun(self._begun)
         if self._commit.failed is not None:
             self._failed(self._commit.failed)
         context = self._context = context_of(storage, self._commit, config, environment)

@@ -127,8 +127,7 @@ class GroupCommit:
     """Decides when to sync. Everything except what `run_blocking` runs is called on one event loop.
 
     `written` and `durable` are the numbers of the last write made and of the last one known durable; `failed` says why
-    writes are rejected, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise, nor must
-    `on_begun`, which is called once a sync is under way, with the number of the last write that it covers;
+    writes are rejected, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise;
     nor must `on_failed`, which is called once, as soon as storage fails, with the reason why writes are rejected from then on.
     """
 
@@ -142,7 +141,6 @@ class GroupCommit:
         now: Callable[[], float],
         witness_interval_s: float | None = None,
         on_failed: Callable[[str], None] | None = None,
-        on_begun: Callable[[int], None] | None = None,
     ) -> None:
         self.written = 0
         self.durable = 0
@@ -155,7 +153,7 @@ class GroupCommit:
         self._writes_pending_max = writes_pending_max
         self._on_durable = on_durable
         self._on_failed = on_failed
-        self._on_begun = on_begun
+        self._on_begun: Callable[[int], None] | None = None
         self._now = now
         self._watches: list[Watch] = []  # One for each write that is decided in steps.
         self._waiting: list[tuple[int, Waiter, str]] = []
@@ -247,6 +245,12 @@ class GroupCommit:
         settled = asyncio.get_running_loop().create_future()
         self.when_durable(number, partial(_settle, settled), lane)
         await settled
+
+    def when_begun(self, begun: Callable[[int], None]) -> None:
+        """Call `begun` from now on whenever a sync is under way, with the number of the last write that it covers. It must not
+        raise.
+        """
+        self._on_begun = begun
 
     def when_durable(self, number: int, waiter: Waiter, lane: str = "", /) -> None:
         """As `wait_durable`, with a callback: call `waiter` once, now if the outcome is known, else at a later turn.

@@ -102,7 +102,7 @@ def test_a_majority_of_the_others_names_every_write_that_a_quorum_had(size: int,
         assert set(heard) & holders
 
 
-def test_what_a_peer_told_before_it_fenced_does_not_count() -> None:
+def test_vectors_told_before_fencing_do_not_count() -> None:
     held = Held()
     ends = Ends(held)
     ends.equal(b"a")

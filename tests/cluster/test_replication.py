@@ -179,7 +179,7 @@ def test_peers_are_told_with_a_tick_that_own_operations_are_durable() -> None:
     assert (theirs.name, Have([(0, ours.origin, 3)])) in ours.sent
 
 
-def test_what_waits_of_an_opening_that_is_over_is_dropped() -> None:
+def test_operations_that_wait_of_a_past_opening_are_dropped() -> None:
     ours, theirs = pair()
     theirs.origin = origin_of(theirs.name, bytes(16))
     theirs.write(0)

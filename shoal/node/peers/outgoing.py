@@ -246,7 +246,7 @@ class _Unsettled(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """What a group commit made durable."""
+    """The operations that a group commit made durable."""
 
     unsent: list[Shipment]  # Of the operations that were issued here, those that did not go to the peers before.
     issued: dict[tuple[int, Origin], int]  # The last of them all, by partition and origin.

@@ -117,7 +117,6 @@ class Replicator:
             owed=incarnation.owed,
             marks=self._marking.load(),
             is_majority=members.is_majority,
-            had_openings=incarnation.previous is not None and not incarnation.copied,
         )
         incarnation.when_begun(self._begin)
         self._protocol.digest()  # The first one hashes every vector, later ones only changes. Nothing is served yet.
@@ -175,7 +174,8 @@ class Replicator:
             sight=self._sight(members),
             entered=self._entered,
         )
-        self._protocol.run = self.memberships.run
+        had_openings = incarnation.previous is not None and not incarnation.copied
+        self._protocol.begin(self.memberships.run, had_openings=had_openings)
         others = Others(
             owners=self._other_owners,
             named=members.name_of,

@@ -86,7 +86,7 @@ async def test_an_operation_reaches_others_while_its_own_fsync_is_under_way() ->
         await writing
 
 
-async def test_what_others_acknowledge_before_it_is_durable_here_is_no_impossible_claim() -> None:
+async def test_an_early_acknowledgement_is_no_impossible_claim() -> None:
     async with fleet_of() as fleet:
         writing = await written_beside(fleet, "a")
         await fleet.until(lambda: known(fleet["a"], fleet["b"], Dot(origin_of(fleet["a"]), 2)))
@@ -198,7 +198,7 @@ async def test_the_first_write_of_an_opening_waits_for_its_fsync() -> None:
 
 
 @pytest.mark.parametrize("kind", ["budget", "map"])
-async def test_what_an_opening_takes_over_waits_for_its_fsync(kind: str) -> None:
+async def test_rights_and_sums_taken_over_wait_for_their_fsync(kind: str) -> None:
     async with fleet_of("ab") as fleet:
         await add(fleet["a"])
         await fleet.converged()

@@ -36,7 +36,7 @@ def settled(*writes: tuple[str, int], beside: bool = True) -> list[tuple[int, in
     return [(each.partition, each.sequence) for each in sent]
 
 
-def test_what_may_not_go_beside_its_sync_holds_up_what_follows_in_its_partition() -> None:
+def test_an_operation_that_must_wait_holds_up_its_partition() -> None:
     settling = Settling(cast("Any", None))
     for number, (partition, may_precede) in enumerate([(1, True), (1, False), (1, True), (2, True)], 1):
         shipment = Shipment(partition, ORIGIN, number, b"", b"", b"")

@@ -127,7 +127,7 @@ def test_operations_of_a_durable_origin_may_be_sent_before_they_are(scene: Scene
     assert scene.broken == []
 
 
-def test_what_an_opening_takes_over_is_found_if_sent_before_it_is_durable(scene: Scene) -> None:
+def test_sums_sent_before_they_are_durable_are_found(scene: Scene) -> None:
     write(scene.n1, {keys.meta("origin"): A})
     payload = mutation.encode([Mutation(Kind.MAP, "s", "m", Remove("e", (), (), ()))])
     write(scene.n1, operation_rows(A, 1, payload=payload), synced=False)
