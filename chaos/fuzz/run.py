@@ -269,7 +269,7 @@ class Run:
             writer.write(probe.raw)
             with suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
                 async with asyncio.timeout(ANSWER_S_MAX):
-                    await answer(reader)
+                    await (reader.readuntil(b"\r\n\r\n") if probe.what.startswith("HEAD") else answer(reader))
             took.append(time.monotonic() - begun)
             writer.transport.abort()
         if took and min(took) > self._options.slow_s:

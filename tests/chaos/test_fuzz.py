@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from chaos.__main__ import app
 from chaos.fuzz import run as fuzzing
-from chaos.fuzz.probes import Probes
+from chaos.fuzz.probes import Asked, Probes
 from chaos.fuzz.run import FuzzOptions, Run
 from chaos.fuzz.streams import Streams
 from shoal.errors import NotFound, ShoalError
@@ -284,6 +284,19 @@ async def test_a_slow_probe_counts_if_it_is_slow_alone() -> None:
         run = Run(options, port, "token", node.pid, lambda _: None)
         await run._alone(asked)
         assert "slow each time" in run.found.findings[0]
+
+
+async def test_a_head_that_is_sent_alone_waits_for_no_body(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def headed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 273\r\n\r\n")
+        await reader.read()
+
+    monkeypatch.setattr(fuzzing, "ANSWER_S_MAX", 0.3)
+    async with serving(headed) as port:
+        run = Run(msgspec.structs.replace(OPTIONS, slow_s=0.1), port, "token", node.pid, lambda _: None)
+        await run._alone(Asked("HEAD /v1/streams/a/b HTTP/1.1", b"HEAD /v1/streams/a/b HTTP/1.1\r\n\r\n"))
+        assert (run.found.findings, run.found.stalls) == ([], 1)
 
 
 def test_the_command_says_what_it_found_and_removes_what_is_sound() -> None:
