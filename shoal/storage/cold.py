@@ -134,12 +134,8 @@ class ColdStorage:
 
     def __init__(self, raw: LoggedStorage) -> None:
         self.raw = raw
-        self.write = raw.write
-        self.begin_write = raw.begin_write
         self.begin_sync = raw.begin_sync
         self.sync = raw.sync
-        self.bytes_on_disk = raw.bytes_on_disk
-        self.bytes_free = raw.bytes_free
         self.rotate_if_due = raw.rotate_if_due
         self.reclaim = raw.reclaim
         self.begin_erasing = raw.begin_erasing
@@ -155,6 +151,24 @@ class ColdStorage:
     def identity(self) -> bytes:
         """As `Storage.identity`."""
         return self.raw.identity
+
+    @property
+    def write(self) -> Any:
+        """As `Storage.write`."""
+        return self.raw.write
+
+    @property
+    def begin_write(self) -> Any:
+        """As `LoggedStorage.begin_write`."""
+        return self.raw.begin_write
+
+    def bytes_on_disk(self) -> int:
+        """As `Storage.bytes_on_disk`."""
+        return self.raw.bytes_on_disk()
+
+    def bytes_free(self) -> int:
+        """As `Storage.bytes_free`."""
+        return self.raw.bytes_free()
 
     @property
     def failed(self) -> str | None:
