@@ -130,8 +130,6 @@ def _of_tiering(status: NodeStatus) -> Iterator[Metric]:
     yield counter("shoal_tiering_fetched_objects", "Objects that it fetched from there", status.tiering_fetched)
     yield counter("shoal_tiering_fetched_bytes", "Bytes of these objects", status.tiering_fetched_bytes)
     yield counter("shoal_tiering_failed_fetches", "Fetches from there that failed", status.tiering_failed)
-    about = "1 if the node cannot move, fetch or delete there what it should"
-    yield gauge("shoal_tiering_trouble", about, bool(status.tiering_trouble))
 
 
 def _of_conditions(view: ConditionsView) -> Iterator[Metric]:

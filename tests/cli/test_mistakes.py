@@ -159,3 +159,13 @@ def test_a_dry_run_of_rules_about_no_thread_is_told(data: str) -> None:
         found = run("retention", "set", *arguments, "--dry-run", "--data", data)
         assert "has no thread that these rules are about" in told(found)
     assert "has no thread" not in told(run("retention", "set", "crew", "--keep-last", "5", "--dry-run", "--data", data))
+
+
+@pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
+def test_a_rule_of_another_prefix_is_not_unset_in_silence(data: str, dry_run: tuple[str, ...]) -> None:
+    assert run("retention", "set", "crew", "--keep-last", "5", "--prefix", "agent", "--yes", "--data", data).exit_code == 0
+    refused = run("retention", "unset", "crew", "--prefix", "agnet", *dry_run, "--data", data)
+    assert refused.exit_code == 1
+    assert "no rule of retention for the prefix 'agnet'; it has rules for: 'agent'. Nothing was written." in told(refused)
+    assert run("retention", "unset", "crew", "--prefix", "agent", "--data", data).exit_code == 0
+    assert run("retention", "unset", "crew", "--prefix", "agnet", "--data", data).exit_code == 0

@@ -18,6 +18,7 @@ from shoal.cli.execution import agreed, execute
 from shoal.cli.output import emit, line, note, note_empty, shown_bytes, span
 from shoal.cli.replies import document
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
+from shoal.errors import NotFound
 from shoal.kinds.retention.flows import Retained
 from shoal.kinds.retention.handle import SpaceRetention
 from shoal.kinds.tiering.handle import SpaceTiering
@@ -130,6 +131,12 @@ def unset_rule(
     """
 
     async def work(retention: SpaceRetention) -> None:
+        known = [rule.prefix for rule in (await retention.get()).rules]
+        if known and prefix not in known:  # In a script that removes what may be gone, no rule at all is no mistake.
+            raise NotFound(
+                f"space {space!r} has no rule of retention for the prefix {prefix!r}; it has rules for: "
+                f"{', '.join(map(repr, known))}. Nothing was written."
+            )
         _show(await retention.unset(prefix, dry_run=dry_run), json=json)
 
     _execute(space, work, data, url)

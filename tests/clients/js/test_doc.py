@@ -70,7 +70,7 @@ def test_the_guide_names_every_option_with_its_default() -> None:
     names = re.findall(r"^  (\w+):", defaults[1], re.MULTILINE)
     rows = [line for line in GUIDE.splitlines() if line.startswith("| `")]
     told = [name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])]
-    assert sorted(told) == sorted([*names, "fetch"])
+    assert sorted(told) == sorted([*names, "fetch", "trace"])
     written = re.findall(r"\b(\d+_\d+)\b", defaults[1])
     assert written
     assert all(number.replace("_", ",") in GUIDE for number in written)
