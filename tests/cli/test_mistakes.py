@@ -163,9 +163,9 @@ def test_a_dry_run_of_rules_about_no_thread_is_told(data: str) -> None:
 
 @pytest.mark.parametrize("dry_run", [(), ("--dry-run",)])
 def test_a_rule_of_another_prefix_is_not_unset_in_silence(data: str, dry_run: tuple[str, ...]) -> None:
-    assert run("retention", "set", "crew", "--keep-last", "5", "--prefix", "agent", "--yes", "--data", data).exit_code == 0
-    refused = run("retention", "unset", "crew", "--prefix", "agnet", *dry_run, "--data", data)
+    assert run("retention", "set", "ruled", "--keep-last", "5", "--prefix", "agent", "--yes", "--data", data).exit_code == 0
+    refused = run("retention", "unset", "ruled", "--prefix", "agnet", *dry_run, "--data", data)
     assert refused.exit_code == 1
     assert "no rule of retention for the prefix 'agnet'; it has rules for: 'agent'. Nothing was written." in told(refused)
-    assert run("retention", "unset", "crew", "--prefix", "agent", "--data", data).exit_code == 0
-    assert run("retention", "unset", "crew", "--prefix", "agnet", "--data", data).exit_code == 0
+    assert run("retention", "unset", "ruled", "--prefix", "agent", "--data", data).exit_code == 0
+    assert run("retention", "unset", "ruled", "--prefix", "agnet", "--data", data).exit_code == 0

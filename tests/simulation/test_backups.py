@@ -163,12 +163,14 @@ def test_plans_of_backups_draw_every_trouble_and_crash() -> None:
     assert from_json(to_json(plan)) == plan
 
 
-SHIPPED = {"shipped", "cold-shipped"}
+PROFILES_WITH_BACKUPS = {"shipped", "cold-shipped"}
 """The profiles of which plans may have a backup."""
 
 
 def test_other_profiles_have_no_backup() -> None:
-    assert not any(ships(draw(seed, profile=profile)) for profile in PROFILES.keys() - SHIPPED for seed in range(5))
+    assert not any(
+        ships(draw(seed, profile=profile)) for profile in PROFILES.keys() - PROFILES_WITH_BACKUPS for seed in range(5)
+    )
 
 
 def test_a_crash_while_it_ships_stops_no_backup() -> None:
