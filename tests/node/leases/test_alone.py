@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ from shoal.storage.memory import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
+from tests.node.wiretap import POLL_S
 from tests.support.paces import USUAL
 
 NIL = values.encode(None)
@@ -143,8 +144,8 @@ def test_without_a_quorum_nothing_is_written() -> None:
 
 
 async def cut_off_after_its_write(nodes: Fleet, name: str, value: str) -> asyncio.Future[Any]:
-    """A call that has its lease and has caught up, and whose write stays on its node: it is cut off before the fsync."""
-    member = nodes[name].simulated
+    """A call that has its lease and has caught up, and whose write stays on its node: it is cut off before it is pushed."""
+    member, usual = nodes[name].simulated, nodes.spoil
     made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     issuer = nodes[name].node._database.issuer
     sound = issuer.issue
@@ -153,13 +154,18 @@ async def cut_off_after_its_write(nodes: Fleet, name: str, value: str) -> asynci
         issued = sound(located, key)
         if isinstance(located.request, Swap) and not made.done():
             member.hold_syncs()
+            # A push goes out when the sync begins: it does not wait until the wires are cut.
+            nodes.spoil = lambda source, target, message: None if source == name else usual(source, target, message)
             made.set_result(None)
         return issued
 
     issuer.issue = issue  # type: ignore[method-assign]
-    late = asyncio.ensure_future(nodes[name].node.session().call(request("base", value), key="k"))
-    await made
+    late: asyncio.Future[Any] = asyncio.ensure_future(nodes[name].node.session().call(request("base", value), key="k"))
+    futures: list[asyncio.Future[Any]] = [made, late]
+    await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
+    assert made.done(), f"the call wrote nothing: {late}"
     await nodes.isolate(name)
+    nodes.spoil = usual
     member.release_syncs()
     issuer.issue = sound  # type: ignore[method-assign]
     return late
@@ -207,6 +213,79 @@ def test_a_refused_calls_answer_is_not_replaced_from_between() -> None:
         assert [await shown(nodes, name) for name in "abc"] == [["older"]] * 3
 
     in_fleet(work)
+
+
+async def pushed_and_lost(nodes: Fleet, value: str) -> MemoryStorage:
+    """A write of "a" that only "b" has, durably: "a" loses power before its own fsync. Returns the disk of "a"."""
+    member, issuer = nodes["a"].simulated, nodes["a"].node._database.issuer
+    sound = issuer.issue
+
+    def issue(located: Any, key: str | None) -> Any:
+        if isinstance(located.request, Swap):
+            member.hold_syncs()
+            nodes.spoil = lambda source, target, message: None if "c" in {source, target} and is_push(message) else message
+        return sound(located, key)
+
+    issuer.issue = issue  # type: ignore[method-assign]
+    late = asyncio.ensure_future(nodes["a"].node.session().call(request("base", value), key="k"))
+    async with asyncio.timeout(3.0):
+        while await shown(nodes, "b") != [value]:
+            await asyncio.sleep(POLL_S)
+    assert await shown(nodes, "c") == ["base"]
+    await nodes.isolate("b")
+    crashing = asyncio.ensure_future(nodes.crash("a"))
+    await asyncio.sleep(0.1)
+    member.release_syncs()  # Else the thread that syncs would be waited for.
+    [ended] = await asyncio.gather(late, return_exceptions=True)
+    assert isinstance(ended, BaseException), "it is acknowledged, and on one disk"
+    nodes.spoil = lambda source, target, message: message
+    return await crashing
+
+
+def link_both(nodes: Fleet, one: str, other: str) -> None:
+    nodes.link(one, other)
+    nodes.link(other, one)
+
+
+@pytest.mark.answers("compare-and-set-is-linearizable")
+@pytest.mark.parametrize(("expected", "told", "remains"), [("base", "", "kept"), ("other", "is 'base'", "base")])
+def test_a_write_that_its_node_lost_after_its_push_is_void_after_a_later_one(expected: str, told: str, remains: str) -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").set("base", durability="all")
+        await nodes.converged()
+        nodes.start("a", await pushed_and_lost(nodes, "lost"), linked=False)
+        link_both(nodes, "a", "c")
+        with pytest.raises(RegisterChanged, match=told) if told else nullcontext():
+            await leader(nodes, "c").compare_and_set(expected, "kept")
+        link_both(nodes, "a", "b")
+        link_both(nodes, "b", "c")
+        await nodes.converged()
+        assert [await shown(nodes, name) for name in "abc"] == [[remains]] * 3
+
+    in_fleet(work, quorum_timeout_s=10.0)
+
+
+@pytest.mark.answers("compare-and-set-is-linearizable")
+def test_a_write_that_its_node_lost_after_its_push_stays_once_it_was_told() -> None:
+    async def work(nodes: Fleet) -> None:
+        await leader(nodes, "a").set("base", durability="all")
+        await nodes.converged()
+        left = await pushed_and_lost(nodes, "lost")
+        link_both(nodes, "b", "c")
+        with pytest.raises(RegisterChanged, match="is 'lost'"):
+            await leader(nodes, "b").compare_and_set("base", "kept")
+        await nodes.isolate("b")
+        nodes.start("a", left, linked=False)
+        link_both(nodes, "a", "c")
+        with pytest.raises(RegisterChanged, match="is 'lost'"):
+            await leader(nodes, "a").compare_and_set("base", "kept")
+        link_both(nodes, "a", "b")
+        link_both(nodes, "b", "c")
+        await nodes.converged()
+        assert (await nodes["a"].node.session().call(request("base", "lost"), key="k")).version
+        assert [await shown(nodes, name) for name in "abc"] == [["lost"]] * 3
+
+    in_fleet(work, quorum_timeout_s=10.0)
 
 
 @pytest.mark.answers("compare-and-set-is-linearizable")
