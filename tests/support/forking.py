@@ -85,6 +85,7 @@ def forked_for() -> dict[str, Any]:
         if process == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Ignored if `nohup` began the tests.
             _become(wanted, streams)
             return wanted
         ends[process] = end
