@@ -180,6 +180,7 @@ async def test_pages_of_work_show_each_queue_once(open_bench: Opener) -> None:
     for number in range(11):
         for name in ("first", "second"):
             await bench.space.thread(f"t{number:02}").worklist(name).add(["a"])
+    assert (await work(bench, limit=100)).looked == 4
     found, after = [], ""
     while True:
         one = await work(bench, limit=3, after=after)
