@@ -327,6 +327,18 @@ def test_after_some_failures_the_log_is_fetched_unless_it_was_truncated() -> Non
     assert side.asked(30.0) == [(ONE, 2, 0)]
 
 
+@pytest.mark.parametrize(("others", "takes"), [((), False), ((OTHER,), True)])
+def test_what_nobody_can_confirm_is_a_failure_of_all_peers(others: tuple[bytes, ...], takes: bool) -> None:
+    side = Side()
+    side.look(ONE, {1: 11})
+    side.look(OTHER, {1: 11})
+    for now in (0.0, 10.0, 20.0):
+        assert len(side.snapshots.next([ONE, OTHER], now)) == 1
+        side.snapshots.doubted(1, others)
+        side.snapshots.failed(1, now)
+    assert side.snapshots.takes(1) is takes
+
+
 def test_a_snapshot_goes_on_after_a_new_link() -> None:
     side, pieces = Side(), [b"a", b"b"]
     side.look(ONE, {1: 11})

@@ -9,7 +9,8 @@ Laws:
   at most `ahead` pieces that were asked for and not staged.
 - A lost piece is asked for again. A peer that sends nothing for `idle_s`, or whose snapshot cannot be used, is left alone
   for a while, each time for twice as long, up to `pause_s_max`, and another peer is asked. If all peers failed several
-  times, and the log is still there, it is fetched instead.
+  times, and the log is still there, it is fetched instead. One that nobody can confirm, because a client goes on writing,
+  is a failure of them all.
 - The pieces are hashed as a whole. A snapshot whose hash differs is not used.
 - While this replica rests, nothing is asked for; what was asked for before still arrives.
 """
@@ -279,12 +280,20 @@ class Snapshots:
         source.failures += 1
 
     def doubted(self, partition: int, others: Iterable[bytes]) -> None:
-        """The snapshot under way is not believed: these peers have other rows. They are asked for theirs, too."""
+        """The snapshot under way is not believed: these peers have other rows. They are asked for theirs, too.
+
+        If there are none, the others have moved on since it was made, and would have from any other peer's.
+        """
         transfer, found = self._transfers.get(partition), self._sources.get(partition, {})
         source = None if transfer is None else found.get(transfer.peer)
-        for peer in others if source is not None else ():
-            assert source is not None
+        if transfer is None or source is None:
+            return
+        others = list(others)
+        for peer in others:
             found.setdefault(peer, _Source(source.operations, source.base))
+        if not others:
+            for peer, other in found.items():
+                other.failures += peer != transfer.peer  # Its own is counted when it fails.
 
     def installed(self, partition: int) -> tuple[bytes, SnapshotRequest] | None:
         """The partition was replaced. Returns what to tell the peer, if it still keeps the snapshot."""
