@@ -328,7 +328,7 @@ def test_after_some_failures_the_log_is_fetched_unless_it_was_truncated() -> Non
 
 
 @pytest.mark.parametrize(("others", "takes"), [((), False), ((OTHER,), True)])
-def test_what_nobody_can_confirm_is_a_failure_of_all_peers(others: tuple[bytes, ...], takes: bool) -> None:
+def test_a_snapshot_that_nobody_confirms_is_a_failure_of_all_peers(others: tuple[bytes, ...], takes: bool) -> None:
     side = Side()
     side.look(ONE, {1: 11})
     side.look(OTHER, {1: 11})
