@@ -339,6 +339,21 @@ def test_a_snapshot_that_nobody_confirms_is_a_failure_of_all_peers(others: tuple
     assert side.snapshots.takes(1) is takes
 
 
+def test_a_log_is_fetched_until_most_of_what_is_held_by_then_is_here() -> None:
+    side = Side()
+    side.look(ONE, {1: 100})
+    for now in (0.0, 10.0, 20.0):
+        side.refuse(side.begun(now=now), now=now)
+    for held, takes in ((95, False), (4000, False), (6000, False)):
+        side.look(ONE, {1: 10_000})
+        side.replica.held[1] = VersionVector({A: held})
+        assert side.asked(30.0) == []
+        side.look(ONE, {1: 10_000})
+        assert side.snapshots.takes(1) is takes
+    side.look(ONE, {1: 100_000})
+    assert side.snapshots.takes(1)
+
+
 def test_a_snapshot_goes_on_after_a_new_link() -> None:
     side, pieces = Side(), [b"a", b"b"]
     side.look(ONE, {1: 11})

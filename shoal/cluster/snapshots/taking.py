@@ -9,8 +9,8 @@ Laws:
   at most `ahead` pieces that were asked for and not staged.
 - A lost piece is asked for again. A peer that sends nothing for `idle_s`, or whose snapshot cannot be used, is left alone
   for a while, each time for twice as long, up to `pause_s_max`, and another peer is asked. If all peers failed several
-  times, and the log is still there, it is fetched instead. One that nobody can confirm, because a client goes on writing,
-  is a failure of them all.
+  times, and the log is still there, it is fetched instead, until most is held. One that nobody can confirm, because a
+  client goes on writing, is a failure of them all.
 - The pieces are hashed as a whole. A snapshot whose hash differs is not used.
 - While this replica rests, nothing is asked for; what was asked for before still arrives.
 """
@@ -98,10 +98,11 @@ class Snapshots:
     def look(self, peer: bytes, partitions: Iterable[int], operations_in: Callable[[int], int]) -> None:
         """Take note of the partitions, among these, of which this replica lacks much that `peer` holds: so many operations."""
         for partition in partitions:
-            if peer in self._sources.get(partition, ()):
-                continue
-            operations = operations_in(partition)
-            if self._is_behind(partition, operations):
+            operations, source = operations_in(partition), self._sources.get(partition, {}).get(peer)
+            if source is not None:
+                # By what it held once, this replica would soon be near, and would begin anew with a peer that failed.
+                source.operations = max(source.operations, operations)
+            elif self._is_behind(partition, operations):
                 self._sources.setdefault(partition, {})[peer] = _Source(operations)
 
     def takes(self, partition: int) -> bool:
