@@ -129,7 +129,7 @@ class _Run:
     def judge_logs(self, logged: Sequence[Line]) -> None:
         """A node logs what it did not expect of itself."""
         for line in logged:
-            if line.event in (events.BUG, events.AGENT_BUG):
+            if line.event in (events.BUG, events.AGENT_BUG, events.TASK_ENDED):
                 told = "" if line.bug is None else _told(line.bug)
                 self._violated(BUG, f"logged: {line.text}: {told}")
 

@@ -176,6 +176,13 @@ READ_ONLY = Event(
     "disk, then restart the node.",
     "A write or a sync of its directory failed.",
 )
+TASK_ENDED = Event(
+    "node",
+    "task-ended",
+    "error",
+    "unexpected error: {where} has ended on this node until it is started again",
+    "A bug in Shoal. Requests are served; what that task does is not done. Restart the node, and please report it.",
+)
 SNAPSHOTS_FINISHED = Event(
     "node",
     "snapshots-finished",

@@ -43,7 +43,7 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.snapshots.checking import mark_of, state_root
 from shoal.node.transaction import Transaction
-from shoal.node.turns import in_turns
+from shoal.node.turns import in_turns, lasting
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AnyReply,
@@ -319,7 +319,7 @@ class Recorder:
     def start(self) -> None:
         """Start the task, on the running loop."""
         if self._interval_s:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "signing of statements")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""

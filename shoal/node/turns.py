@@ -5,6 +5,7 @@ Laws:
   clock, so that a simulated run can be repeated. Between two steps anything may change: a step reads what it needs anew.
 - Work that nobody waits for rests after each step, for `REST` times as long as that took: of a busy loop, and of the disk, it
   has a third at most. In a simulated run a step takes no time, so nothing there depends on a clock.
+- A task that lasts as long as its part, and ends by an error that nobody expected, is told in the log at once.
 - A part that is closed cancels its work in the background and waits for it, unless that ends by itself in bounded time.
 """
 
@@ -13,10 +14,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from contextlib import closing, suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from shoal.errors import ShoalError
 from shoal.kinds.document.state.document import Pace
+from shoal.logs import events
+from shoal.logs.lines import log
 from shoal.node.environment import Environment, turn
 
 READ_STEP_ROWS_MAX = 128  # Looked at in one step of a read, so that a long one does not delay other work.
@@ -99,6 +103,19 @@ def at_once(steps: Steps[T]) -> T:
         except StopIteration as done:
             outcome: T = done.value
             return outcome
+
+
+def lasting(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+    """Do this in a task of its own, which its part holds, and cancels when it is closed. `what` is a name for people."""
+    task = asyncio.get_running_loop().create_task(work)
+    task.add_done_callback(partial(_told, what))
+    return task
+
+
+def _told(what: str, task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, ShoalError):  # That one is of a storage that failed, which is told.
+        log(events.TASK_ENDED, where=what, bug=error)
 
 
 class Background:

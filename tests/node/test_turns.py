@@ -7,8 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from shoal.errors import StorageFull
+from shoal.logs import events
+from shoal.logs.lines import captured
 from shoal.node.environment import Environment, system_environment
-from shoal.node.turns import REST, Background, Resting
+from shoal.node.turns import REST, Background, Resting, lasting
 
 
 async def test_a_part_that_is_closed_ends_its_work_and_waits_for_that() -> None:
@@ -47,3 +50,30 @@ async def test_a_step_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch) -> 
     await resting.rest()
     await resting.rest()
     assert [seconds for seconds in rested if seconds] == [pytest.approx(0.004 * REST), pytest.approx(0.05)]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"), [(KeyError("x"), True), (StorageFull("the disk is full."), False), (None, False)]
+)
+async def test_a_lasting_task_that_ends_by_a_bug_is_told_at_once(error: Exception | None, is_told: bool) -> None:
+    async def work() -> None:
+        if error is not None:
+            raise error
+
+    with captured() as lines:
+        task = lasting(work(), "tiering")
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+    assert [(line.event, line.fields, line.bug) for line in lines] == [
+        (events.TASK_ENDED, {"where": "tiering"}, error)
+    ] * is_told
+
+
+async def test_a_lasting_task_that_is_cancelled_is_not_told() -> None:
+    with captured() as lines:
+        task = lasting(asyncio.sleep(3600), "tiering")
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        await asyncio.sleep(0)
+    assert lines == []

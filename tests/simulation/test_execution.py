@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from shoal.logs import events
+from shoal.logs.event import Event
 from shoal.logs.lines import log
 from shoal.node.database import Database
 from shoal.storage.commit import GroupCommit, Waiter
@@ -103,10 +104,11 @@ def test_a_task_that_fails_unseen_is_a_bug() -> None:
     assert "nobody waits for me" in outcome.violations[0].text
 
 
-def test_an_error_in_a_nodes_log_is_a_bug() -> None:
+@pytest.mark.parametrize("event", [events.BUG, events.TASK_ENDED], ids=lambda event: event.name)
+def test_an_error_in_a_nodes_log_is_a_bug(event: Event) -> None:
     def logs(original: Any) -> Any:
         async def heal(self: SimulatedCluster) -> None:
-            log(events.BUG, where="add", bug=RuntimeError("oh no"))
+            log(event, where="add", bug=RuntimeError("oh no"))
             await original(self)
 
         return heal

@@ -49,6 +49,7 @@ from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Flows, Target, target_of
 from shoal.node.replicas import Replicas
+from shoal.node.turns import lasting
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
 
@@ -379,7 +380,7 @@ class Spreading:
 
     def _stir(self) -> None:
         if self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "exchange of rights of budgets")
 
     async def _run(self) -> None:
         try:

@@ -26,6 +26,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node.context import NodeContext
 from shoal.node.transaction import Transaction
+from shoal.node.turns import lasting
 from shoal.storage import keys
 
 _LOOK_INTERVAL_S = 1.0  # How often storage is asked whether a pass is over.
@@ -111,7 +112,7 @@ class Erasure:
 
     def _stir(self) -> None:
         if self._task is None and self._is_running:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "erasure of deleted bytes")
 
     async def _run(self) -> None:
         try:

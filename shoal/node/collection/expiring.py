@@ -38,6 +38,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Target, stored
 from shoal.node.replicas import Replicas
 from shoal.node.transaction import Transaction
+from shoal.node.turns import lasting
 from shoal.protocol.requests import AnyReply, EntryFolded, FoldEntry
 from shoal.storage import keys
 from shoal.storage.keys import Kind
@@ -107,7 +108,7 @@ class KeySweeper:
             return
         self._due[partition] = self._now_ms() + self._span_ms
         if self._task is None and self._replicas is not None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "expiry of keys")
 
     def added(self, target: Target, key: str) -> None:
         """A keyed add to a key of a map is being made here."""

@@ -42,7 +42,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Target
 from shoal.node.replicas import Replicas
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.node.turns import Resting, Steps, at_once, document_pace
+from shoal.node.turns import Resting, Steps, at_once, document_pace, lasting
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.keys import Kind
@@ -164,7 +164,7 @@ class Collector:
 
     def _stir(self) -> None:
         if self._task is None and not self._stopped and self._replicas is not None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "sweeping of deleted rows")
 
     async def _run(self) -> None:
         try:

@@ -23,6 +23,7 @@ from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection import answers
 from shoal.node.collection.truncating import Truncator
 from shoal.node.context import NodeContext
+from shoal.node.turns import lasting
 from shoal.storage import keys
 
 ENCRYPTION_LOOK_S = 10.0  # Between two looks for keys to replace or destroy; at most a fifth of `encryption_erase_s`.
@@ -78,7 +79,7 @@ class KeyKeeper:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = lasting(self._run(), "destruction of data keys")
 
     async def stop(self) -> None:
         """End the task; the next opening goes on. Stopping twice is allowed."""

@@ -29,6 +29,7 @@ from shoal.node.collection.retiring import Forgetting
 from shoal.node.context import NodeContext
 from shoal.node.partitions import Partition
 from shoal.node.replicas import Replicas
+from shoal.node.turns import lasting
 from shoal.records import NamedTuple
 from shoal.storage import keys
 
@@ -81,7 +82,7 @@ class Truncator:
     def start(self, replicas: Replicas) -> None:
         """Begin to look, on the running loop. `replicas` knows what the other owners hold."""
         self._replicas = replicas
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = lasting(self._run(), "truncation of logs")
 
     async def stop(self) -> None:
         """End the task, after one more look at the partitions that were used. Stopping twice is allowed."""

@@ -23,6 +23,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.incarnation import had_fellows
 from shoal.node.replicas import Cluster
+from shoal.node.turns import lasting
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ConditionsView, NodeStatus, ReadConditions, StandingCondition, Status
 from shoal.version import __version__
@@ -88,7 +89,7 @@ class Watcher:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = lasting(self._run(), "watch over conditions")
 
     async def stop(self) -> None:
         """End. Stopping twice is allowed."""

@@ -30,7 +30,7 @@ from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
 from shoal.node.spaces import forecast
 from shoal.node.spaces.census import LARGEST_MAX, Count, SpaceCount, Use, counted
-from shoal.node.turns import Steps, in_turns
+from shoal.node.turns import Steps, in_turns, lasting
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     KindUse,
@@ -103,7 +103,7 @@ class Growth:
 
     def start(self) -> None:
         """Begin to count from time to time, on the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = lasting(self._run(), "count of what grows")
 
     async def stop(self) -> None:
         """End what is under way. Stopping twice is allowed."""

@@ -31,7 +31,7 @@ from shoal.node.handler import Checks, Memory, Preparation, Preparations, Reader
 from shoal.node.naming import check_size, expired_hlc
 from shoal.node.replicas import named
 from shoal.node.transaction import ObjectRows
-from shoal.node.turns import Steps, at_once, document_pace
+from shoal.node.turns import Steps, at_once, document_pace, lasting
 from shoal.protocol.requests import Compact, Compacted
 from shoal.records import NamedTuple
 
@@ -151,7 +151,7 @@ class Compactor:
     def stir(self) -> None:
         """Start if there is something to do. While there is not there is no task, and no timer."""
         if self._chores and self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "compaction of documents")
 
     async def stop(self) -> None:
         """Stopping twice is allowed."""

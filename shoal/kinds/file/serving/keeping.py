@@ -26,6 +26,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Target, Upkeep
 from shoal.node.snapshots.switching import listed
 from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.turns import lasting
 from shoal.protocol.requests import AnyReply, ObjectWrite, SweepFiles
 from shoal.storage import keys
 from shoal.storage.keys import Kind
@@ -116,7 +117,7 @@ class FileKeeper:
                 rounds[target].changed = True
         self._stirred.set()
         if self._task is None and self._is_running:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "sweeping of files")
 
     async def _run(self) -> None:
         try:

@@ -48,6 +48,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Memory, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX
 from shoal.node.transaction import ObjectRows, Readable, Transaction
+from shoal.node.turns import lasting
 from shoal.protocol.requests import IndexItems, ItemIndex, ItemIndexes, ItemsIndexed, ListItemIndexes, UnindexItems
 from shoal.storage import keys
 from shoal.values.filtering import field_of
@@ -308,7 +309,7 @@ class Indexer:
         elif target not in self._due:
             self._indexes.moved(target)
         if self._task is None and not self._stopped:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "upkeep of indexes")
 
     async def stop(self) -> None:
         """Cancel the task; the next incarnation continues. Stopping twice is allowed."""

@@ -37,7 +37,7 @@ from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.replicas import Replicas
-from shoal.node.turns import Resting, in_turns
+from shoal.node.turns import Resting, in_turns, lasting
 from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -133,7 +133,7 @@ class Keeper:
         """Begin to look, on the running loop."""
         with suppress(ShoalError):  # Storage rejects writes. Each look tries again.
             self._tell_restored()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = lasting(self._run(), "retention")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""

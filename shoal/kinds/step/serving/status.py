@@ -26,6 +26,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import check_text
 from shoal.node.transaction import Transaction
+from shoal.node.turns import lasting
 from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadStatus
 from shoal.storage.keys import Kind
 
@@ -88,7 +89,7 @@ class StatusLister:
     def start(self) -> None:
         """Start the task, on the running loop, if there is anything to do."""
         if self._catalog.is_due:
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._task = lasting(self._run(), "upkeep of statuses")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""

@@ -35,7 +35,7 @@ from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.replicas import Replicas
 from shoal.node.tiering.mover import Held, Mover
-from shoal.node.turns import in_turns
+from shoal.node.turns import in_turns, lasting
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ReadMap, RetainThread
 from shoal.records import NamedTuple
@@ -96,7 +96,7 @@ class TieringKeeper:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = lasting(self._run(), "tiering")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""
