@@ -114,7 +114,8 @@ def lasting(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
 
 def _told(what: str, task: asyncio.Task[None]) -> None:
     error = None if task.cancelled() else task.exception()
-    if error is not None and not isinstance(error, ShoalError):  # That one is of a storage that failed, which is told.
+    # A `ShoalError` is of a storage that failed, which is told. What is no `Exception` ends the process, not the task.
+    if isinstance(error, Exception) and not isinstance(error, ShoalError):
         log(events.TASK_ENDED, where=what, bug=error)
 
 

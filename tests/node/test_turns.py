@@ -52,10 +52,15 @@ async def test_a_step_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch) -> 
     assert [seconds for seconds in rested if seconds] == [pytest.approx(0.004 * REST), pytest.approx(0.05)]
 
 
+class ProcessEnds(BaseException):
+    """As `KeyboardInterrupt`, which would end this run of the tests."""
+
+
 @pytest.mark.parametrize(
-    ("error", "is_told"), [(KeyError("x"), True), (StorageFull("the disk is full."), False), (None, False)]
+    ("error", "is_told"),
+    [(KeyError("x"), True), (StorageFull("the disk is full."), False), (ProcessEnds(), False), (None, False)],
 )
-async def test_a_lasting_task_that_ends_by_a_bug_is_told_at_once(error: Exception | None, is_told: bool) -> None:
+async def test_a_lasting_task_that_ends_by_a_bug_is_told_at_once(error: BaseException | None, is_told: bool) -> None:
     async def work() -> None:
         if error is not None:
             raise error
