@@ -1,10 +1,12 @@
-"""The catalog: the objects that exist, and the threads by status, derived from the operations that change them.
+"""The catalog: the objects that exist, and the threads by their standing, derived from the operations that change them.
 
 Laws:
 - An object has an entry here, and a row in the list of its partition, which goes into snapshots of that.
-- The entry of a thread that is not running holds its status, and the thread has one row under it.
+- The entry of a thread that is not running, or that has an open step, holds its standing: its status, or the time of its
+  oldest open step. The thread has one row under it.
 - These rows are complete once the directory is marked as indexed: from its first object on, or, if an older version
   wrote it, when `shoal.kinds.step.serving.status` has entered its threads.
+- Threads with an open step are in the order of its time, the oldest first, whatever their names are.
 
 A bounded set that forgets its least recently used members first.
 
@@ -18,7 +20,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from shoal.crdt.rows import successor
+from shoal.crdt.rows import Rows, successor
+from shoal.kinds.step import state as steps
 from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.records import NamedTuple
@@ -66,9 +69,26 @@ class Recent(Generic[T]):
 
 
 _PAGE = 256
-_INDEXED = keys.meta("statuses")
+_INDEXED = keys.meta("standings")
 STATUS_CODES: dict[str, int] = {"paused": 2, "waiting": 3, "done": 4, "failed": 5}
-"""On disk, and never reused. Threads that are running, most of all threads, need no row."""
+"""On disk, and never reused. Threads that are running and have no open step, most of all threads, need no row."""
+
+
+def standing_of(rows: Rows) -> bytes:
+    """Under what a thread with these rows is listed: nothing if it is running, and no step is open.
+
+    Raises:
+        StoreCorrupt: its status cannot be decoded.
+    """
+    current = steps.current(rows)
+    return standing("running" if current is None else current.status, steps.oldest_open(rows))
+
+
+def standing(status: str, oldest: bytes | None) -> bytes:
+    """The same of a thread with this status, whose oldest open step has this position."""
+    if (code := STATUS_CODES.get(status)) is not None:
+        return bytes([code])
+    return b"" if oldest is None else keys.open_since(oldest)
 
 
 class Entry(NamedTuple):
@@ -103,40 +123,39 @@ class Catalog:
         """Remove a deleted object from the list."""
         self._listed.drop(target)
         transaction.when_written(lambda: self._listed.drop(target))
-        if status := transaction.get(_entry(target)):
-            transaction.delete(keys.status(target.space, status[0], target.name))
+        if listed := transaction.get(_entry(target)):
+            transaction.delete(keys.status(target.space, listed, target.name))
         transaction.delete(_entry(target))
         transaction.delete(keys.listed(target.partition, *target))
 
     def unmarked(self) -> dict[bytes, bytes | None]:
-        """The row to write with the first objects of a blank directory, if a snapshot brings them with their statuses."""
+        """The row to write with the first objects of a blank directory, if a snapshot brings them with their standings."""
         return {_INDEXED: b""} if self._is_blank else {}
 
     def replaced(self) -> None:
-        """Entries were written, with statuses, by another way: forget which objects are known to be listed."""
+        """Entries were written, with standings, by another way: forget which objects are known to be listed."""
         self._listed.clear()
         if self._is_blank:
             self.is_indexed, self._is_blank = True, False
 
-    def set_status(self, transaction: Transaction, target: Target, status: str) -> None:
-        """List a thread under its status, if it is listed at all."""
-        before, code = transaction.get(_entry(target)), STATUS_CODES.get(status)
-        after = b"" if code is None else bytes([code])
+    def set_standing(self, transaction: Transaction, target: Target, after: bytes) -> None:
+        """List a thread under its standing, if it is listed at all."""
+        before = transaction.get(_entry(target))
         if before is None or before == after:
             return
         transaction.put(_entry(target), after)
         if before:
-            transaction.delete(keys.status(target.space, before[0], target.name))
-        if code is not None:
-            transaction.put(keys.status(target.space, code, target.name), b"")
+            transaction.delete(keys.status(target.space, before, target.name))
+        if after:
+            transaction.put(keys.status(target.space, after, target.name), b"")
 
     @property
     def is_due(self) -> bool:
-        """Whether threads may have to be listed under their statuses."""
+        """Whether threads may have to be listed under their standings."""
         return not self.is_indexed and not self._is_blank
 
     def mark_indexed(self, transaction: Transaction) -> None:
-        """Record that all threads that are not running are listed under their statuses."""
+        """Record that all threads that are not running, or have an open step, are listed under their standings."""
 
         def marked() -> None:
             self.is_indexed, self._is_blank = True, False
@@ -163,12 +182,21 @@ class Catalog:
             return [Entry(name, True) for name in self.names(space, Kind.THREAD, prefix=prefix, after=after, limit=limit)]
         code = STATUS_CODES.get(status)
         if code is not None:
-            above = None if after is None else keys.status(space, code, after)
-            found = self._rows(keys.status(space, code, prefix), above, limit)
+            above = None if after is None else keys.status(space, bytes([code]), after)
+            found = self._rows(keys.status(space, bytes([code]), prefix), above, limit)
             return [Entry(keys.split_status(key)[2], True) for key, _ in found]
         above = None if after is None else keys.catalog(space, Kind.THREAD, after)
         listed = self._rows(keys.catalog(space, Kind.THREAD, prefix), above, limit)
-        return [Entry(keys.split_catalog(key)[2], not stored) for key, stored in listed]
+        return [Entry(keys.split_catalog(key)[2], stored[:1] in (b"", bytes([keys.OPEN]))) for key, stored in listed]
+
+    def opened(self, space: str, *, after: bytes, limit: int) -> list[tuple[bytes, str]]:
+        """Up to `limit` threads that run and have an open step, the oldest first: the place of each, and its name.
+
+        They are all of them if the directory is indexed. `after` is the place of the last one before; empty: from the first.
+        """
+        prefix = keys.status(space, bytes([keys.OPEN]))
+        found = self._rows(prefix, prefix + after if after else None, limit)
+        return [(key[len(prefix) :], keys.split_status(key)[2]) for key, _ in found]
 
     def _rows(self, prefix: bytes, above: bytes | None, limit: int) -> Iterator[tuple[bytes, bytes]]:
         start, stop = prefix, successor(prefix)
@@ -210,16 +238,16 @@ def _entry(target: Target) -> bytes:
     return keys.catalog(target.space, target.kind, target.name)
 
 
-def status_flaws(storage: Storage, statuses: dict[tuple[str, str], str]) -> Iterator[str]:
-    """The flaws in the rows of statuses. `statuses` are those that were set, by space and name of their threads."""
+def status_flaws(storage: Storage, standings: dict[tuple[str, str], bytes]) -> Iterator[str]:
+    """The flaws in the rows of standings. `standings` are those of threads that have one, by their spaces and names."""
     if storage.get(_INDEXED) is None:
         return
-    rows = {(space, name, code) for space, code, name in map(keys.split_status, _keys(storage, keys.STATUS))}
-    codes = {thread: STATUS_CODES.get(status) for thread, status in statuses.items()}
-    wanted = {(*thread, code) for thread, code in codes.items() if code is not None}
-    for space, name, code in sorted(rows ^ wanted):
-        how = "wrongly" if (space, name, code) in rows else "not"
-        yield f"thread {name!r} of space {space!r} is {how} listed under a status"
+    rows = {(space, name, standing) for space, standing, name in map(keys.split_status, _keys(storage, keys.STATUS))}
+    wanted = {(*thread, standing) for thread, standing in standings.items() if standing}
+    for space, name, standing in sorted(rows ^ wanted):
+        how = "wrongly" if (space, name, standing) in rows else "not"
+        under = "as one with an open step" if standing[0] == keys.OPEN else "under a status"
+        yield f"thread {name!r} of space {space!r} is {how} listed {under}"
 
 
 def _keys(storage: Storage, prefix: bytes) -> Iterator[bytes]:

@@ -360,7 +360,7 @@ class Database:
         """Drop what memory holds of an object once the transaction that replaces its rows is written."""
         self._kinds.memories.replaced(transaction, target)
         if target.kind is Kind.THREAD:
-            self.eraser.list_status(transaction, target)
+            self.eraser.list_thread(transaction, target)
         transaction.when_written(lambda: self.generations.forget(target))
 
     # ── partitions that are replaced ──────────────────────────────────────────

@@ -17,7 +17,7 @@ Laws:
     O partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           an object's rows
     K partition₂ key                                  idempotency keys of requests
     C space₂₊ₙ kind₁ name                             catalog: which objects there are (derived)
-    T space₂₊ₙ status₁ name                           threads by status (derived)
+    T space₂₊ₙ standing name                          threads by status, and by their oldest open step (derived)
     D partition₂ kind₁ space₂₊ₙ name₂₊ₙ               document snapshots (derived)
     X partition₂ kind₁ space₂₊ₙ name₂₊ₙ row           indexes of an object's fields (derived)
     G partition₂ origin₁₆ sequence₈ nth₂              garbage: what an operation erased, until it is gone
@@ -192,15 +192,30 @@ def split_catalog(key: bytes) -> tuple[str, Kind, str]:
     return space.decode(), Kind(rest[0]), rest[1:].decode()
 
 
-def status(space: str, code: int, name: str = "") -> bytes:
-    """A thread's entry among those with a status; with an empty name the prefix of all of them."""
-    return STATUS + _sized(space) + bytes([code]) + name.encode()
+OPEN = 6
+"""The code of threads that run and have an open step, which the time of the oldest one follows."""
+_TIMED_BYTES = 5  # This code, and such a time.
 
 
-def split_status(key: bytes) -> tuple[str, int, str]:
-    """Space, code of the status, and name of a key that `status` made."""
+def status(space: str, standing: bytes, name: str = "") -> bytes:
+    """A thread's entry among those of a standing: the code of a status, or `open_since`. Without a name, the prefix of all."""
+    return STATUS + _sized(space) + standing + name.encode()
+
+
+def open_since(position: bytes) -> bytes:
+    """The standing of a thread whose oldest open step has this position. Its time is in units of about a minute.
+
+    So a thread that makes many short steps has its entry under few keys: rows that were deleted delay a scan until they are
+    compacted.
+    """
+    return bytes([OPEN]) + position[: _TIMED_BYTES - 1].ljust(_TIMED_BYTES - 1, b"\0")
+
+
+def split_status(key: bytes) -> tuple[str, bytes, str]:
+    """Space, standing, and name of a key that `status` made."""
     space, rest = _take(key[1:])
-    return space.decode(), rest[0], rest[1:].decode()
+    size = _TIMED_BYTES if rest[:1] == bytes([OPEN]) else 1
+    return space.decode(), rest[:size], rest[size:].decode()
 
 
 def _space_ends(key: bytes) -> int:

@@ -2441,7 +2441,8 @@ export interface components {
          * ListSummariesQuery
          * @description Summarise threads, in byte order. A page looks at a bounded number of threads: it may be empty although there are more.
          *
-         *     Those that are `stuck` or that `wait` come by their statuses first, then in byte order.
+         *     Those that are `stuck` or that `wait` come by their statuses, then in byte order; after those that failed come those with an
+         *     open step, the oldest first.
          */
         ListSummariesQuery: {
             /** @description The `cursor` of the previous page. */

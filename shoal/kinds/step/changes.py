@@ -31,15 +31,16 @@ def _content_of(rows: Rows, _stamp: Stamp, change: step_log.Intend | step_log.Re
     return Blobs(content)
 
 
-_WITH_CONTENT = Applier(Kind.THREAD, _apply, _check, _content_of)
+_LISTS = Effects(lists=True)
+_WITH_CONTENT = Applier(Kind.THREAD, _apply, _check, _content_of, effects=_LISTS)
 
 APPLIERS: Appliers = {
     step_log.Intend: _WITH_CONTENT,
     step_log.Result: _WITH_CONTENT,
     step_log.Progress: bare(Kind.THREAD, step_log.apply_step),
-    step_log.End: bare(Kind.THREAD, step_log.apply_step),
-    step_log.Decide: bare(Kind.THREAD, step_log.apply_step),
-    step_log.Move: bare(Kind.THREAD, step_log.apply_status, effects=Effects(sets_status=True)),
+    step_log.End: bare(Kind.THREAD, step_log.apply_step, effects=_LISTS),
+    step_log.Decide: bare(Kind.THREAD, step_log.apply_step, effects=_LISTS),
+    step_log.Move: bare(Kind.THREAD, step_log.apply_status, effects=_LISTS),
 }
 
 

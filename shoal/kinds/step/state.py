@@ -348,6 +348,11 @@ def listing(rows: Rows, *, only_open: bool, after: bytes = b"") -> Iterator[tupl
         yield row[len(table) :], step.decode()
 
 
+def oldest_open(rows: Rows) -> bytes | None:
+    """The position of the oldest open step; None: no step is open."""
+    return next((row[len(OPEN) :] for row, _ in rows.scan(OPEN, limit=1)), None)
+
+
 def _content_row(step: str, digest: bytes) -> bytes:
     key = step.encode()
     return CONTENT + len(key).to_bytes(2, "big") + key + digest

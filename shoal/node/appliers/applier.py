@@ -75,7 +75,7 @@ class Effects(NamedTuple):
     sweeps: Sweep | None = None
     frees: Callable[[Any], bool] | None = None  # Whether it removes rows at once, whose bytes stay in the files for a while.
     marks_lease: bool = False  # It says whether its thread is under a lease.
-    sets_status: bool = False  # It says under which status its thread is listed.
+    lists: bool = False  # It may change under which standing its thread is listed.
     files: bool = False  # It may leave contents or chunks of files that are to be dropped some time.
     erases: Callable[[Any, Erased], None] | None = None  # Adds to what the log erased of its object; if damaged, nothing.
     erased_by: Callable[[Rows, Stamp, Any, Erased], bool] | None = None  # Whether that accounts for its missing blobs.

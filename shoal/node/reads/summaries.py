@@ -1,8 +1,11 @@
 """Threads at a glance, each with a state and the reason for it as a sentence; and the work of a space: its queues and leases.
 
-Law: a page looks at `LISTING_SCAN_MAX` threads at most, a few in each step, and ends before `SUMMARIES_BYTES_MAX` bytes, but
-for its first element. A page that was made is shown again while nothing was written here; if time or a lease alone may change
-it, for `SUMMARIES_KEPT_MS` at most: ten people who look at one idle node cost it as much as one.
+Laws:
+- A thread that is stuck is found however many others run: those with an open step come by its age, the oldest first.
+- A page looks at `LISTING_SCAN_MAX` threads at most, a few in each step, and ends before `SUMMARIES_BYTES_MAX` bytes, but
+  for its first element.
+- A page that was made is shown again while nothing was written here; if time or a lease alone may change it, for
+  `SUMMARIES_KEPT_MS` at most: ten people who look at one idle node cost it as much as one.
 """
 
 from __future__ import annotations
@@ -45,8 +48,11 @@ SUMMARIES_BYTES_MAX = 64_000  # Of a page of summaries, in MessagePack with `_FI
 SUMMARIES_STEP = 16  # Threads that are looked at in one step; each takes 0.1 to 0.3 ms.
 TOTAL_MAX = 1000  # Threads of one status that are counted.
 
-_SOURCES = {"stuck": ("failed", "running"), "waits": ("waiting", "paused")}
-"""The statuses of threads that may be in a state, which the catalog finds without looking at others."""
+_ALL, _OPEN = "", "open"
+_SOURCES = {"stuck": (_ALL, "failed", _OPEN), "waits": (_ALL, "waiting", "paused")}
+"""Where the threads that may be in a state are looked for: the catalog finds those of a status, and those with an open step,
+without looking at others. Until it knows them, and in any other state, all threads are looked at."""
+_PLACE_CHARS, _HEXADECIMAL = 8, frozenset("0123456789abcdef")  # Of an open step in the cursor, before the name.
 LEASES_MAX = 1000  # Of a space that are told with its work.
 SUMMARIES_KEPT = 64  # Pages of summaries that are kept for whoever asks the same.
 SUMMARIES_KEPT_MS = 10_000  # How long at most: time alone makes an open step old, and ends a lease.
@@ -171,6 +177,8 @@ class Glances:
         return items, ""
 
     def _summary(self, judging: _Judging, name: str) -> ThreadSummary | None:
+        if not name.startswith(judging.request.prefix):
+            return None
         try:
             rows = self._database.document(Target(Kind.THREAD, judging.request.space, name)).rows
             return judging.summary(name, rows)
@@ -179,20 +187,37 @@ class Glances:
 
     def _candidates(self, request: ListSummaries) -> Iterator[tuple[str, str]]:
         """The places and names of threads to look at: by status, if the wanted state has some, else all."""
-        sources = _SOURCES.get(request.state, ("",))
-        number, after = _parsed(request.after, len(sources))
-        for nth in range(number, len(sources)):
-            more = True
-            while more:
-                page = self._database.catalog.threads(
-                    request.space, sources[nth], prefix=request.prefix, after=after, limit=SUMMARIES_STEP
-                )
-                for name, may_match in page:
-                    after = name
-                    if may_match:
-                        yield f"{nth}/{name}", name
-                more = len(page) == SUMMARIES_STEP
+        sources = _SOURCES.get(request.state, (_ALL,))
+        number, after = _parsed(request.after, sources)
+        if number > 0 and not self._database.catalog.is_indexed:  # It is the first page, or the one before is another node's.
+            number, after = 0, None
+        for nth in range(number, len(sources) if number > 0 else 1):
+            found = self._opened(request, after) if sources[nth] == _OPEN else self._of_status(request, sources[nth], after)
+            for place, name in found:
+                yield f"{nth}/{place}", name
             after = None
+
+    def _of_status(self, request: ListSummaries, status: str, after: str | None) -> Iterator[tuple[str, str]]:
+        more = True
+        while more:
+            page = self._database.catalog.threads(
+                request.space, status, prefix=request.prefix, after=after, limit=SUMMARIES_STEP
+            )
+            for name, may_match in page:
+                after = name
+                if may_match:
+                    yield name, name
+            more = len(page) == SUMMARIES_STEP
+
+    def _opened(self, request: ListSummaries, after: str | None) -> Iterator[tuple[str, str]]:
+        """Threads with an open step, the oldest first, whatever their names begin with."""
+        place = b"" if after is None else bytes.fromhex(after[:_PLACE_CHARS]) + after[_PLACE_CHARS:].encode()
+        more = True
+        while more:
+            page = self._database.catalog.opened(request.space, after=place, limit=SUMMARIES_STEP)
+            for place, name in page:
+                yield place[: -len(name.encode())].hex() + name, name
+            more = len(page) == SUMMARIES_STEP
 
     def _totals(self, request: ListSummaries) -> dict[str, int]:
         """Threads by status, as far as the catalog lists them under one; `all` is all threads."""
@@ -206,19 +231,21 @@ class Glances:
         return {each: len(found) for each, found in counted.items()}
 
 
-def _parsed(cursor: str, sources: int) -> tuple[int, str | None]:
-    """The source and the name in the cursor of a page of summaries.
+def _parsed(cursor: str, sources: Sequence[str]) -> tuple[int, str | None]:
+    """The source and the place in the cursor of a page of summaries.
 
     Raises:
         InvalidInput: it is none.
     """
     if not cursor:
-        return 0, None
-    number, slash, name = cursor.partition("/")
-    if not slash or not number.isdecimal() or len(number) > 1 or int(number) >= sources:
+        return min(1, len(sources) - 1), None
+    number, slash, place = cursor.partition("/")
+    is_one = bool(slash) and number.isdecimal() and len(number) == 1 and int(number) < len(sources)
+    begins = _PLACE_CHARS if is_one and sources[int(number)] == _OPEN else 0
+    if not is_one or not set(place[:begins]) <= _HEXADECIMAL:
         raise InvalidInput("`after` is not the cursor of an earlier page. Nothing was written.", field="after")
-    check_name("thread", name)
-    return int(number), name
+    check_name("thread", place[begins:])
+    return int(number), place
 
 
 class _Verdict(NamedTuple):

@@ -18,7 +18,7 @@ import msgspec
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
 from shoal.kinds.step import state as status
-from shoal.node.catalog import STATUS_CODES
+from shoal.node.catalog import STATUS_CODES, standing
 from shoal.node.collection.generations import current_of
 from shoal.node.handler import Target
 from shoal.records import NamedTuple
@@ -183,13 +183,21 @@ def _leaving(storage: Storage, number: int) -> Iterator[Write]:
     """Remove the catalog's entries of the objects that the partition lists now."""
     leaving = Write({}, [])
     for count, target in enumerate(listed(storage, number), 1):
-        leaving.rows[keys.catalog(target.space, target.kind, target.name)] = None
+        entry = keys.catalog(target.space, target.kind, target.name)
+        leaving.rows[entry] = None
         if target.kind is Kind.THREAD:
-            leaving.rows.update({keys.status(target.space, code, target.name): None for code in STATUS_CODES.values()})
+            leaving.rows.update({key: None for key in _statuses(target.space, target.name)})
+            if before := storage.get(entry):
+                leaving.rows[keys.status(target.space, before, target.name)] = None
         if count % _PAGE == 0:
             yield leaving
             leaving = Write({}, [])
     yield leaving
+
+
+def _statuses(space: str, name: str) -> list[bytes]:
+    """The rows of a thread under all statuses, of which it has at most one."""
+    return [keys.status(space, bytes([code]), name) for code in STATUS_CODES.values()]
 
 
 class Entries:
@@ -197,36 +205,42 @@ class Entries:
 
     def __init__(self) -> None:
         self._object = b"\xff"  # The prefix of all rows of the thread whose rows come now,
-        self._moves = b""  # and of the moves of its current generation.
+        self._open = self._moves = b""  # of the open steps, and of the moves, of its current generation.
+        self._oldest: bytes | None = None  # The position of its first open step.
 
     def added_to(self, rows: list[Row]) -> dict[bytes, bytes | None]:
         """These rows, with those that follow from them."""
         made: dict[bytes, bytes | None] = dict(rows)
         for key, value in rows:
             if key.startswith(self._object):
-                if key.startswith(self._moves):
-                    self._follow(made, value)
+                self._follow(made, key, value)
             elif key[0] == _LISTED:
                 made[keys.catalog_of_listed(key)] = b""
             elif key[0] == _OBJECT and key[3] == Kind.THREAD:
                 self._object = keys.object_of(key)
-                self._moves = self._object + current_of(key[len(self._object) :], value) + status.MOVE
-                if key.startswith(self._moves):
-                    self._follow(made, value)
+                current = self._object + current_of(key[len(self._object) :], value)
+                self._open, self._moves, self._oldest = current + status.OPEN, current + status.MOVE, None
+                self._follow(made, key, value)
         return made
 
-    def _follow(self, made: dict[bytes, bytes | None], value: bytes) -> None:
-        """List a thread under the last status of its current generation: rows come in the order of their keys.
+    def _follow(self, made: dict[bytes, bytes | None], key: bytes, value: bytes) -> None:
+        """List a thread under the first open step, and then the last status, of its current generation.
 
-        A row that the sender's disk altered is copied as it is, and is no reason to stop: the scrub replaces it, and lists the
-        thread under its status then.
+        Rows come in the order of their keys: open steps before moves. A row that the sender's disk altered is copied as it is,
+        and is no reason to stop: the scrub replaces it, and lists the thread under its status then.
         """
+        if key.startswith(self._moves):
+            with suppress(StoreCorrupt):
+                self._list(made, standing(status.decode(value).status, self._oldest))
+        elif key.startswith(self._open) and self._oldest is None:
+            self._oldest = key[len(self._open) :]
+            self._list(made, standing("running", self._oldest))
+
+    def _list(self, made: dict[bytes, bytes | None], now: bytes) -> None:
         _, _, space, name, _ = keys.split_object(self._object)
-        try:
-            code = STATUS_CODES.get(status.decode(value).status)
-        except StoreCorrupt:
-            return
-        made.update({keys.status(space, other, name): None for other in STATUS_CODES.values()})
-        made[keys.catalog(space, Kind.THREAD, name)] = b"" if code is None else bytes([code])
-        if code is not None:
-            made[keys.status(space, code, name)] = b""
+        made.update({key: None for key in _statuses(space, name)})
+        if self._oldest is not None:
+            made[keys.status(space, keys.open_since(self._oldest), name)] = None
+        made[keys.catalog(space, Kind.THREAD, name)] = now
+        if now:
+            made[keys.status(space, now, name)] = b""

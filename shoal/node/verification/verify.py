@@ -8,7 +8,7 @@ It checks, partition by partition, that
 - a document's snapshot with the updates after it is the document that all its updates build;
 - the rows of an index are those that the items make;
 - every idempotency key names the operation that it stands for;
-- the catalog lists exactly the objects that have operations, and the threads under their statuses;
+- the catalog lists exactly the objects that have operations, and the threads under their statuses and open steps;
 - the rows are those of signed statements: of those that are given, and of those that nodes keep in this store.
 
 Rows whose operations have left the log cannot be folded. The report says so of each partition, and from whom they came, or
@@ -38,10 +38,9 @@ from shoal.crdt.rows import successor
 from shoal.errors import ShoalError, StoreCorrupt
 from shoal.kinds.items.serving import indexes
 from shoal.kinds.journal.state import events
-from shoal.kinds.step import state as status
 from shoal.names import RESERVED
 from shoal.node.appliers import mutation
-from shoal.node.catalog import status_flaws
+from shoal.node.catalog import standing_of, status_flaws
 from shoal.node.collection.generations import split
 from shoal.node.retired import RetiredOrigins
 from shoal.node.snapshots.receiving import taken
@@ -77,7 +76,7 @@ def verify(
     there: set[_Named] = set()
     truncated: set[int] = set()
     aways = 0
-    statuses: dict[tuple[str, str], str] = {}
+    standings: dict[tuple[str, str], bytes] = {}
     filled = _with_rows(storage)
     given, kept = RowsOf(list(_signed(statements, report))), RowsOf(_last(_signed(_kept(storage, report), report)))
     for partition in range(PARTITIONS):
@@ -111,10 +110,10 @@ def verify(
                 check_object(found, rows, report, config)
                 if partition in truncated:
                     remains.check_rows(found, report)
-                if place.kind is Kind.THREAD and (of := _status(found)) is not None:
-                    statuses[place.space, place.name] = of
+                if place.kind is Kind.THREAD:
+                    standings[place.space, place.name] = _standing(found)
     _check_catalog(storage, there, truncated, report)
-    for flaw in status_flaws(storage, statuses):
+    for flaw in status_flaws(storage, standings):
         report.problem(flaw)
     for claims in (given, kept):
         report.rows += claims.compared
@@ -317,11 +316,10 @@ def _current(rows: dict[bytes, bytes]) -> int:
     return 0 if packed is None else deletion.unpack(packed).generation
 
 
-def _status(thread: Object) -> str | None:
+def _standing(thread: Object) -> bytes:
     with suppress(StoreCorrupt):  # Its rows are reported.
-        current = status.current(thread.rows)
-        return None if current is None else current.status
-    return None
+        return standing_of(thread.rows)
+    return b""
 
 
 def _check_catalog(storage: Storage, there: set[_Named], truncated: set[int], report: Report) -> None:

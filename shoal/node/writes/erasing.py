@@ -20,7 +20,6 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds import Kind
 from shoal.kinds.file.serving.keeping import FileKeeper
-from shoal.kinds.step import state as status
 from shoal.kinds.thread.serving.ownership import UnderLease
 from shoal.kinds.thread.serving.shapes import ShapeCache, Spot
 from shoal.kinds.thread.state import ownership, pruning
@@ -29,7 +28,7 @@ from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import Effects, Sweep, What
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs
-from shoal.node.catalog import Catalog, Recent
+from shoal.node.catalog import Catalog, Recent, standing_of
 from shoal.node.collection.erasure import Erasure, ErasureDue
 from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
@@ -151,8 +150,8 @@ class Eraser:
             _at_once_and_later(transaction, lambda: self._hide(target, spots))
         if effects.marks_lease:
             _at_once_and_later(transaction, lambda: self._unmarked.drop(target))
-        if effects.sets_status:
-            self.list_status(transaction, target)
+        if effects.lists:
+            self.list_thread(transaction, target)
         if effects.files:
             self._files.changed(transaction, target)
         elif target.kind is Kind.THREAD and (effects.hides is not None or effects.sweeps is not None):
@@ -172,11 +171,10 @@ class Eraser:
         self._unpruned.drop(target)
         self._shapes.drop(spots)
 
-    def list_status(self, transaction: Transaction, target: Target) -> None:
-        """List a thread under the status that its rows say."""
+    def list_thread(self, transaction: Transaction, target: Target) -> None:
+        """List a thread under the standing that its rows say."""
         with suppress(StoreCorrupt):  # It is listed once the thread has been rebuilt.
-            current = status.current(self._generations.current(transaction, target).rows)
-            self._catalog.set_status(transaction, target, "running" if current is None else current.status)
+            self._catalog.set_standing(transaction, target, standing_of(self._generations.current(transaction, target).rows))
 
     def may_have_pruned(self, rows: Rows, target: Target) -> bool:
         """Whether checkpoints of a thread may have been pruned; `rows` are the thread's."""

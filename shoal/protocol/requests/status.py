@@ -256,7 +256,8 @@ ThreadState = Literal["stuck", "waits", "unknown", "well"]
 class ListSummaries(Read["Summaries"], array_like=True, frozen=True, tag="list-summaries"):
     """Summarise threads, in byte order. A page looks at a bounded number of threads: it may be empty although there are more.
 
-    Those that are `stuck` or that `wait` come by their statuses first, then in byte order.
+    Those that are `stuck` or that `wait` come by their statuses, then in byte order; after those that failed come those with an
+    open step, the oldest first.
     """
 
     space: str

@@ -27,7 +27,7 @@ class Catalog:
         self.turns: set[int] = set()
         self.is_marked = False
 
-    def set_status(self, transaction: Any, target: Target, _status: str) -> None:
+    def set_standing(self, transaction: Any, target: Target, _standing: bytes) -> None:
         self.turns.add(self.turn)
         transaction.put(b"T" + target.name.encode(), b"")
 

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from shoal import Thread
 from shoal.config import Config
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import ListThreads
@@ -16,7 +17,7 @@ from shoal.storage.memory import MemoryStorage
 from tests.node.conftest import Bench, Opener
 from tests.support.pacing import LOOK_S
 
-MARK = keys.meta("statuses")
+MARK = keys.meta("standings")
 
 
 class CountedStorage(MemoryStorage):
@@ -38,6 +39,20 @@ class CountedStorage(MemoryStorage):
 
 async def listed(bench: Bench, status: str, prefix: str = "") -> list[str]:
     return [name async for name in bench.space.threads(prefix, status=status)]  # type: ignore[arg-type]
+
+
+async def begun(thread: Thread, key: str) -> None:
+    """A step whose program died."""
+
+    async def die() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        await thread.step("fetch", key=key, call=die)
+
+
+async def stuck(bench: Bench) -> list[str]:
+    return [each.name async for each in bench.space.summaries(state="stuck", stuck_after=0)]
 
 
 def problems(bench: Bench) -> list[str]:
@@ -119,20 +134,61 @@ async def test_the_threads_of_an_old_directory_are_listed_at_once_and_indexed_so
     for n in range(0, 150, 3):
         await bench.space.thread(f"t{n:03}").finish()
     await bench.space.thread("t140").request_approval("?")
+    await begun(bench.space.thread("t100"), "fetch")
     old = open_bench(aged(bench), seed=2)
     assert await listed(old, "waiting") == ["t140"]
+    assert await stuck(old) == ["t100"]
     await old.space.thread("t001").finish()
     async with asyncio.timeout(30):
         while old.storage.get(MARK) is None:
             await asyncio.sleep(LOOK_S)
     assert await listed(old, "done") == sorted(["t001", *(f"t{n:03}" for n in range(0, 150, 3))])
     assert await listed(old, "waiting") == ["t140"]
+    assert await stuck(old) == ["t100"] == [name for _, name in old.node._database.catalog.opened("crew", after=b"", limit=9)]
     assert problems(old) == []
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_a_thread_that_runs_is_listed_by_its_oldest_open_step(open_bench: Opener, seed: int) -> None:
+    bench, random = open_bench(seed=seed + 1), Random(seed)
+    for number in range(80):
+        bench.simulated.now_ms += random.randrange(200_000)
+        thread = bench.space.thread(f"t{random.randrange(5)}")
+        match random.randrange(7):
+            case 0:
+                await thread.delete()
+            case 1 | 2 if (await thread.status()).status == "running":
+                await begun(thread, f"k{number}")
+            case 3 | 4:
+                async for step in thread.steps(open=True):
+                    how = random.choice(["result", "retry", "abandon"])
+                    await thread.resolve(step.key, how, value=1 if how == "result" else None)
+                    break
+            case 5:
+                await thread.pause()
+            case 6:
+                await thread.approve()
+    wanted: dict[str, int] = {}
+    async for name in bench.space.threads():
+        thread = bench.space.thread(name)
+        begun_ms = [round(step.begun.timestamp() * 1000) async for step in thread.steps(open=True)]
+        if begun_ms and (await thread.status()).status == "running":
+            wanted[name] = begun_ms[0]
+    found = [name for _, name in bench.node._database.catalog.opened("crew", after=b"", limit=9)]
+    assert found == sorted(wanted, key=lambda name: (wanted[name] >> 16, name))
+    assert problems(bench) == []
+
+
+async def test_a_thread_that_is_not_listed_by_its_open_step_is_found_by_verify(bench: Bench) -> None:
+    await begun(bench.space.thread("t"), "fetch")
+    [row] = [key for key, _ in bench.storage.scan(keys.STATUS, keys.STATUS + b"\xff")]
+    bench.storage.write({row: None})
+    assert problems(bench) == ["thread 't' of space 'crew' is not listed as one with an open step"]
 
 
 async def test_a_thread_that_is_listed_under_another_status_is_found_by_verify(bench: Bench) -> None:
     await bench.space.thread("t").finish()
-    bench.storage.write({keys.status("crew", 4, "t"): None, keys.status("crew", 3, "t"): b""})
+    bench.storage.write({keys.status("crew", b"\x04", "t"): None, keys.status("crew", b"\x03", "t"): b""})
     assert problems(bench) == [
         "thread 't' of space 'crew' is wrongly listed under a status",
         "thread 't' of space 'crew' is not listed under a status",

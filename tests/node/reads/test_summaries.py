@@ -129,6 +129,33 @@ async def test_pages_of_summaries_show_each_thread_once(open_bench: Opener) -> N
     assert totals == {"all": 40, "paused": 0, "waiting": 0, "done": 0, "failed": 14}
 
 
+@pytest.mark.answers("a-stuck-thread-among-very-many-is-not-seen")
+async def test_one_that_is_stuck_is_found_beyond_all_that_run(open_bench: Opener) -> None:
+    bench = open_bench(listing_scan_max=5)
+    for number in range(30):
+        await bench.space.thread(f"t{number:02}").save({})
+    await begin(bench.space.thread("t29"))
+    one = await page(bench, state="stuck", stuck_after_ms=0)
+    assert ([each.name for each in one.items], one.more) == (["t29"], False)
+
+
+@pytest.mark.answers("a-stuck-thread-among-very-many-is-not-seen")
+async def test_the_oldest_open_step_is_the_first_that_is_looked_at(open_bench: Opener) -> None:
+    bench = open_bench(listing_scan_max=5, summaries_step=3)
+    await begin(bench.space.thread("z-old"))
+    bench.simulated.now_ms += 700_000
+    for number in range(20):
+        await begin(bench.space.thread(f"t{number:02}"))
+    one = await page(bench, state="stuck")
+    assert ([each.name for each in one.items], one.more) == (["z-old"], True)
+    assert await states(bench, state="stuck") == {"z-old": "stuck"}
+    assert await states(bench, state="stuck", prefix="t") == {}
+    bench.simulated.now_ms += 700_000
+    names = [f"t{number:02}" for number in range(20)]
+    assert [each.name for each in await every(bench, state="stuck", limit=3)] == ["z-old", *names]
+    assert [each.name for each in await every(bench, state="stuck", prefix="t1", limit=3)] == names[10:]
+
+
 async def test_a_page_of_large_summaries_stays_small(bench: Bench) -> None:
     for number in range(60):
         await bench.space.thread(f"{number:03}" + "n" * 900).request_approval("why " * 1000, by="b" * 900)
@@ -150,6 +177,12 @@ async def test_a_page_looks_at_a_bounded_number_of_threads(open_bench: Opener) -
 async def test_a_cursor_of_another_kind_is_refused(bench: Bench, cursor: str) -> None:
     with pytest.raises((InvalidInput, InvalidName)):
         await page(bench, after=cursor)
+
+
+@pytest.mark.parametrize("cursor", ["2/", "2/0", "2/0123456z-t", "2/01234567", "2/0123456", "2/012345678\x00", "3/a"])
+async def test_a_cursor_of_stuck_threads_that_is_none_is_refused(bench: Bench, cursor: str) -> None:
+    with pytest.raises((InvalidInput, InvalidName)):
+        await page(bench, state="stuck", after=cursor)
 
 
 async def test_python_and_http_show_the_same(bench: Bench) -> None:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 
 import pytest
 
+from shoal import Thread
 from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.cluster.operation import partition_of
@@ -15,6 +18,16 @@ from simulation.world.environment import SimulatedEnvironment
 SPACE = "{crew}"
 NUMBER = partition_of(SPACE, "any")
 """The partition of everything here: the space is colocated."""
+
+
+async def begun(thread: Thread, key: str) -> None:
+    """A step whose program died."""
+
+    async def die() -> None:
+        raise asyncio.CancelledError
+
+    with suppress(asyncio.CancelledError):
+        await thread.step("fetch", key=key, call=die)
 
 
 class Filled:
@@ -36,6 +49,9 @@ class Filled:
         await thread.save({"notes": ["a" * 50, "b", "c"], "n": 2})
         await thread.journal.append({"what": 1}, key="event")
         await self.space.thread("paused").save({"n": 1})
+        for name in ("steps", "paused"):
+            for key in ("first", "second"):
+                await begun(self.space.thread(name), key)
         await self.space.thread("paused").pause(reason="later")
         await self.space.thread("gone").save({"n": 1})
         await self.space.thread("gone").delete()

@@ -29,6 +29,12 @@ def pieces_of(rows: dict[bytes, bytes]) -> list[list[tuple[bytes, bytes]]]:
     return [all_rows[start : start + _PIECE_ROWS] for start in range(0, len(all_rows), _PIECE_ROWS)]
 
 
+def rows_of(filled: Filled, thread: str) -> list[bytes]:
+    """The rows of a thread, in their order."""
+    places = [keys.split_object(key) for key in filled.rows() if key[:1] == keys.OBJECT]
+    return sorted(row for _, kind, _, name, row in places if (kind, name) == (Kind.THREAD, thread))
+
+
 def staged_in(storage: MemoryStorage, pieces: list[list[tuple[bytes, bytes]]]) -> None:
     for nth, piece in enumerate(pieces):
         storage.write({keys.staged(NUMBER, nth): msgspec.msgpack.encode(piece)})
@@ -130,7 +136,11 @@ async def test_a_blank_store_lists_the_statuses_that_a_snapshot_brings(filled: F
     staged_in(blank, pieces)
     blank.write(switching.marker(NUMBER, len(pieces)))
     switching.recover(blank)
-    assert {key for key, _ in blank.scan(keys.STATUS, keys.STATUS + b"\xff")} == {keys.status("{crew}", 2, "paused")}
+    at = next(row[len(status.OPEN) :] for row in rows_of(filled, "steps") if row.startswith(status.OPEN))
+    assert {key for key, _ in blank.scan(keys.STATUS, keys.STATUS + b"\xff")} == {
+        keys.status(SPACE, b"\x02", "paused"),
+        keys.status(SPACE, keys.open_since(at), "steps"),
+    }
 
 
 async def test_a_thread_whose_status_a_disk_altered_is_copied_as_it_is(filled: Filled, old: MemoryStorage) -> None:
@@ -143,4 +153,4 @@ async def test_a_thread_whose_status_a_disk_altered_is_copied_as_it_is(filled: F
     old.write(switching.marker(NUMBER, len(pieces)))
     assert switching.recover(old) == [NUMBER]
     assert old.get(row) == b"\xc1"
-    assert old.get(keys.catalog(SPACE, Kind.THREAD, keys.split_object(row)[3])) == b""
+    assert old.get(keys.catalog(SPACE, Kind.THREAD, "paused"))[:1] == bytes([keys.OPEN])  # type: ignore[index]

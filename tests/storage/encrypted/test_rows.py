@@ -169,7 +169,7 @@ def test_more_spaces_than_layers_are_refused(sealed: Sealed) -> None:
     ("key", "value", "scopes"),
     [
         (keys.catalog("crew", Kind.THREAD, "t"), b"", (b"crew",)),
-        (keys.status("crew", 2, "t"), b"", (b"crew",)),
+        (keys.status("crew", b"\x02", "t"), b"", (b"crew",)),
         (keys.listed(7, Kind.THREAD, "crew", "t"), b"", (b"crew",)),
         (keys.snapshot(7, Kind.DOCUMENT, "crew", "d"), b"", (b"crew",)),
         (keys.index_rows(7, Kind.ITEMS, "crew", "m") + b"S", b"", (b"crew",)),

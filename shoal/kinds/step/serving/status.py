@@ -1,10 +1,10 @@
 """A thread's status over storage.
 
-Lists the threads of a directory that an older version wrote under their statuses, in pieces.
+Lists the threads of a directory that an older version wrote under their standings, in pieces.
 
 Laws:
-- A piece is read and written within one turn of the loop, so that no status changes in between. A status that is set
-  later is listed by the write that sets it.
+- A piece is read and written within one turn of the loop, so that no standing changes in between. One that changes
+  later is listed by the write that changes it.
 - Until all are listed, a search by status reads every thread. If the node stops before, the next incarnation begins anew.
 """
 
@@ -20,7 +20,7 @@ from shoal.errors import InvalidInput, Overloaded, ShoalError, StoreCorrupt
 from shoal.kinds.journal.serving.journals import tell
 from shoal.kinds.step import state as status
 from shoal.names import check_name
-from shoal.node.catalog import Catalog
+from shoal.node.catalog import Catalog, standing_of
 from shoal.node.collection.generations import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, Target, View, WriteContext, Writers
@@ -73,7 +73,7 @@ _PAUSE_S = 0.5  # If too many writes wait for the disk.
 
 
 class StatusLister:
-    """The background task that lists the threads of an old directory under their statuses.
+    """The background task that lists the threads of an old directory under their standings.
 
     `closed`: the partitions that are being replaced.
     """
@@ -128,6 +128,4 @@ class StatusLister:
             return
 
     def _list(self, transaction: Transaction, target: Target) -> None:
-        current = status.current(self._generations.current(transaction, target).rows)
-        if current is not None:
-            self._catalog.set_status(transaction, target, current.status)
+        self._catalog.set_standing(transaction, target, standing_of(self._generations.current(transaction, target).rows))
