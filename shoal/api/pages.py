@@ -13,8 +13,9 @@ import asyncio
 import gzip
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
+from pathlib import Path
 
 from aiohttp import hdrs, web
 from msgspec import Struct
@@ -30,6 +31,7 @@ _SUMMARY = "A durable, replicated state layer for AI agents."
 _HTML = "text/html"
 _JAVASCRIPT = "text/javascript"
 _VIEWER_AGE_S = 86_400
+_PACKED_MAX = 256  # Files of the page that are held compressed: more than there are.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -97,7 +99,8 @@ async def welcome(exchange: Exchange) -> web.StreamResponse:
         )
     # It has no ETag: the policy among its headers changes with the members.
     policy = {"Content-Security-Policy": _page_policy(others)}
-    return web.Response(body=await _read(page.listed()[page.INDEX]), content_type=_HTML, headers={**_HEADERS, **policy})
+    body = await asyncio.to_thread(page.listed()[page.INDEX].path.read_bytes)
+    return web.Response(body=body, content_type=_HTML, headers={**_HEADERS, **policy})
 
 
 async def part(exchange: Exchange) -> web.StreamResponse:
@@ -105,16 +108,23 @@ async def part(exchange: Exchange) -> web.StreamResponse:
     file = page.listed().get(exchange.request.match_info["file"])
     if file is None:
         raise web.HTTPNotFound
-    response = web.Response(body=await _read(file), content_type=file.content_type, charset="utf-8", headers=_HEADERS)
-    tagged = headers.tagged(exchange.request, response, None)
-    if tagged is response:  # Else the client holds it, and nothing is sent.
-        tagged.enable_compression()
-    return tagged
-
-
-async def _read(file: page.File) -> bytes:
     # Disks may be slow, and the loop has others to serve.
-    return await asyncio.to_thread(file.path.read_bytes)
+    packed = await asyncio.to_thread(lambda: _packed(file.path, file.path.stat().st_mtime_ns))
+    is_taken = "gzip" in exchange.request.headers.get(hdrs.ACCEPT_ENCODING, "")
+    encoding = {hdrs.CONTENT_ENCODING: "gzip"} if is_taken else {}
+    response = web.Response(
+        body=packed if is_taken else gzip.decompress(packed),
+        content_type=file.content_type,
+        charset="utf-8",
+        headers={**_HEADERS, **encoding},
+    )
+    return headers.tagged(exchange.request, response, None)
+
+
+@lru_cache(maxsize=_PACKED_MAX)
+def _packed(path: Path, _changed_ns: int) -> bytes:
+    """A file of the page, compressed once for all who open it. A file that was changed is another one."""
+    return gzip.compress(path.read_bytes(), mtime=0)
 
 
 def _page_policy(others: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ const VIEWS = {
 }
 
 const PREPARE_MS = 1000 // After what is shown at first.
+const FIRST_MS = 100
 /** @type {Map<string, any>} */
 const loaded = new Map()
 const SPACES_MAX = 500
@@ -108,6 +109,9 @@ function Navigation () {
     <button class="link keys-hint" onClick=${() => { shown.value = true }}>Keys <kbd>?</kbd></button></nav>`
 }
 
+/** @param {string} view */
+const load = (view) => import(`./views/${view}.js`).then((module) => loaded.set(view, module), (error) => loaded.set(view, { error }))
+
 /** The view of the address. */
 function Viewed () {
   const { space, view, path, query } = place.value
@@ -116,7 +120,7 @@ function Viewed () {
   const found = loaded.get(view)
   useEffect(() => {
     if (found !== undefined || !known) return
-    import(`./views/${view}.js`).then((module) => loaded.set(view, module), (error) => loaded.set(view, { error })).then(() => again((n) => n + 1))
+    load(view).then(() => again((n) => n + 1))
   }, [view])
   document.title = `${path.at(-1) ? `${path.at(-1)} · ` : ''}${VIEWS[view]?.[0] ?? 'Shoal'} · Shoal`
   if (!known) return html`<div class="pane"><h1 class="sentence">There is no view ${view}.</h1><p><a href=${address(space, 'now')}>Show what happens now</a></p></div>`
@@ -143,11 +147,21 @@ function Page () {
     <${Navigation} /><main id="main" tabindex="-1"><${Banner} /><${Viewed} /></main><${KeyList} />`
 }
 
-/** Load the other views before they are asked for: the node that they come from may be gone by then. */
-function prepare () {
-  for (const view of Object.keys(VIEWS)) if (!loaded.has(view)) import(`./views/${view}.js`).then((module) => loaded.set(view, module), () => {})
+/** What views load once it is needed. The editor alone would hold up whoever scrolls meanwhile. */
+const LATER = ['views/shared/document.js', 'views/shared/editor.js', 'views/shared/presence.js', 'vendor/codemirror.js']
+
+/** Fetch the other views before they are asked for, one at a time while nothing else is to be done: the node that they come from may be gone by then. */
+async function prepare () {
+  for (const name of LATER) document.head.append(Object.assign(document.createElement('link'), { rel: 'modulepreload', href: `ui/${name}` }))
+  for (const view of Object.keys(VIEWS)) {
+    await new Promise((resolve) => (globalThis.requestIdleCallback ?? setTimeout)(resolve))
+    if (!loaded.has(view)) await import(`./views/${view}.js`).then((module) => loaded.set(view, module), () => {}) // Tried again when it is shown.
+  }
 }
 
 begin()
-setTimeout(() => (globalThis.requestIdleCallback ?? setTimeout)(prepare), PREPARE_MS)
+setTimeout(prepare, PREPARE_MS)
+// What the view asks for is asked at once, and drawn once; but nothing waits long for its module.
+const { view } = place.peek()
+if (view in VIEWS) await Promise.race([load(view), new Promise((resolve) => setTimeout(resolve, FIRST_MS))])
 render(html`<${Page} />`, /** @type {HTMLElement} */ (document.getElementById('page')))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -79,6 +80,15 @@ async def test_a_file_that_is_held_is_not_sent_again(http: aiohttp.ClientSession
     for held, status in ((tag, 304), ('"another"', 200)):
         async with http.get(url, headers={"If-None-Match": held}) as answer:
             assert (answer.status, answer.headers["ETag"]) == (status, tag)
+
+
+async def test_a_file_is_sent_as_the_client_takes_it(served: Served) -> None:
+    async with aiohttp.ClientSession(auto_decompress=False) as http:
+        for taken, encoding in (("gzip, br", "gzip"), ("identity", None)):
+            async with http.get(f"{served.url}/ui/app.js", headers={"Accept-Encoding": taken}) as answer:
+                body = await answer.read()
+                assert answer.headers.get("Content-Encoding") == encoding
+            assert (gzip.decompress(body) if encoding else body) == page.listed()["app.js"].path.read_bytes()
 
 
 async def test_the_page_may_ask_the_other_members() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 import shutil
 import subprocess
@@ -51,6 +52,37 @@ def test_the_client_of_the_page_is_the_one_that_users_have() -> None:
     assert {name.removeprefix("client/") for name in page.listed() if name.startswith("client/")} == {
         file.name for file in source.glob("*.js")
     }
+
+
+_IMPORTED = re.compile(r"^(?:import|export)[^\n]*? from '(\.[^']+)'", re.MULTILINE)
+
+
+def closure(*names: str) -> set[str]:
+    """The modules of the page that these import, and those that they import."""
+    found: set[str] = set()
+    left = list(names)
+    while left:
+        name = left.pop()
+        if name not in found:
+            found.add(name)
+            text = page.listed()[name].path.read_text()
+            left += [posixpath.normpath(f"{posixpath.dirname(name)}/{each}") for each in _IMPORTED.findall(text)]
+    return found
+
+
+def test_all_that_the_first_views_import_is_asked_for_at_once() -> None:
+    index = page.listed()[page.INDEX].path.read_text()
+    asked = re.findall(r'"modulepreload" href="ui/([^"]+)"', index)
+    assert {*asked, "app.js"} == closure("app.js", "views/now.js", "views/threads.js")
+    assert len(asked) == len(set(asked))
+
+
+def test_the_editor_is_no_part_of_what_views_import() -> None:
+    views = closure(*(name for name in page.listed() if re.fullmatch(r"views/\w+\.js", name)))
+    later = re.search(r"const LATER = \[(.*?)\]", page.listed()["app.js"].path.read_text(), re.DOTALL)
+    assert later is not None
+    assert set(re.findall(r"'([^']+)'", later[1])) == closure("views/shared/document.js") - views
+    assert "vendor/codemirror.js" not in views
 
 
 def test_pictures_are_small_and_described() -> None:

@@ -53,6 +53,14 @@ export function Loading ({ rows = 6 }) {
   return late ? html`<div class="shape" role="status"><span class="sr">Loading</span>${Array.from({ length: rows }, () => html`<i></i>`)}</div>` : null
 }
 
+/** A part whose module is loaded when it is first shown. @param {{ load: () => Promise<any>, part: string, [name: string]: any }} props */
+export function Later ({ load, part, ...props }) {
+  const [found, setFound] = useState(/** @type {any} */ (undefined))
+  useEffect(() => { load().then(setFound, (error) => setFound({ error })) }, [load])
+  if (found === undefined) return html`<${Loading} />`
+  return found.error ? html`<${Refusal} error=${found.error} />` : html`<${found[part]} ...${props} />`
+}
+
 const WRITTEN = { no: 'Nothing was written.', yes: 'It was written.', unknown: 'It is unknown whether it was written. Tried again here, it counts once.' }
 
 /** An error in its three parts: what happened, what was written, what to do. @param {{ error: any, again?: () => void }} props */

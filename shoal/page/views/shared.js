@@ -3,10 +3,9 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
-import { Empty, Mark, NoneFits, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
+import { Empty, Later, Mark, NoneFits, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { BudgetView } from './shared/budget.js'
-import { DocumentView } from './shared/document.js'
 import { ItemsView } from './shared/items.js'
 import { KINDS, listed } from './shared/listing.js'
 import { ListView } from './shared/list.js'
@@ -58,6 +57,8 @@ function List ({ space, value, query, chosen }) {
     ${more.length > 0 && html`<p class="quiet note">Not all are listed: there are more ${more.join(', ')}.</p>`}<${SpacesLeft} more=${left} />`
 }
 
+const editing = () => import('./shared/document.js')
+
 /** @type {Record<string, any>} */
 const VIEWS = { register: RegisterView, counter: CounterView, set: SetView, map: MapView, list: ListView, budget: BudgetView }
 
@@ -67,7 +68,7 @@ function Chosen ({ space, kind, name, rest, query }) {
   return html`<article class="shared" aria-label=${`${KINDS[kind]?.one ?? kind} ${name}`}>
     <div class="head-line"><span class="quiet">${KINDS[kind]?.one ?? kind}</span><h2><bdi>${name}</bdi></h2></div>
     ${kind === 'document'
-      ? html`<${DocumentView} space=${space} name=${name} root=${query.root} onRoot=${(/** @type {string} */ root) => refine({ root })} />`
+      ? html`<${Later} load=${editing} part="DocumentView" space=${space} name=${name} root=${query.root} onRoot=${(/** @type {string} */ root) => refine({ root })} />`
       : kind === 'items' ? html`<${ItemsView} space=${space} name=${name} rest=${rest} query=${query} />`
         : View ? html`<${View} space=${space} name=${name} />` : html`<${Empty} why="There is no such kind of shared state." command="" />`}
   </article>`
