@@ -186,7 +186,7 @@ def _leaving(storage: Storage, number: int) -> Iterator[Write]:
         entry = keys.catalog(target.space, target.kind, target.name)
         leaving.rows[entry] = None
         if target.kind is Kind.THREAD:
-            leaving.rows.update({key: None for key in _statuses(target.space, target.name)})
+            leaving.rows.update(dict.fromkeys(_statuses(target.space, target.name)))
             if before := storage.get(entry):
                 leaving.rows[keys.status(target.space, before, target.name)] = None
         if count % _PAGE == 0:
@@ -238,7 +238,7 @@ class Entries:
 
     def _list(self, made: dict[bytes, bytes | None], now: bytes) -> None:
         _, _, space, name, _ = keys.split_object(self._object)
-        made.update({key: None for key in _statuses(space, name)})
+        made.update(dict.fromkeys(_statuses(space, name)))
         if self._oldest is not None:
             made[keys.status(space, keys.open_since(self._oldest), name)] = None
         made[keys.catalog(space, Kind.THREAD, name)] = now
