@@ -111,13 +111,14 @@ async def part(exchange: Exchange) -> web.StreamResponse:
     # Disks may be slow, and the loop has others to serve.
     packed = await asyncio.to_thread(lambda: _packed(file.path, file.path.stat().st_mtime_ns))
     is_taken = "gzip" in exchange.request.headers.get(hdrs.ACCEPT_ENCODING, "")
-    encoding = {hdrs.CONTENT_ENCODING: "gzip"} if is_taken else {}
     response = web.Response(
         body=packed if is_taken else gzip.decompress(packed),
         content_type=file.content_type,
         charset="utf-8",
-        headers={**_HEADERS, **encoding},
+        headers=_HEADERS,
     )
+    if is_taken:
+        response.headers[hdrs.CONTENT_ENCODING] = "gzip"
     return headers.tagged(exchange.request, response, None)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from random import Random
+from typing import Literal
 
 import pytest
 
@@ -161,7 +162,7 @@ async def test_a_thread_that_runs_is_listed_by_its_oldest_open_step(open_bench: 
                 await begun(thread, f"k{number}")
             case 3 | 4:
                 async for step in thread.steps(open=True):
-                    how = random.choice(["result", "retry", "abandon"])
+                    how: Literal["result", "retry", "abandon"] = random.choice(("result", "retry", "abandon"))
                     await thread.resolve(step.key, how, value=1 if how == "result" else None)
                     break
             case 5:
