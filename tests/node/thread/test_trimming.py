@@ -135,6 +135,35 @@ async def test_a_consumer_that_lags_behind_a_trim_is_told_and_goes_on_if_it_says
     assert [event.event async for event in journal.consumer("new").read(follow=False)] == [7, 8, 9]
 
 
+async def test_a_reader_that_begins_gets_all_that_is_left() -> None:
+    """Also if an event that came late sorts before what was trimmed, and is the last one of its first page."""
+    async with Fleet(page_items_max=1) as fleet:
+        journal = fleet["a"].store().space("crew").thread("agent").journal
+        await fleet.isolate("c")
+        await fleet["c"].store().space("crew").thread("agent").journal.append("late")
+        fleet["a"].simulated.now_ms += 1000
+        await filled(journal, 10)
+        await journal.trim(keep=2)
+        fleet.link_all("c")
+        await fleet.converged()
+        for name in "abc":
+            there = fleet[name].store().space("crew").thread("agent").journal
+            assert await listed(there) == ["late", 8, 9]
+            assert [event.event async for event in there.consumer("new").read(follow=False)] == ["late", 8, 9]
+
+
+async def test_a_reader_that_has_begun_is_told_of_what_goes_meanwhile(open_bench: Opener) -> None:
+    bench = open_bench(page_items_max=2)
+    journal = bench.space.thread("agent").journal
+    await filled(journal, 10)
+    await journal.trim(keep=8)
+    reading = journal.read()
+    assert (await anext(reading)).event == 2
+    await journal.trim(keep=2)
+    with pytest.raises(JournalTrimmed):
+        [event async for event in reading]
+
+
 async def test_a_replay_needs_a_snapshot_that_holds_what_was_trimmed(bench: Bench) -> None:
     journal = bench.space.thread("agent").journal
 

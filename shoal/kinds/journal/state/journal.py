@@ -19,6 +19,8 @@ Laws:
   So a page that was cut short claims only the events that it delivered, and an event that arrives
   at a place that a sweep has passed is found by the next. An event that a lesser dot takes
   over later is delivered again, at its new position.
+- A reader that begins gets the oldest events that are left. What was trimmed by then counts as got, so it is told only of
+  what is trimmed while it reads.
 
 Its rows are those of `events`, `claims` and `trimming`.
 """
@@ -236,6 +238,8 @@ def read(
     `floor_hlc` is the least HLC of the operations that `vector` covers and
     `cursor.vector` does not: no event below it is looked at. None: not known.
     """
+    if cursor == Cursor():
+        cursor = _beginning(rows)
     if cursor.sweep is None and cursor.vector.dominates(vector):
         return Page([], cursor, False, cursor, vector)
     target = vector if cursor.sweep is None else _meet(cursor.sweep.target, vector)
@@ -270,6 +274,11 @@ def behind(
         if _is_due(row, vector, cursor.vector, vector):
             found += row[1:] > after or not _is_due(row, target, cursor.vector, vector)
     return found, scanned, True
+
+
+def _beginning(rows: Rows) -> Cursor:
+    """The cursor of a reader that begins: it covers what was trimmed. An event that came late may sort before that."""
+    return Cursor(trimming.covered(trimming.ends(rows)[1]))
 
 
 def missed(rows: Rows, cursor: Cursor, here: VersionVector) -> int | None:
