@@ -27,7 +27,7 @@ from shoal.cli import arguments as options
 from shoal.cli.arguments import age_of, bytes_of, json_of, json_of_file, milliseconds_of
 from shoal.cli.command import TAKEN, Run, Work, command_of
 from shoal.cli.execution import FAILED, agreed
-from shoal.cli.finding import check_there, event_id, holder_origin, note_absence
+from shoal.cli.finding import check_there, event_id, holder_origin, note_absence, other_spaces
 from shoal.cli.output import Listing, emit, line, note, show_value
 from shoal.cli.replies import age, bare, cell, columns_of, date, document, fields, marks_of, present, shown
 from shoal.client.store import Space, Store
@@ -210,13 +210,17 @@ async def _list(store: Store, run: Run, cli: Cli, request: Any, limit: int | Non
     row = get_args(present(bare(next(field.kind for field in fields(reply) if field.name == cli.rows))))[0]
     columns = columns_of(row, cli.columns, cli.rows)
     listed = request.kind if isinstance(request, ListObjects) else ""
-    none = "" if listed else f"there are no {_shown_name(reply, cli.rows)} here."
-    with Listing(*(column.heading for column in columns), json=run.json, none=none) as rows:
+    with Listing(*(column.heading for column in columns), json=run.json) as rows:
         async for found in _rows(store, cli, request, limit):
             line = "  ".join(filter(None, (cell(found, row, column.path, told=date) for column in columns)))
             rows.add(shown(found, row), line, *(cell(found, row, column.path, told=age) for column in columns))
-    if listed and rows.is_empty and not run.json:
-        await note_absence(store, run.space, what=listed if listed == "items" else f"{listed}s")
+    if rows.is_empty and not run.json:
+        if listed:
+            await note_absence(store, run.space, what=listed if listed == "items" else f"{listed}s")
+        else:
+            is_of_space = "space" in kind.__struct_fields__ and not issubclass(kind, ObjectRead)
+            elsewhere = await other_spaces(store, run.space) if is_of_space else ""
+            note(f"there are no {_shown_name(reply, cli.rows)} here.{elsewhere}")
     if cli.alarms and not rows.is_empty:
         raise typer.Exit(FAILED)
 

@@ -201,6 +201,8 @@ async def other_spaces(store: Store, space: str) -> str:
             return ""
         there.append(name)
         if len(there) == _SPACES_LOOKED_AT_MAX:
+            if (len(name), name) < (len(space), space):
+                return ""  # It may be one of the others.
             break
     if not there:
         return " Nothing was written to this store yet."

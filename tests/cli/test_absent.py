@@ -36,6 +36,15 @@ def test_a_list_that_is_empty_names_the_spaces_there_are(arguments: list[str], t
     assert command(*arguments, "--json", *target, "--space", "crwe").stderr == ""
 
 
+def test_an_audit_of_no_space_says_so(target: list[str]) -> None:
+    result = command("audit", "space", *target, "--space", "crwe")
+    assert (result.exit_code, result.stdout) == (0, "")
+    elsewhere = "There is no such space; there is crew, other. Name it with --space."
+    assert result.stderr == f"shoal: there are no entries here. {elsewhere}\n"
+    assert command("audit", "space", "--json", *target, "--space", "crwe").stderr == ""
+    assert command("audit", "space", "--text", "no such text", *target, *CREW).stderr == "shoal: there are no entries here.\n"
+
+
 @pytest.mark.parametrize("arguments", [["log", "plain"], ["steps", "plain"], ["counter", "get", "tokens"]], ids=" ".join)
 def test_an_object_in_another_space_is_pointed_out(arguments: list[str], target: list[str]) -> None:
     result = command(*arguments, *target)
