@@ -22,7 +22,7 @@ from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol.requests import PutEntry
 from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
-from simulation.world.fleet import Fleet
+from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener
 
 DAY_MS = 86_400_000
@@ -382,6 +382,42 @@ async def test_nothing_goes_while_an_owner_is_away(fleet: Fleet) -> None:
     await look(fleet)
     await fleet.converged()
     assert await shown(fleet["b"].store().space("crew").thread("agent")) == ids[-2:]
+
+
+async def held_up(fleet: Fleet) -> tuple[Member, str, MemoryStorage]:
+    """A rule by which four checkpoints may go: at the node that looks after it. Another one is away, and what is left of it."""
+    space = fleet["a"].store().space("crew")
+    await saved(space.thread("agent"), 6)
+    await fleet.converged()
+    in_charge = next(name for name in "abc" if fleet[name].node.service.keeper._is_mine("crew"))
+    away = next(name for name in "abc" if name != in_charge)
+    left = await fleet.crash(away, None)
+    await fleet[in_charge].store().space("crew").retention.set(keep_last=2)
+    return fleet[in_charge], away, left
+
+
+@pytest.mark.virtual_time
+async def test_what_waits_for_an_owner_is_counted(fleet: Fleet) -> None:
+    member, away, left = await held_up(fleet)
+    keeper = member.node.service.keeper
+    await keeper.look()
+    assert (keeper.due, "owner" in keeper.waits_for) == (4, True)
+    await keeper.look()
+    assert keeper.due == 4
+    fleet.start(away, left)
+    await fleet.converged()
+    await look(fleet)
+    assert (keeper.due, keeper.waits_for) == (0, "")
+
+
+@pytest.mark.virtual_time
+async def test_what_holds_rules_up_is_noticed_soon_and_its_end(fleet: Fleet) -> None:
+    member, away, left = await held_up(fleet)
+    keeper = member.node.service.keeper
+    await fleet.until(lambda: keeper.due and keeper.waits_for, 12)
+    fleet.start(away, left)
+    await fleet.until(lambda: not keeper.waits_for and not keeper.due, 12)
+    assert pruned(fleet) == {member.name: 4}
 
 
 @pytest.mark.virtual_time

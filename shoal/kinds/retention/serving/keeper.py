@@ -12,6 +12,8 @@ Laws:
 - A look reads in steps, in the node's own turns, and rests between them (`shoal.node.turns.Resting`). Looks take at most one
   part in `SHARE` of the time, and use a third of theirs. So they stall nobody.
 - It keeps nothing that it needs: a node that ends anywhere goes on from what is left.
+- While nothing may go, what would is counted, so that people are told of it.
+- What holds it up is noticed, and that it is over, within `RETENTION_HELD_S`, if this node knows of it by itself.
 - A thread that cannot be read, or is under a lease, holds up no other.
 - A rule that lets nothing go holds up no other, of its space or another.
 """
@@ -43,6 +45,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AnyReply,
     Durability,
+    Member,
     PutEntry,
     ReadMap,
     ReadRules,
@@ -56,6 +59,8 @@ from shoal.storage import keys
 from shoal.storage.keys import Kind
 
 RETENTION_LOOK_S = 60.0  # Between two looks.
+RETENTION_COUNT_S = 600.0  # Between two counts of what would go of a space, while it may not.
+RETENTION_HELD_S = 5.0  # Between two looks at whether something holds the rules up that this node knows of.
 SHARE = 3
 
 _RECORDS = Target(Kind.MAP, RESERVED, state.RULES)
@@ -64,6 +69,7 @@ _SEEN = keys.meta("retention")  # The last time that was believed: wall_ms₈.
 _SEEN_EACH_MS = 3600 * 1000  # It is written so often, if at all.
 RESTORED = keys.meta("retention-since")
 """In a directory that was made of a backup: wall_ms₈. Rules that were set by then let nothing go, on all nodes."""
+_UNASKED = "this node cannot ask all owners what they hold, so nothing is pruned"
 _PAGE = 256
 _PAGES_MAX = 16  # Of rules. If there are more, nothing goes.
 _QUIET_MAX = 65_536  # Threads of which is known that nothing goes.
@@ -109,6 +115,7 @@ class Keeper:
         self._looked: dict[str, int] = {}  # By space, when the last look at it ended.
         self._task: asyncio.Task[None] | None = None
         self._hindered = ""  # Why nothing goes in any space.
+        self._counted: dict[str, tuple[list[Rule], float]] = {}  # By space: by which rules, and when by the monotonic clock.
         self._due: dict[str, int] = {}  # By space, as far as the last look has come.
         self.answers: Answers = {ReadRules: self._view}
         self.waits_for = ""
@@ -142,13 +149,33 @@ class Keeper:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        pause_s = RETENTION_LOOK_S
+        rest_s = 0.0
         while self._commit.failed is None:
-            await asyncio.sleep(pause_s)
+            await self._pause(max(min(RETENTION_HELD_S, RETENTION_LOOK_S), rest_s), max(RETENTION_LOOK_S, rest_s))
             began = self._environment.monotonic()
             with suppress(ShoalError):  # Storage rejects writes, or cannot be read. A later look tries again.
                 await self.look()
-            pause_s = max(RETENTION_LOOK_S, (self._environment.monotonic() - began) * (SHARE - 1))
+            rest_s = (self._environment.monotonic() - began) * (SHARE - 1)
+
+    async def _pause(self, least_s: float, most_s: float) -> None:
+        """Wait for the next look: not for long, if the rules begin to be held up, or cease to be."""
+        await asyncio.sleep(least_s)
+        left_s = most_s - least_s
+        while left_s > 0:
+            with suppress(ShoalError):  # The rules cannot be read.
+                if any(map(self._is_mine, self.rules())) and self._is_held() != bool(self._hindered):
+                    return
+            await asyncio.sleep(min(left_s, RETENTION_HELD_S))
+            left_s -= RETENTION_HELD_S
+
+    def _is_held(self) -> bool:
+        """Whether this node knows, without asking the others, that nothing may go."""
+        return bool(self._away() or (self._replicas.size > 1 and self._disagreement()) or self._doubt(self._now()))
+
+    def _away(self) -> str:
+        """That an owner is away, for people; empty if none is known to be."""
+        away = [member.name for member in self._others() if member.state == "unreachable"] if self._replicas.size > 1 else ()
+        return f"{_UNASKED}: {', '.join(away)} cannot be reached. Start what is away" if away else ""
 
     async def look(self) -> None:
         """Carry out all rules of the spaces that this node looks after, as far as that may be now.
@@ -163,9 +190,10 @@ class Keeper:
             return
         mine = sorted(space for space in self.rules() if self._is_mine(space))
         self._due = {space: due for space, due in self._due.items() if space in mine}
+        self._counted = {space: counted for space, counted in self._counted.items() if space in mine}
         waits_for = await self._hindrance(_RECORDS.partition) if mine else ""
         for space in mine:
-            waits_for = waits_for or await self._space(space)
+            waits_for = await self._space(space, waits_for)
         self._hindered = waits_for
         waits_for = waits_for or next((trouble for space in mine if (trouble := self._trouble(space))), "")
         if waits_for != self.waits_for and waits_for:
@@ -241,27 +269,44 @@ class Keeper:
         nodes = [bytes.fromhex(member.node) for member in self._replicas.view().members if member.part != "removed"]
         return max(nodes, key=lambda node: sha256(space.encode() + b"/" + node).digest()) == self._node
 
+    def _others(self) -> list[Member]:
+        """The members beside this one."""
+        return [each for each in self._replicas.view().members if each.state != "self" and each.part != "removed"]
+
     async def _hindrance(self, partition: int) -> str:
         """Fetch all that the owners hold of a partition. Returns why nothing may go, for people; empty if it may."""
+        if away := self._away():
+            return away  # Nobody need wait for it.
         try:
             await self._replicas.catch_up(partition, "all")
         except ShoalError as error:
-            return f"this node cannot ask all owners what they hold, so nothing is pruned: {why(error)}"
-        if self._replicas.size > 1:
-            if self._replicas.clock_wrong:
-                return self._replicas.clock_wrong
-            view = self._replicas.view()
-            others = [member for member in view.members if member.state != "self" and member.part != "removed"]
-            if any(other.clock_ms is None or abs(other.clock_ms) > self._skew_ms for other in others):
-                return "the members' clocks are not known to agree, so nobody says what is old. Nothing is pruned"
+            return f"{_UNASKED}: {why(error)}"
+        if self._replicas.size > 1 and (reason := self._disagreement()):
+            return reason
         return self._disbelief()
 
-    def _disbelief(self) -> str:
-        now = Moment(self._environment.now_ms(), self._environment.monotonic())
+    def _disagreement(self) -> str:
+        """Why the owners' clocks do not say what is old, for people; empty if they do."""
+        if self._replicas.clock_wrong:
+            return self._replicas.clock_wrong
+        if any(other.clock_ms is None or abs(other.clock_ms) > self._skew_ms for other in self._others()):
+            return "the members' clocks are not known to agree, so nobody says what is old. Nothing is pruned"
+        return ""
+
+    def _now(self) -> Moment:
+        return Moment(self._environment.now_ms(), self._environment.monotonic())
+
+    def _doubt(self, now: Moment) -> str:
+        """Why this node's clock is not believed, for people; empty if it is."""
         rule_ms = max((rule.wall_ms for rules in self.rules().values() for rule in rules), default=0)
         # A directory that has seen nothing yet goes by the others, who agree with it.
         seen_ms = self._seen_ms or (now.wall_ms if self._replicas.size > 1 else 0)
-        reason = state.disbelief(now, self._believed, seen_ms, rule_ms)
+        return state.disbelief(now, self._believed, seen_ms, rule_ms)
+
+    def _disbelief(self) -> str:
+        """The same, and a clock that is believed is noted."""
+        now = self._now()
+        reason = self._doubt(now)
         if not reason:
             self._believed = now
             if now.wall_ms - self._seen_ms >= _SEEN_EACH_MS:
@@ -271,35 +316,39 @@ class Keeper:
 
     # ── one space ─────────────────────────────────────────────────────────────
 
-    async def _space(self, space: str) -> str:
-        """Look through a space. Returns what ended that early, for people; empty if nothing did."""
+    async def _space(self, space: str, waits_for: str) -> str:
+        """Look through a space; if something is waited for, only to count. Returns what is, for people; empty if nothing."""
+        rules, after = self.rules()[space], None
+        before, counted = self._counted.get(space, ([], 0.0)), self._environment.monotonic()
+        if waits_for and before[0] == rules and self._due.get(space) and counted - before[1] < RETENTION_COUNT_S:
+            return waits_for
+        self._counted[space] = rules, counted
         self._due[space] = 0
-        rules, after, waits_for = self.rules()[space], None, ""
         while names := self._database.catalog.names(space, Kind.THREAD, prefix="", after=after, limit=_PAGE):
             for after in names:
                 rule = state.rule_of(rules, after)
                 if rule is None or rule.trouble:
                     continue
                 with suppress(ShoalError):  # This thread is damaged, or under a lease.
-                    waits_for = waits_for or await self._thread(Target(Kind.THREAD, space, after), rule)
+                    waits_for = await self._thread(Target(Kind.THREAD, space, after), rule, waits_for)
                 if self.rules().get(space) != rules:
                     return waits_for  # The next look goes by the new ones.
             await self._environment.pause()
         self._looked[space] = self._environment.now_ms()
         return waits_for
 
-    async def _thread(self, target: Target, rule: Rule) -> str:
-        """Let go what goes of a thread. Returns why it may not, for people; empty if it may, or nothing goes."""
+    async def _thread(self, target: Target, rule: Rule, waits_for: str) -> str:
+        """Let go what goes of a thread, if nothing is waited for. Returns why it may not, for people; empty if it may."""
         now_ms, quiet = self._environment.now_ms(), self._quiet.get(target)
         written = self._partitions.written(target.partition)
         if quiet is not None and (quiet.written, quiet.rule) == (written, rule) and now_ms < quiet.until_ms:
-            return ""
+            return waits_for
         request = _request(target, rule)
         due = await in_turns(self._database.retains(request), Resting(self._environment).rest)
         if not due:
             self._keep_quiet(target, _Quiet(written, rule, now_ms + _quiet_ms(rule)))
-            return ""
-        if reason := await self._hindrance(target.partition):
+            return waits_for
+        if reason := waits_for or await self._hindrance(target.partition):
             self._due[target.space] += due
             return reason
         if rule not in self.rules().get(target.space, ()):
