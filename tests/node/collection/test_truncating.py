@@ -356,7 +356,7 @@ async def test_operations_below_a_quorum_never_leave() -> None:
         assert logged(fleet["a"].storage) == 1
 
 
-async def _left_behind(fleet: Fleet) -> None:
+async def left_behind(fleet: Fleet) -> None:
     """c lacks an operation that has left the logs of a and b."""
     await fleet.isolate("c")
     await fleet["a"].node.session().call(add())
@@ -377,7 +377,7 @@ async def test_an_owner_that_was_left_behind_is_told_and_says_so(fleet: Fleet, m
         told.extend(fleet["c"].replicator.quorum.view().truncated)
 
     monkeypatch.setattr(Resets, "note", note)
-    await _left_behind(fleet)
+    await left_behind(fleet)
     fleet.link_all("c")
     async with asyncio.timeout(30):
         while not told:
@@ -393,7 +393,7 @@ async def test_a_want_below_the_base_is_answered_with_the_base(fleet: Fleet) -> 
             seen.append(found)
         return message
 
-    await _left_behind(fleet)
+    await left_behind(fleet)
     fleet.spoil = spoil
     fleet.link_all("c")
     async with asyncio.timeout(30):

@@ -30,7 +30,7 @@ SETTINGS: dict[str, Any] = {"scrub_interval_s": 0.02, "scrub_bytes_per_s": 1 << 
 WAIT_S = 30.0
 
 
-async def _written(fleet: Fleet) -> None:
+async def written(fleet: Fleet) -> None:
     """Objects of every kind."""
     space = fleet["a"].store().space("crew")
     thread = space.thread("t")
@@ -53,23 +53,23 @@ async def _written(fleet: Fleet) -> None:
 async def _equal(fleet: Fleet) -> None:
     """Wait until all nodes have the same rows, and nothing is reported any more."""
     async with asyncio.timeout(WAIT_S):
-        while len({str(sorted(_objects(fleet, name).items())) for name in fleet.members}) > 1 or any(
+        while len({str(sorted(objects(fleet, name).items())) for name in fleet.members}) > 1 or any(
             fleet[name].replicator.scrubber.told for name in fleet.members
         ):
             await asyncio.sleep(0.01)
 
 
-def _objects(fleet: Fleet, name: str) -> dict[bytes, bytes]:
+def objects(fleet: Fleet, name: str) -> dict[bytes, bytes]:
     return dict(fleet[name].storage.scan(keys.OBJECT, successor(keys.OBJECT)))
 
 
-def _altered(value: bytes) -> bytes:
+def altered(value: bytes) -> bytes:
     return value[:-1] + bytes([value[-1] ^ 1]) if value else b"\x00"
 
 
 async def test_the_last_comparison_of_all_rows_is_told() -> None:
     async with Fleet("abc", **SETTINGS) as fleet:
-        await _written(fleet)
+        await written(fleet)
         async with asyncio.timeout(WAIT_S):
             while sum(fleet[name].replicator.quorum.view().compared_ms is None for name in "abc") > 1:
                 await asyncio.sleep(0.01)
@@ -81,12 +81,12 @@ async def test_the_last_comparison_of_all_rows_is_told() -> None:
 @pytest.mark.answers("differing-rows-are-replaced", "scrub-repairs-by-merging")
 async def test_a_row_that_was_altered_silently_is_found_named_and_replaced_whatever_it_holds() -> None:
     async with Fleet("abc", **SETTINGS) as fleet:
-        await _written(fleet)
-        before = _objects(fleet, "b")
+        await written(fleet)
+        before = objects(fleet, "b")
         kinds = {(keys.split_object(key)[1], keys.split_object(key)[4][:2]): key for key in before}
         missed = []
         for number, key in enumerate(kinds.values(), 1):
-            fleet["b"].storage.write({key: _altered(before[key])})
+            fleet["b"].storage.write({key: altered(before[key])})
             try:
                 async with asyncio.timeout(WAIT_S):
                     while fleet["b"].replicator.scrubber.replaced < number:
@@ -95,7 +95,7 @@ async def test_a_row_that_was_altered_silently_is_found_named_and_replaced_whate
                 missed.append((key, fleet["b"].replicator.scrubber.told))
                 break
             await _equal(fleet)
-            assert _objects(fleet, "b") == before
+            assert objects(fleet, "b") == before
         assert not missed
         assert [fleet[name].replicator.scrubber.replaced for name in "ac"] == [0, 0]
         for name in "abc":
@@ -107,7 +107,7 @@ async def test_differences_from_a_replaced_directory_are_dropped() -> None:
     async with Fleet("abc", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
         await fleet["a"].store().space("crew").counter("tokens").add(1)
         await fleet.converged()
-        key = next(iter(_objects(fleet, "a")))
+        key = next(iter(objects(fleet, "a")))
         node, scrubber = fleet["c"].identity().node, fleet["a"].replicator.scrubber
         piece = scrubber._database.exchange.evidence.next(int.from_bytes(key[1:3], "big"), b"")
         assert piece is not None
@@ -123,7 +123,7 @@ async def test_differences_from_a_replaced_directory_are_dropped() -> None:
 # ── where operations have left the log ────────────────────────────────────────
 
 
-async def _truncated(fleet: Fleet, names: str = "") -> None:
+async def truncated(fleet: Fleet, names: str = "") -> None:
     """Let these nodes truncate all of their logs, or all nodes."""
     members = [fleet[name] for name in names or fleet.members]
     async with asyncio.timeout(WAIT_S):
@@ -138,18 +138,18 @@ async def _truncated(fleet: Fleet, names: str = "") -> None:
 @pytest.mark.answers("rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_a_row_that_was_altered_below_the_base_is_replaced_by_that_of_most_owners() -> None:
     async with Fleet("abc", **SETTINGS) as fleet:
-        await _written(fleet)
-        await _truncated(fleet)
+        await written(fleet)
+        await truncated(fleet)
         await _equal(fleet)
-        before = _objects(fleet, "b")
+        before = objects(fleet, "b")
         kinds = {(keys.split_object(key)[1], keys.split_object(key)[4][:2]): key for key in before}
         for number, key in enumerate(list(kinds.values())[::4], 1):
-            fleet["b"].storage.write({key: _altered(before[key])})
+            fleet["b"].storage.write({key: altered(before[key])})
             async with asyncio.timeout(WAIT_S):
                 while fleet["b"].replicator.scrubber.replaced < number:
                     await asyncio.sleep(0.005)
             await _equal(fleet)
-            assert _objects(fleet, "b") == before
+            assert objects(fleet, "b") == before
         assert [fleet[name].replicator.scrubber.replaced for name in "ac"] == [0, 0]
         for name in "abc":
             assert verify(fleet[name].storage, config=Config()).problems == []
@@ -157,30 +157,30 @@ async def test_a_row_that_was_altered_below_the_base_is_replaced_by_that_of_most
 
 async def test_a_row_that_is_missing_or_new_below_the_base_is_settled_too() -> None:
     async with Fleet("abc", **SETTINGS) as fleet:
-        await _written(fleet)
-        await _truncated(fleet)
-        before = _objects(fleet, "b")
+        await written(fleet)
+        await truncated(fleet)
+        before = objects(fleet, "b")
         key = next(key for key in before if keys.split_object(key)[1] == keys.Kind.SET)
         fleet["b"].storage.write({key: None, key + b"x": b"y"})
         async with asyncio.timeout(WAIT_S):
-            while _objects(fleet, "b") != before:
+            while objects(fleet, "b") != before:
                 await asyncio.sleep(0.005)
 
 
 @pytest.mark.answers("rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_without_a_majority_a_difference_below_the_base_is_reported_on_all_sides() -> None:
     async with Fleet("ab", **SETTINGS) as fleet:
-        await _written(fleet)
-        await _truncated(fleet)
-        before = _objects(fleet, "b")
+        await written(fleet)
+        await truncated(fleet)
+        before = objects(fleet, "b")
         key = next(iter(before))
-        fleet["b"].storage.write({key: _altered(before[key])})
+        fleet["b"].storage.write({key: altered(before[key])})
         async with asyncio.timeout(WAIT_S):
             for name in "ab":
                 while not any("no majority of the owners" in text for text in fleet[name].replicator.scrubber.told):
                     await asyncio.sleep(0.005)
         assert [fleet[name].replicator.scrubber.replaced for name in "ab"] == [0, 0]
-        assert _objects(fleet, "a") == before
+        assert objects(fleet, "a") == before
 
 
 async def test_three_owners_of_three_opinions_do_not_ask_without_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,12 +191,12 @@ async def test_three_owners_of_three_opinions_do_not_ask_without_an_end(monkeypa
         return await sound(self, *where)
 
     async with Fleet("abc", **SETTINGS) as fleet:
-        await _written(fleet)
-        await _truncated(fleet)
-        key, value = next(iter(_objects(fleet, "b").items()))
+        await written(fleet)
+        await truncated(fleet)
+        key, value = next(iter(objects(fleet, "b").items()))
         monkeypatch.setattr(Majority, "settle", counted)
-        fleet["b"].storage.write({key: _altered(value)})
-        fleet["c"].storage.write({key: _altered(value)[::-1]})
+        fleet["b"].storage.write({key: altered(value)})
+        fleet["c"].storage.write({key: altered(value)[::-1]})
         async with asyncio.timeout(WAIT_S):
             for name in "abc":
                 while not any("no majority of the owners" in text for text in fleet[name].replicator.scrubber.told):
@@ -211,32 +211,32 @@ async def test_nothing_is_rebuilt_from_a_log_that_lacks_operations() -> None:
     async with Fleet("abc", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
         await fleet["a"].store().space("crew").thread("t").journal.append(1)
         await fleet.converged()
-        await _truncated(fleet)
+        await truncated(fleet)
         await fleet["a"].store().space("crew").thread("t").journal.append(2)
         await fleet.converged()
-        before = _objects(fleet, "b")
+        before = objects(fleet, "b")
         scrubber = fleet["b"].replicator.scrubber
         place = place_of(keys.object_rows(*keys.split_object(next(iter(before)))[:4]))
         assert await scrubber._database.exchange.rebuilder.rebuild(place, scrubber._fetch) is Outcome.SOUND
-        assert _objects(fleet, "b") == before
+        assert objects(fleet, "b") == before
 
 
 @pytest.mark.answers("seed-300683", "rows-are-rebuilt-from-a-log-that-lacks-operations")
 async def test_a_whole_log_outweighs_two_copies_of_an_altered_row() -> None:
     """As when a lost disk was filled by the node whose disk had altered the row."""
     async with Fleet("abc", **SETTINGS) as fleet:
-        await _written(fleet)
-        await _truncated(fleet, "ab")
+        await written(fleet)
+        await truncated(fleet, "ab")
         await _equal(fleet)
-        before = _objects(fleet, "c")
+        before = objects(fleet, "c")
         key = next(key for key in before if keys.split_object(key)[1] == keys.Kind.REGISTER)
         for name in "ab":
-            fleet[name].storage.write({key: _altered(before[key])})
+            fleet[name].storage.write({key: altered(before[key])})
         async with asyncio.timeout(WAIT_S):
             while any(fleet[name].replicator.scrubber.replaced < 1 for name in "ab"):
                 await asyncio.sleep(0.005)
         await _equal(fleet)
-        assert [_objects(fleet, name)[key] for name in "abc"] == [before[key]] * 3
+        assert [objects(fleet, name)[key] for name in "abc"] == [before[key]] * 3
         assert fleet["c"].replicator.scrubber.replaced == 0
 
 
@@ -247,9 +247,9 @@ async def test_a_log_that_is_read_after_a_majority_was_found_decides_too(monkeyp
         await fleet["a"].store().space("crew").register("goal").set("aim")
         await fleet.converged()
         others = "abc".replace(holder, "")
-        await _truncated(fleet, others)
+        await truncated(fleet, others)
         await _equal(fleet)
-        [(key, right)] = [row for row in _objects(fleet, holder).items() if keys.split_object(row[0])[4]][-1:]
+        [(key, right)] = [row for row in objects(fleet, holder).items() if keys.split_object(row[0])[4]][-1:]
         scrubber = fleet[holder].replicator.scrubber
         proved = scrubber._proved
         confirmed: set[str] = set()
@@ -260,11 +260,11 @@ async def test_a_log_that_is_read_after_a_majority_was_found_decides_too(monkeyp
 
         monkeypatch.setattr(scrubber, "_proved", later)
         for name in others:
-            fleet[name].storage.write({key: _altered(right)})
+            fleet[name].storage.write({key: altered(right)})
         async with asyncio.timeout(WAIT_S):
             while any(fleet[name].replicator.scrubber.replaced < 1 for name in others):
                 await asyncio.sleep(0.005)
-        assert [_objects(fleet, name)[key] for name in "abc"] == [right] * 3
+        assert [objects(fleet, name)[key] for name in "abc"] == [right] * 3
 
 
 @pytest.mark.answers("seed-361119")
@@ -274,12 +274,12 @@ async def test_a_log_without_the_operations_of_forgotten_origins_makes_no_rows(m
         await fleet["a"].store().space("crew").register("goal").set("aim")
         await fleet.converged()
         monkeypatch.setattr(rebuilding, "is_whole", lambda storage, partition: False)
-        [(key, right)] = [row for row in _objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
-        fleet["c"].storage.write({key: _altered(right)})
+        [(key, right)] = [row for row in objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
+        fleet["c"].storage.write({key: altered(right)})
         async with asyncio.timeout(WAIT_S):
             while fleet["c"].replicator.scrubber.replaced < 1:
                 await asyncio.sleep(0.005)
-        assert _objects(fleet, "c")[key] == right
+        assert objects(fleet, "c")[key] == right
 
 
 @pytest.mark.answers("seed-361895", "seed-375079")
@@ -287,18 +287,18 @@ async def test_a_log_without_the_operations_of_forgotten_origins_makes_no_rows(m
 async def test_content_that_does_not_match_its_hash_has_no_vote_and_is_replaced_by_any_owners_that_does(table: bytes) -> None:
     """As when a lost disk was filled by the node whose disk had altered it, and the log is gone everywhere."""
     async with Fleet("abc", **SETTINGS) as fleet:
-        await _written(fleet)
-        await _truncated(fleet)
+        await written(fleet)
+        await truncated(fleet)
         await _equal(fleet)
-        before = _objects(fleet, "b")
+        before = objects(fleet, "b")
         content = next(key for key in before if keys.split_object(key)[4].startswith(table))
         for name in "ac":
-            fleet[name].storage.write({content: _altered(before[content])})
+            fleet[name].storage.write({content: altered(before[content])})
         async with asyncio.timeout(WAIT_S):
             while any(fleet[name].replicator.scrubber.replaced < 1 for name in "ac"):
                 await asyncio.sleep(0.005)
         await _equal(fleet)
-        assert [_objects(fleet, name)[content] for name in "abc"] == [before[content]] * 3
+        assert [objects(fleet, name)[content] for name in "abc"] == [before[content]] * 3
         assert fleet["b"].replicator.scrubber.replaced == 0
 
 
@@ -309,16 +309,16 @@ async def test_a_claim_that_no_log_shows_replaces_nothing(
     async with Fleet("abc", **SETTINGS | {"repair_wait_s": 0.2}) as fleet:
         await fleet["a"].store().space("crew").register("goal").set("aim")
         await fleet.converged()
-        await _truncated(fleet)
+        await truncated(fleet)
         await _equal(fleet)
-        [(key, right)] = [row for row in _objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
+        [(key, right)] = [row for row in objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
         name = keys.object_rows(*keys.split_object(key)[:4])
-        _lies(monkeypatch, fleet, "c", {key: _altered(right)})
+        lies(monkeypatch, fleet, "c", {key: altered(right)})
         async with asyncio.timeout(WAIT_S):
             while any(fleet[honest].replicator.scrubber.unshown < 1 for honest in "ab"):
                 await asyncio.sleep(0.005)
         await asyncio.sleep(5)
-        assert [_objects(fleet, honest)[key] for honest in "ab"] == [right] * 2
+        assert [objects(fleet, honest)[key] for honest in "ab"] == [right] * 2
         assert [fleet[honest].replicator.scrubber.replaced for honest in "ab"] == [0, 0]
         assert fleet["a"].replicator.scrubber._outcomes[name] is Outcome.CONFIRMED
     assert "c:1 says that its log makes its rows of register 'goal' of space 'crew', and did not show it" in caplog.text
@@ -330,10 +330,10 @@ async def test_a_log_that_is_not_the_one_that_left_shows_nothing(monkeypatch: py
     async with Fleet("abc", **SETTINGS | {"repair_wait_s": 0.2}) as fleet:
         await fleet["a"].store().space("crew").register("goal").set("aim")
         await fleet.converged()
-        await _truncated(fleet, "ab")
+        await truncated(fleet, "ab")
         await _equal(fleet)
-        [(key, right)] = [row for row in _objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
-        _lies(monkeypatch, fleet, "c", {key: right.replace(b"aim", b"lie")})
+        [(key, right)] = [row for row in objects(fleet, "c").items() if keys.split_object(row[0])[4]][-1:]
+        lies(monkeypatch, fleet, "c", {key: right.replace(b"aim", b"lie")})
 
         def forged(source: str, _target: str, message: bytes) -> bytes | None:
             found = messages.decode(message)
@@ -345,7 +345,7 @@ async def test_a_log_that_is_not_the_one_that_left_shows_nothing(monkeypatch: py
         async with asyncio.timeout(WAIT_S):
             while any(fleet[honest].replicator.scrubber.unshown < 1 for honest in "ab"):
                 await asyncio.sleep(0.005)
-        assert [_objects(fleet, honest)[key] for honest in "ab"] == [right] * 2
+        assert [objects(fleet, honest)[key] for honest in "ab"] == [right] * 2
         assert fleet["b"].replicator.scrubber.replaced == 0
 
 
@@ -356,7 +356,7 @@ def _forged(shipment: messages.Shipment | Raw, forgery: str) -> messages.Shipmen
     return msgspec.structs.replace(shipment, packed=packed, chain=chain if forgery == "all" else shipment.chain)
 
 
-def _lies(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, liar: str, rows: dict[bytes, bytes | None]) -> None:
+def lies(monkeypatch: pytest.MonkeyPatch, fleet: Fleet, liar: str, rows: dict[bytes, bytes | None]) -> None:
     """Let a member alter its rows, say that its log makes them, and never replace them."""
     names = [keys.object_rows(*keys.split_object(key)[:4]) for key in rows]
     monkeypatch.setattr(fleet[liar].replicator.scrubber, "_proved", lambda _number: names)
@@ -370,23 +370,23 @@ async def test_a_false_claim_does_not_hide_a_log_that_decides(monkeypatch: pytes
     async with Fleet("abcde", **SETTINGS | {"scrub_interval_s": 1e6, "repair_wait_s": 0.2}) as fleet:
         await fleet["a"].store().space("crew").register("goal").set("aim")
         await fleet.converged()
-        await _truncated(fleet, "abce")
-        [(key, value)] = [row for row in _objects(fleet, "a").items() if keys.split_object(row[0])[4]][-1:]
+        await truncated(fleet, "abce")
+        [(key, value)] = [row for row in objects(fleet, "a").items() if keys.split_object(row[0])[4]][-1:]
         for node in "abe":
-            fleet[node].storage.write({key: _altered(value)})
+            fleet[node].storage.write({key: altered(value)})
         name = keys.object_rows(*keys.split_object(key)[:4])
         for node in "de":
             monkeypatch.setattr(fleet[node].replicator.scrubber, "_proved", lambda _number: [name])
         scrubber = fleet["a"].replicator.scrubber
         settled = await scrubber.majority.settle(place_of(name), name, *bounds(place_of(name).partition))
-        assert (settled, _objects(fleet, "a")[key]) == (Outcome.MENDED, value)
+        assert (settled, objects(fleet, "a")[key]) == (Outcome.MENDED, value)
 
 
 async def test_hashes_of_another_vector_are_ignored() -> None:
     async with Fleet("ab", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
-        await _written(fleet)
+        await written(fleet)
         scrubber = fleet["a"].replicator.scrubber
-        place = keys.split_object(next(iter(_objects(fleet, "a"))))
+        place = keys.split_object(next(iter(objects(fleet, "a"))))
         piece = scrubber._database.exchange.evidence.next(place[0], b"")
         assert piece is not None
         other = Piece(piece.partition, b"another vector", piece.start, piece.stop, 0, [], frozenset())
@@ -459,7 +459,7 @@ async def test_of_two_nodes_the_lesser_asks_and_objects_are_rebuilt_one_at_a_tim
             await fleet["a"].store().space("{crew}").counter(f"n{n}").add(1)
         await fleet.converged()
         storage = fleet["b"].storage
-        storage.write({key: _altered(value) for key, value in list(_objects(fleet, "b").items())[:40]})
+        storage.write({key: altered(value) for key, value in list(objects(fleet, "b").items())[:40]})
         await _equal(fleet)
     assert asked
     assert all(peer > own for own, peers in asked for peer in peers)
