@@ -138,7 +138,7 @@ async def _paced(stores: list[Store], saves: list[tuple[str, float, float]], *, 
 
 
 class Nodes:
-    """Three nodes that know each other, as a context; `urls` are theirs."""
+    """Three nodes that know each other, as a context, or another number; `urls` are theirs. One alone has no peers."""
 
     def __init__(self, directory: Path, count: int = 3) -> None:
         self._directory = directory
@@ -163,7 +163,9 @@ class Nodes:
         """Return once it is ready."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
         command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(self._directory / f"n{number}")]
-        command += ["--listen", self._addresses[number], "--join", ",".join(self._addresses)]
+        command += ["--listen", self._addresses[number]]
+        if len(self._addresses) > 1:
+            command += ["--join", ",".join(self._addresses)]
         process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self._processes[number] = process
         assert process.stdout is not None

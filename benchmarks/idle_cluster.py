@@ -1,4 +1,7 @@
-"""What a cluster costs that nobody uses: five real nodes, and up to fifty simulated ones."""
+"""What a cluster costs that nobody uses: five real nodes, and up to fifty simulated ones.
+
+`python -m benchmarks.idle_cluster [SECONDS]` measures three nodes that hold nothing, and one alone.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import tracemalloc
 from pathlib import Path
@@ -28,6 +32,7 @@ from simulation.world.trace import Trace
 from simulation.world.wires import Wire
 
 REAL = 5
+ASKED_CPU, ASKED_MB = 1.2, 80  # Of a node: % of a core, and megabytes.
 OBJECTS = 500
 _HEADER_BYTES = 52  # Of IPv4 and TCP with time stamps, for each segment.
 _SETTLED_S = 8.0
@@ -84,6 +89,32 @@ def real(seconds: float) -> Costs:
         passed, sent_then, used_then = perf_counter() - began, _sent_bytes(ports), [_cpu_s(pid) for pid in nodes.pids]
     cpu = tuple(100 * (after - before) / passed for before, after in zip(used, used_then, strict=True))
     return Costs(cpu, None if sent is None or sent_then is None else (sent_then - sent) / passed / REAL)
+
+
+def at_rest(seconds: float) -> None:
+    """Print what nodes take that nobody uses: three of a cluster, and one alone."""
+    asked = f"a node may take {ASKED_CPU} % of a core, {ASKED_MB} MB"
+    print(f"load {os.getloadavg()[0]:.1f}; {seconds:g} s each, after {_SETTLED_S:g} s; {asked}", flush=True)
+    for count in (3, 1):
+        with tempfile.TemporaryDirectory() as directory, Nodes(Path(directory), count) as nodes:
+            sleep(_SETTLED_S)
+            began, used = perf_counter(), [_used_s(pid) for pid in nodes.pids]
+            sleep(seconds)
+            passed = perf_counter() - began
+            cpu = [100 * (_used_s(pid) - before) / passed for pid, before in zip(nodes.pids, used, strict=True)]
+            memory = [_resident_bytes(pid) / 1e6 for pid in nodes.pids]
+        verdict = "met" if max(cpu) <= ASKED_CPU and max(memory) <= ASKED_MB else "missed"
+        shown = "; ".join(f"{share:.2f} % of a core, {size:.1f} MB" for share, size in zip(cpu, memory, strict=True))
+        print(f"{count} idle: {shown}: {verdict}", flush=True)
+
+
+def _used_s(pid: int) -> float:
+    """The processor's time of a process: that of its threads, to the nanosecond (Linux)."""
+    return sum(int(file.read_text().split()[0]) for file in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def _resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 async def _fill(url: str) -> None:
@@ -160,3 +191,7 @@ async def _simulated(count: int, patch: pytest.MonkeyPatch) -> SimulatedCosts:
         tracemalloc.stop()
     per_s = idle / count / _VIRTUAL_S
     return SimulatedCosts(per_s, (written / count - per_s * _VIRTUAL_S) / _WRITES, memory / count / 1024)
+
+
+if __name__ == "__main__":
+    at_rest(float(sys.argv[1]) if len(sys.argv) > 1 else 60.0)

@@ -1,5 +1,8 @@
 """The cost of traces: the processor's time for one save, with and without: `python -m benchmarks.traces [PAIRS]`.
 
+`python -m benchmarks.traces instructions` counts instead, under Valgrind, the instructions of a node and its client together.
+They hardly vary with what else runs, or from one process to the next.
+
 One store, and clients of two nodes, of which one sends its spans to a collector. Short measurements with and without a provider
 take turns, so that both meet the same machine, and the median of many pairs counts: one pair alone differs by up to 30 %. Of
 100 traces one is recorded: the sampling that the target is for. Saves of a turn are within a span that the agent makes, also
@@ -10,6 +13,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -29,6 +36,8 @@ from opentelemetry.sdk.trace.sampling import ParentBasedTraceIdRatio
 
 import shoal
 from benchmarks.tls import served
+from shoal.cli.serving import serving
+from shoal.config import Config
 from shoal.traces.provider import Tracing, tracing, using
 
 TASKS = 64
@@ -128,6 +137,64 @@ async def _connected(nodes: dict[bool, tuple[int, str]], provider: TracerProvide
         await _paired("node and client", place, provider, pairs)
 
 
+# ── instructions ──────────────────────────────────────────────────────────────
+
+_SHORT, _LONG = 100, 1100  # Saves.
+_REFS = re.compile(r"I\s+refs:\s+([\d,]+)")
+_RATES = {"off": None, "none": 0.0, "sampled": SAMPLED}
+"""No provider; one that records nothing; and one that records as many traces as the target is for."""
+
+
+def counted() -> None:
+    """Print the instructions of a save by a client of a node, and of the node."""
+    if shutil.which("valgrind") is None:
+        raise SystemExit("valgrind is not installed; nothing was counted")
+    with _collecting() as collector:
+        for is_turn in (True, False):
+            found = {mode: _counted(mode, collector, is_turn=is_turn) for mode in _RATES}
+            what = "saves of a turn" if is_turn else "each save a trace"
+            ratios = ", ".join(f"{mode} × {each / found['off']:.3f}" for mode, each in found.items() if mode != "off")
+            print(f"node and client, {what}: {found['off']:,.0f} instructions without; {ratios}; target ≤ {TARGET}", flush=True)
+
+
+def _counted(mode: str, collector: str, *, is_turn: bool) -> float:
+    short, long = (_instructions(mode, collector, times, is_turn=is_turn) for times in (_SHORT, _LONG))
+    return (long - short) / (_LONG - _SHORT)
+
+
+def _instructions(mode: str, collector: str, times: int, *, is_turn: bool) -> int:
+    command = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", sys.executable, "-m"]
+    command += ["benchmarks.traces", "run", mode, collector, str(times), "turn" if is_turn else "trace"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False)
+    found = _REFS.search(done.stderr)
+    if done.returncode or found is None:
+        raise SystemExit(f"{mode} did not run under valgrind:\n{done.stderr[-2000:]}")
+    return int(found[1].replace(",", ""))
+
+
+async def _run(mode: str, collector: str, times: int, *, is_turn: bool) -> None:
+    """A node and its client in one process: so many saves."""
+    random.seed(7)
+    rate = _RATES[mode]
+    provider = TracerProvider(sampler=ParentBasedTraceIdRatio(SAMPLED if rate is None else rate), shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{collector}/v1/traces")))
+    loop = asyncio.get_running_loop()
+    listens: asyncio.Future[str] = loop.create_future()
+    with tempfile.TemporaryDirectory() as place, using(None if rate is None else Tracing(provider)):
+        config = Config(listen="127.0.0.1:0")
+        node = loop.create_task(serving(Path(place) / "node", config, ready=listens.set_result))
+        async with shoal.connect(await listens) as store:
+            thread = store.space("bench").thread("t")
+            tracer = provider.get_tracer("agent") if is_turn else None
+            for _ in range(times // TURN):
+                with nullcontext() if tracer is None else tracer.start_as_current_span("turn"):
+                    for step in range(TURN):
+                        await thread.save({**STATE, "step": step}, overwrite=True)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await node
+    provider.shutdown()
+
+
 def main(pairs: int) -> None:
     print(f"load {os.getloadavg()[0]:.1f}; of 100 traces {SAMPLED * 100:.0f} is recorded")
     with using(None):
@@ -147,5 +214,9 @@ def main(pairs: int) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["collect"]:
         _collect()
+    elif sys.argv[1:] == ["instructions"]:
+        counted()
+    elif sys.argv[1:2] == ["run"]:
+        uvloop.run(_run(sys.argv[2], sys.argv[3], int(sys.argv[4]), is_turn=sys.argv[5] == "turn"))
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)

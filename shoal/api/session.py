@@ -60,7 +60,8 @@ from shoal.protocol.frames import (
 from shoal.protocol.replacing import noting
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Replaced
 from shoal.protocol.session import Prompt, Session
-from shoal.traces.sessions import arrived, left
+from shoal.protocol.tracing import NOT_RECORDED
+from shoal.traces.sessions import arrived, left, untraced
 
 _CLOSE_REASON_BYTES_MAX = 120  # A close frame holds 123.
 
@@ -82,6 +83,8 @@ class SessionSocket:
         self._bookmark = SharedBookmark()
         self._session = open_session(self._bookmark)
         self._prompt = self._session if isinstance(self._session, Prompt) else None
+        self._untraced = untraced(self._session)
+        self._promptly_untraced = self._untraced if isinstance(self._untraced, Prompt) else None
         self._socket = socket
         self._transport: asyncio.Transport | None = None
         self._welcome = welcome
@@ -227,7 +230,7 @@ class SessionSocket:
     def _accept(self, frame: CallFrame | SubscribeFrame | CancelFrame) -> None:
         match frame:
             case CallFrame():
-                token = arrived(frame.trace)
+                token = None if frame.trace == NOT_RECORDED else arrived(frame.trace)
                 # If others wait to begin, it waits too, so that requests keep their order.
                 with of_request(f"{self._id}-{frame.id}"):
                     if self._unbegun or not self._begin(frame):
@@ -259,7 +262,8 @@ class SessionSocket:
 
     def _begin(self, call: CallFrame) -> bool:
         """Begin a request that waits only for the disk, without a task; False if it needs one."""
-        if self._prompt is None or self._stopping or self._socket.closed or not self._has_room():
+        prompt = self._promptly_untraced if call.trace == NOT_RECORDED else self._prompt
+        if prompt is None or self._stopping or self._socket.closed or not self._has_room():
             return False
         size = len(memoryview(call.request))
 
@@ -274,7 +278,7 @@ class SessionSocket:
         try:
             self._refuse_late(call)
             request, durability = _checked(call)
-            if self._prompt.begin(request, told, key=call.key, durability=durability, stale=call.stale):
+            if prompt.begin(request, told, key=call.key, durability=durability, stale=call.stale):
                 return True
         except Exception as error:
             told(_answer_of(error))
@@ -301,8 +305,9 @@ class SessionSocket:
             self._refuse_late(call)
             request, durability = _checked(call)
             async with asyncio.timeout_at(self._ends_at(call)):
+                session = self._untraced if call.trace == NOT_RECORDED else self._session
                 with noting() as noted:
-                    answer = await self._session.call(request, key=call.key, durability=durability, stale=call.stale)
+                    answer = await session.call(request, key=call.key, durability=durability, stale=call.stale)
         except TimeoutError:
             answer = OutcomeUnknown("the caller gave up. The write may or may not be applied. Send it again with the same key.")
         except Exception as error:

@@ -99,7 +99,7 @@ class CallFrame(Struct, array_like=True, frozen=True, tag=0):
     request: Raw
     stale: bool = False
     until_ms: int = 0  # When the caller gives up, in ms after the welcome; 0: never. The node does not begin it later.
-    trace: str = ""  # The trace that it belongs to (`shoal.protocol.tracing.carried_in`). An illegal one counts as none.
+    trace: str = ""  # The trace that it belongs to (`shoal.protocol.tracing.carried_in`), or "-". A wrong one counts as none.
 
 
 class SubscribeFrame(Struct, array_like=True, frozen=True, tag=1):

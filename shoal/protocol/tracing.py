@@ -45,8 +45,8 @@ class Carried(NamedTuple):
         return f"{self.parent} {self.state}" if self.state else self.parent
 
 
-NOT_RECORDED = f"00-{'f' * 32}-{'f' * 16}-00"
-"""The context of a trace that begins at a client and is not recorded: who records nothing needs no name for it."""
+NOT_RECORDED = "-"
+"""In a frame, instead of a context: its client records nothing of it. Who records nothing needs no name for it."""
 
 
 def carried_of(parent: str, state: str = "") -> Carried | None:
@@ -66,15 +66,28 @@ def carried_of(parent: str, state: str = "") -> Carried | None:
 
 
 def carried_in(text: str) -> Carried | None:
-    """The context in a frame's field, which is "", a traceparent, or that, a space and a tracestate; None if it is illegal."""
+    """The context in a frame's field: a traceparent, or that, a space and a tracestate; None if it has no legal one."""
     if not text or len(text) > TRACE_CHARS_MAX:
         return None
     parent, _, state = text.partition(" ")
     return carried_of(parent, state)
 
 
-carrying: ContextVar[str] = ContextVar("shoal_trace", default="")
-"""It goes with a client's requests to the node: `Carried.text`, or nothing."""
+carrying: ContextVar[str | None] = ContextVar("shoal_trace", default=None)
+"""It goes with a client's requests to the node: `Carried.text`, or nothing. None: as `Untold` says."""
+
+
+class Untold:
+    """What goes with a request of which `carrying` says nothing."""
+
+    text = ""
+    """`NOT_RECORDED` while the program has a provider of traces: then `carrying` says what is recorded."""
+
+
+def sent_along() -> str:
+    """What goes with a request that is sent now."""
+    text = carrying.get()
+    return Untold.text if text is None else text
 
 
 ASK_QUORUM = "shoal.ask_quorum"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.logs import events
 from shoal.logs.lines import log
-from shoal.protocol.tracing import NOT_RECORDED, TRACESTATE_CHARS_MAX, Carried
+from shoal.protocol.tracing import NOT_RECORDED, TRACESTATE_CHARS_MAX, Carried, Untold
 from shoal.records import NamedTuple
 from shoal.traces.drawing import drawing
 from shoal.traces.spans import ATTRIBUTE_CHARS_MAX, ATTRIBUTES, CONTENT, NONE, TOOLS
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 VARIABLE = "SHOAL_TRACE_NAMES"
+_NAMELESS = f"00-{'f' * 32}-{'f' * 16}-00"  # Of a trace that is not recorded.
 _NEEDS = {row.name: row.needs for row in ATTRIBUTES}
 _SHOWN: dict[str, tuple[str, ...]] = {NONE: ("",), TOOLS: ("", TOOLS), CONTENT: ("", TOOLS, CONTENT)}
 
@@ -66,7 +67,7 @@ class Tracing:
         }
         self._failed = trace.StatusCode.ERROR
         self._is_broken = False
-        self.unrecorded = self.remote(Carried(NOT_RECORDED))
+        self.unrecorded = self.remote(Carried(_NAMELESS))
         """The context of what is within a trace that is not recorded."""
         self.of_kinds: dict[tuple[type[Any], str, str], Common] = {}
         """By the kind of a request, its durability and its side; all of these are few."""
@@ -205,6 +206,7 @@ def tracing() -> Tracing | None:
 def _find(api: Any) -> Tracing:
     global _found
     _found = Tracing(api.get_tracer_provider(), names=os.environ.get(VARIABLE, TOOLS) or TOOLS)
+    Untold.text = NOT_RECORDED
     return _found
 
 
@@ -212,7 +214,9 @@ def _find(api: Any) -> Tracing:
 def using(provider: Tracing | None) -> Iterator[None]:
     """Within, spans are made with this provider, whatever OpenTelemetry's global one is; None: none are made."""
     _given.append(provider)
+    before, Untold.text = Untold.text, "" if provider is None else NOT_RECORDED
     try:
         yield
     finally:
         _given.pop()
+        Untold.text = before

@@ -59,8 +59,6 @@ def arrived(trace: str) -> Token[Any] | None:
     known = tracing()
     if known is None:
         return None
-    if trace == NOT_RECORDED:
-        return _arrival.set(_LEFT_OUT)
     carried = carried_in(trace)
     if carried is not None and not carried.is_sampled:
         return _arrival.set(_LEFT_OUT)
@@ -105,6 +103,8 @@ class Traced(Wrapper):
             return self._session.call(request, key=key, durability=durability, stale=stale)
         if self._face == "client":
             if known.leaves_out():
+                if carrying.get() is None:  # The frame says that it is not recorded (`shoal.protocol.tracing.Untold`).
+                    return self._session.call(request, key=key, durability=durability, stale=stale)
                 return self._sent_unrecorded(request, key, durability, stale)
             return self._sent(known, request, key, durability, stale)
         opened = self._opened(known, request, durability, is_taken=is_taken)
@@ -225,6 +225,11 @@ class PromptlyTraced(Traced):
             raise
         finally:
             stages.reset(token)
+
+
+def untraced(session: Session) -> Session:
+    """The session inside one that is traced, for requests of which it is known that they are not recorded."""
+    return session._session if isinstance(session, Traced) else session
 
 
 def traced(session: Session, face: Face) -> Traced:

@@ -70,7 +70,7 @@ from shoal.protocol.frames import (
 )
 from shoal.protocol.replacing import note
 from shoal.protocol.requests import Durability, Push, R, Read, Replaced, Request, Subscription, reply_of
-from shoal.protocol.tracing import carrying
+from shoal.protocol.tracing import sent_along
 from shoal.transport.dialling import Connect, DialledSocket, open_socket, sent_before, unreached, untrusted, why
 
 CLIENT_REQUESTS_MAX = 4096  # Requests in progress on one link; further callers wait.
@@ -249,7 +249,7 @@ class Link:
         ends_at = asyncio.get_running_loop().time() + (timeout_s or self._config.request_timeout_s)
         # The node counts from an earlier moment, so by its clock the deadline comes no later than the caller's.
         until_ms = max(1, int((ends_at - self._welcomed_at) * 1000))
-        frame = encode_call(id, request, key=key, durability=durability, stale=stale, until_ms=until_ms, trace=carrying.get())
+        frame = encode_call(id, request, key=key, durability=durability, stale=stale, until_ms=until_ms, trace=sent_along())
         if message_bytes(frame) > self.welcome.request_bytes_max:  # It may fit without its trace.
             frame = encode_call(id, request, key=key, durability=durability, stale=stale, until_ms=until_ms)
         frame = self._bounded(frame)

@@ -13,7 +13,7 @@ import aiohttp
 import pycrdt
 import pytest
 from opentelemetry.sdk.trace import SpanProcessor
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, Sampler, SamplingResult
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision, Sampler, SamplingResult, TraceIdRatioBased
 
 import shoal
 from shoal.api.http.listener import Listener
@@ -23,10 +23,11 @@ from shoal.errors import NotFound
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
 from shoal.protocol.frames import PROTOCOL, Hello, encode_call, encode_hello, messages
-from shoal.protocol.requests import CounterValue, ReadCounter
-from shoal.protocol.tracing import TRACE_CHARS_MAX, carried_of, carrying
+from shoal.protocol.requests import Add, CounterValue, ReadCounter
+from shoal.protocol.tracing import NOT_RECORDED, TRACE_CHARS_MAX, carried_of, carrying
 from shoal.traces.doors import entered
 from shoal.traces.provider import Tracing
+from shoal.transport import link
 from shoal.transport.link import Link
 from tests.traces.recording import SAMPLED, UNSAMPLED, Recorded, attributes, recording
 
@@ -124,6 +125,33 @@ async def test_a_caller_that_is_not_sampled_decides_that_for_the_node(url: str) 
     assert recorded.tree()[:2] == ["shoal save (client)", "  shoal save (server)"]
 
 
+async def test_a_client_that_records_nothing_says_so_in_one_character(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    def encoded(*arguments: Any, trace: str = "", **named: Any) -> bytes:
+        sent.append(trace)
+        return encode_call(*arguments, trace=trace, **named)
+
+    monkeypatch.setattr(link, "encode_call", encoded)
+    async with shoal.connect(url) as store:
+        with recording(sampler=TraceIdRatioBased(0.0)) as recorded:
+            await store.space("crew").counter("n").add(1)
+        await store.space("crew").counter("n").add(1)
+    assert (recorded.spans, sent) == ([], [NOT_RECORDED, ""])
+
+
+async def test_a_node_makes_nothing_for_a_client_that_records_nothing(url: str, recorded: Recorded) -> None:
+    token = carrying.set(NOT_RECORDED)
+    there = await Link.dial(url, config=Config())
+    try:
+        await there.call(Add("crew", "n", 1))
+        assert await there.call(ReadCounter("crew", "n")) == CounterValue(1)
+    finally:
+        carrying.reset(token)
+        await there.close()
+    assert recorded.spans == []
+
+
 async def test_calls_within_a_span_that_is_not_sampled_make_none(url: str, recorded: Recorded) -> None:
     context = Tracing(recorded.provider).remote(carried_of(UNSAMPLED))
     async with shoal.connect(url) as store:
@@ -184,13 +212,13 @@ async def test_a_hostile_traceparent_over_http_is_ignored(url: str, recorded: Re
 @pytest.mark.answers("trace-fails-a-request")
 @pytest.mark.parametrize("text", [*HOSTILE.values(), SAMPLED + " " + "x" * 600], ids=[*HOSTILE, "with a long tracestate"])
 async def test_a_hostile_trace_in_a_frame_is_ignored(url: str, recorded: Recorded, text: str) -> None:
-    link = await Link.dial(url, config=Config())
+    there = await Link.dial(url, config=Config())
     token = carrying.set(text)
     try:
-        assert await link.call(ReadCounter("crew", "tokens")) == CounterValue(0)
+        assert await there.call(ReadCounter("crew", "tokens")) == CounterValue(0)
     finally:
         carrying.reset(token)
-        await link.close()
+        await there.close()
     server = recorded.one("shoal read-counter")
     assert server.parent is None
     assert server.context.trace_id != TRACE
