@@ -48,8 +48,8 @@ def a_thread_is_looked_at_once(patch: pytest.MonkeyPatch) -> None:
     """If nothing goes of it then, nothing ever does."""
     sound = Keeper._thread
 
-    async def thread(self: Keeper, target: Target, rule: Rule) -> str:
-        return "" if target in self._quiet else await sound(self, target, rule)
+    async def thread(self: Keeper, target: Target, rule: Rule, waits_for: str) -> str:
+        return waits_for if target in self._quiet else await sound(self, target, rule, waits_for)
 
     patch.setattr(Keeper, "_thread", thread)
 
