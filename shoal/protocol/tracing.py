@@ -78,14 +78,14 @@ carrying: ContextVar[str | None] = ContextVar("shoal_trace", default=None)
 
 
 class Untold:
-    """What goes with a request of which `carrying` says nothing."""
+    """Goes with a request of which `carrying` says nothing."""
 
     text = ""
     """`NOT_RECORDED` while the program has a provider of traces: then `carrying` says what is recorded."""
 
 
 def sent_along() -> str:
-    """What goes with a request that is sent now."""
+    """The text that goes with a request which is sent now."""
     text = carrying.get()
     return Untold.text if text is None else text
 

@@ -397,7 +397,7 @@ async def held_up(fleet: Fleet) -> tuple[Member, str, MemoryStorage]:
 
 
 @pytest.mark.virtual_time
-async def test_what_waits_for_an_owner_is_counted(fleet: Fleet) -> None:
+async def test_entries_that_wait_for_an_owner_are_counted(fleet: Fleet) -> None:
     member, away, left = await held_up(fleet)
     keeper = member.node.service.keeper
     await keeper.look()
@@ -411,7 +411,7 @@ async def test_what_waits_for_an_owner_is_counted(fleet: Fleet) -> None:
 
 
 @pytest.mark.virtual_time
-async def test_what_holds_rules_up_is_noticed_soon_and_its_end(fleet: Fleet) -> None:
+async def test_a_hindrance_is_noticed_soon_and_its_end(fleet: Fleet) -> None:
     member, away, left = await held_up(fleet)
     keeper = member.node.service.keeper
     await fleet.until(lambda: keeper.due and keeper.waits_for, 12)
