@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 
 import pytest
 
@@ -22,6 +22,15 @@ pytestmark = pytest.mark.real_time("it uses files, threads and sockets")
 def s3() -> Iterator[str]:
     """A server that speaks S3; its bucket."""
     server_of = pytest.importorskip("moto.server", reason="moto's server is not installed")
+    from moto.s3.responses import S3Response
+
+    # moto looks for an object, and makes it some time after. So of two puts at once both could be made, which S3 never does.
+    lock, put_object = Lock(), S3Response.put_object
+
+    def put_one_by_one(response: S3Response) -> object:
+        with lock:
+            return put_object(response)
+
     server = server_of.ThreadedMotoServer(port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -32,6 +41,7 @@ def s3() -> Iterator[str]:
         "AWS_REGION": "us-east-1",
     }
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(S3Response, "put_object", put_one_by_one)
         for name, value in settings.items():
             patch.setenv(name, value)
         import urllib.request
