@@ -154,7 +154,10 @@ class ThreadFiles:
         kind = type or mimetypes.guess_type(name)[0] or "application/octet-stream"
         is_repeatable = isinstance(source, str | os.PathLike | bytes)
         for attempt in range(_ATTEMPTS_MAX):
-            aside = to_thread if isinstance(source, str | os.PathLike) or hasattr(source, "read") else None
+            is_blocking = isinstance(source, str | os.PathLike) or (
+                hasattr(source, "read") and not isinstance(source, AsyncIterable)
+            )
+            aside = to_thread if is_blocking else None
             upload = Upload(self._connection, self._space, self._thread, durability=durability, aside=aside)
             try:
                 async with aclosing(_pieces(source)) as pieces:
@@ -201,11 +204,11 @@ async def _pieces(source: Source) -> AsyncGenerator[bytes, None]:
     elif isinstance(source, bytes | bytearray | memoryview):
         for start in range(0, len(source), PIECE_BYTES):
             yield bytes(source[start : start + PIECE_BYTES])
+    elif isinstance(source, AsyncIterable):  # Before what has `read`: a file of the store that is read has both.
+        async for piece in source:
+            yield _bytes(piece)
     elif hasattr(source, "read"):
         while piece := await to_thread(source.read, PIECE_BYTES):
-            yield _bytes(piece)
-    elif isinstance(source, AsyncIterable):
-        async for piece in source:
             yield _bytes(piece)
     elif isinstance(source, Iterable):
         for piece in source:

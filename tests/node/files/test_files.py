@@ -108,6 +108,8 @@ async def test_streams_of_all_kinds_are_sources(bench: Bench, tmp_path: object) 
         await thread.put_file("b", [data[:1], data[1:]]),
         await thread.put_file("c", data, type="text/plain"),
     ]
+    async with thread.open_file("a") as stream:  # It has `read`, too, which is to be awaited.
+        refs.append(await bench.space.put_file("e", stream))
     assert {ref.sha256 for ref in refs} == {sha256(data).hexdigest()}
     for wrong in (17, ["text"], None):
         with pytest.raises(InvalidInput):
