@@ -34,6 +34,7 @@ from shoal.errors import InvalidValue, TooLarge
 from shoal.records import NamedTuple
 from shoal.values import forms, registry
 from shoal.values.forms import BY_CLASS, FROZENSET_CODE, NESTED_MAX, OBJECT_CODE, SET_CODE
+from shoal.values.references import unpack_reference
 
 LISTS_DEPTH_MAX = 1024  # msgpack's own bound, in both directions.
 _PATH_CHARACTERS_MAX = 300
@@ -332,6 +333,7 @@ _LEVELS = tuple(_Level(depth) for depth in range(NESTED_MAX + 1))
 
 LANGGRAPH = "langgraph"
 LANGGRAPH_TYPED = 83  # [kind, bytes]: a value that LangGraph's serialiser did not pack as msgpack.
+LANGGRAPH_FILE = "shoal.file"  # The kind of one that is a file: its bytes are a packed `FileRef`.
 
 _OBJECT_CODES = range(6)  # [module, class, arguments, …]
 _ARRAY_CODE = 6  # [dtype, shape, order, bytes]
@@ -372,6 +374,8 @@ def _hook(depth: int) -> Callable[[int, bytes], Any]:
                 return None
             case 83, ["bytes" | "bytearray", bytes(data)]:
                 return data
+            case 83, ["shoal.file", bytes(data)]:
+                return unpack_reference(data)
             case 83, [str(kind), bytes(data)]:
                 return {"class": kind, "value": data}
             case 6, [dtype, shape, order, data]:

@@ -11,11 +11,15 @@ Packed, it is an object of the registered class `shoal.file`, whose form is [SHA
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+from msgspec import Struct, structs
+
 from shoal.errors import InvalidValue
+from shoal.values.forms import OBJECT_CODE
 from shoal.values.registry import register
 
 SHA_BYTES = 32
@@ -43,6 +47,34 @@ def mentioned(packed: bytes) -> set[bytes]:
     return set(_MARKED.findall(packed)) if MARK in packed else set()
 
 
+def mentioned_in(request: Struct) -> set[bytes]:
+    """The hashes of the files to which the bytes in a request or a reply refer, in one pass: each write takes it."""
+    found: set[bytes] = set()
+    waiting: list[Any] = [request]
+    for part in waiting:  # It grows meanwhile.
+        kind = type(part)
+        if kind in _PLAIN:
+            continue
+        if kind is bytes:
+            found |= mentioned(part)
+        elif kind is dict:
+            waiting.extend(part.values())
+        elif kind is list:
+            waiting.extend(part)
+        elif isinstance(part, Struct):
+            waiting.extend(structs.astuple(part))
+        elif isinstance(part, bytes):
+            found |= mentioned(part)
+        elif isinstance(part, Mapping):
+            waiting.extend(part.values())
+        elif isinstance(part, Sequence) and not isinstance(part, str):
+            waiting.extend(part)
+    return found
+
+
+_PLAIN = frozenset({bool, float, int, str, type(None)})
+
+
 def packed_marks(hashes: Iterable[bytes]) -> bytes:
     """Bytes that mention these files, and nothing else."""
     return b"".join(MARK + hash for hash in sorted(hashes))
@@ -59,3 +91,20 @@ def _unpack(form: Any) -> FileRef:
 
 
 register(FileRef, "shoal.file", pack=_pack, unpack=_unpack)
+
+_decode_object = msgspec.msgpack.Decoder(tuple[str, Any]).decode
+_decode_extension = msgspec.msgpack.Decoder(msgspec.msgpack.Ext).decode
+
+
+def unpack_reference(packed: bytes) -> FileRef:
+    """A packed reference. Unlike `decode`, it builds nothing else, whatever the bytes are.
+
+    Raises:
+        InvalidValue: they are none.
+    """
+    try:
+        extension = _decode_extension(packed)
+        name, form = _decode_object(extension.data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        name, form = "", None
+    return _unpack(form if name == "shoal.file" and extension.code == OBJECT_CODE else None)

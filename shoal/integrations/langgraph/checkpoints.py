@@ -16,6 +16,7 @@ Laws:
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -33,10 +34,11 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal.client.connection import StoreConnection
-from shoal.errors import NotFound, StoreCorrupt
+from shoal.errors import NotFound, StoreCorrupt, TooLarge
 from shoal.integrations.escaping import text_of
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.encoding import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
+from shoal.integrations.langgraph.large import Large
 from shoal.integrations.langgraph.writes import NOTHING_PACKED, Base, Bases, Packed, Writes
 from shoal.protocol import requests
 from shoal.protocol.declared import FILTER_TERMS_MAX
@@ -47,6 +49,7 @@ from shoal.values.codec import LANGGRAPH
 from shoal.values.filtering import check, meets
 
 PAGE_ITEMS = 100
+READS_MAX = 3  # Of a checkpoint whose files go while it is read.
 THREAD, CHECKPOINT = "the id of a thread", "the id of a checkpoint"
 _NO_VERSIONS: Mapping[str, Any] = {}
 _NONE: frozenset[str] = frozenset()
@@ -84,6 +87,7 @@ class Checkpoints:
         # An embedded node compares a list with its own copy; on the way to another node the list would be the cost of a put.
         remote = not isinstance(connection.session, Prompt)
         self.bases = Bases(connection.config.checkpoint_cache_bytes if remote else 0)
+        self.large = Large(connection, space)
         self._writes = writes
 
     async def put(self, put: Put) -> RunnableConfig:
@@ -95,19 +99,45 @@ class Checkpoints:
         draft = self.drafted(put)
         if draft is not None:
             try:
-                return self.saved(draft, await self._writes.put(draft.request))
+                return await self._sent(put, draft, self._base_of_parent(put))
             except (NotFound, StoreCorrupt) as error:
                 self.forget_parent(draft, error)
         place = place_of(put.config)
         base = await self._read_base(put.serde, place, cast(str, checkpoint_id_of(put.config)))
-        draft = self._draft(put, place, base)
-        return self.saved(draft, await self._writes.put(draft.request))
+        return await self._sent(put, self._draft(put, place, base), base)
+
+    async def _sent(self, put: Put, draft: Draft, base: Base | None) -> RunnableConfig:
+        light = await self._lightened(draft) if self.large.are_in(draft.request) else draft
+        try:
+            return self.saved(light, await self._writes.put(light.request))
+        except TooLarge as error:
+            whole = None if error.written != "no" else self._whole(put, draft, base)
+            if whole is None or (light := await self._lightened(whole, least=True)) is whole:
+                raise
+        return self.saved(light, await self._writes.put(light.request))
+
+    async def _lightened(self, draft: Draft, *, least: bool = False) -> Draft:
+        """The same put with large values as files; the same draft if nothing is to be one."""
+        request = await self.large.put(draft.request, least=least)
+        files = {name for name, value in request.channels.items() if value is not draft.request.channels[name]}
+        if not files:
+            return draft
+        packed = {name: value for name, value in draft.packed.items() if name_of(name) not in files}
+        return draft._replace(request=request, packed=packed)
+
+    def _whole(self, put: Put, draft: Draft, base: Base | None) -> Draft | None:
+        """The same put with all of its values, so that they can be files; None if it does not know them all."""
+        values = put.checkpoint["channel_values"]
+        return self._draft(put, draft.place, base, whole=True) if values.keys() >= draft.stored else None
 
     def drafted(self, put: Put) -> Draft | None:
         """The request of a put; None if its parent must be read first."""
-        place, parent = place_of(put.config), checkpoint_id_of(put.config)
-        base = self.bases.get(place, parent) if parent else None
-        return None if parent and base is None else self._draft(put, place, base)
+        base = self._base_of_parent(put)
+        return None if checkpoint_id_of(put.config) and base is None else self._draft(put, place_of(put.config), base)
+
+    def _base_of_parent(self, put: Put) -> Base | None:
+        parent = checkpoint_id_of(put.config)
+        return self.bases.get(place_of(put.config), parent) if parent else None
 
     def saved(self, draft: Draft, saved: requests.Saved) -> RunnableConfig:
         """Remember a put that was answered, and return the config that names it."""
@@ -125,13 +155,13 @@ class Checkpoints:
             raise error
         self.bases.forget(draft.place, draft.parent)
 
-    def _draft(self, put: Put, place: Place, base: Base | None) -> Draft:
+    def _draft(self, put: Put, place: Place, base: Base | None, *, whole: bool = False) -> Draft:
         serde, config, checkpoint, metadata, new_versions, owner = put
         parent = checkpoint_id_of(config)
         bare: dict[str, Any] = {**checkpoint}
         values, versions, id = bare.pop("channel_values"), checkpoint["channel_versions"], text_of(checkpoint["id"], CHECKPOINT)
-        before, stored_before = (_NO_VERSIONS, _NONE) if base is None else (base.versions, base.stored)
-        lists = self.bases.lists(place, parent, base) if parent and base is not None else NOTHING_PACKED
+        before, stored_before = (_NO_VERSIONS, _NONE) if base is None or whole else (base.versions, base.stored)
+        lists = self.bases.lists(place, parent, base) if parent and base is not None and not whole else NOTHING_PACKED
         channels: dict[str, bytes] = {}
         appended: dict[str, bytes] = {}
         packed: dict[str, bytes] = {}
@@ -159,7 +189,7 @@ class Checkpoints:
             branch_of(place.namespace),
             NO_HEAD if base is None else base.id,
             schema=LANGGRAPH,
-            delta=base is not None,
+            delta=base is not None and not whole,
             appended=appended,
             removed=[name_of(name) for name in stored_before if name not in stored_now],
             fork=True,  # A graph may continue from any checkpoint of its history.
@@ -190,7 +220,11 @@ class Checkpoints:
             OwnerSuperseded: another writer has claimed the thread since.
         """
         if writes:
-            await self._writes.annotate(self.annotation(serde, config, writes, task_id, task_path, owner))
+            await self.annotate(self.annotation(serde, config, writes, task_id, task_path, owner))
+
+    async def annotate(self, request: requests.Annotate) -> None:
+        """Store pending writes, the large ones as files."""
+        await self._writes.annotate(await self.large.annotated(request) if self.large.are_in(request) else request)
 
     def annotation(
         self,
@@ -215,14 +249,21 @@ class Checkpoints:
     async def get_tuple(self, serde: SerializerProtocol, config: RunnableConfig) -> CheckpointTuple | None:
         """Read a checkpoint (`BaseCheckpointSaver.aget_tuple`); without a checkpoint id, the one with the greatest id."""
         place, id = place_of(config), checkpoint_id_of(config)
-        if id:
-            page = await self.read(place.thread_id, label=label_of(place.namespace, id), channels=True, notes=True)
-        else:
-            page = await self.read(
-                place.thread_id, prefix=prefix_of(place.namespace), reverse=True, limit=1, channels=True, notes=True
-            )
-        found = self._tuple(serde, place.thread_id, page.items[0], live=True) if page.items else None
-        return found._replace(config=config) if found is not None and id else found
+        for attempt in range(READS_MAX):
+            if id:
+                page = await self.read(place.thread_id, label=label_of(place.namespace, id), channels=True, notes=True)
+            else:
+                page = await self.read(
+                    place.thread_id, prefix=prefix_of(place.namespace), reverse=True, limit=1, channels=True, notes=True
+                )
+            try:
+                found = await self._tuple(serde, place.thread_id, page.items[0], live=True) if page.items else None
+            except NotFound:  # It was deleted meanwhile, and its files with it.
+                if attempt == READS_MAX - 1:
+                    raise
+            else:
+                return found._replace(config=config) if found is not None and id else found
+        return None
 
     async def list(
         self,
@@ -256,7 +297,10 @@ class Checkpoints:
                     if not page.items:
                         continue  # It was deleted meanwhile.
                     item = page.items[0]
-                found = self._tuple(serde, thread_id, item)
+                try:
+                    found = await self._tuple(serde, thread_id, item)
+                except NotFound:  # It was deleted meanwhile, and its files with it.
+                    continue
                 if found is not None:
                     given += 1
                     yield found
@@ -309,7 +353,7 @@ class Checkpoints:
         """Read a page of a thread's labelled checkpoints; `options` are fields of `ReadLabels`."""
         return await self.connection.read(requests.ReadLabels(self.space, name_of(thread_id), **options))
 
-    def _tuple(
+    async def _tuple(
         self, serde: SerializerProtocol, thread_id: str, item: Labelled, *, live: bool = False
     ) -> CheckpointTuple | None:
         """The checkpoint as LangGraph knows it; the lists of a `live` one are remembered, because a put may follow."""
@@ -321,15 +365,38 @@ class Checkpoints:
         there = item.checkpoint.channels
         named = ((name, name_of(name)) for name in opened.checkpoint["channel_versions"])
         packed = {name: there[stored] for name, stored in named if stored in there}
-        values = {name: encoding.unpack_value(serde, value) for name, value in packed.items()}
+        whole = {name: await self.large.whole(name_of(thread_id), value) for name, value in packed.items()}
+        values = {name: encoding.unpack_value(serde, value) for name, value in whole.items()}
+        writes = await self.pending_writes(serde, thread_id, item.notes)
         self.bases.put(place, parts[1], _base_of(item, opened.checkpoint), packed=packed if live else NOTHING_PACKED)
         return CheckpointTuple(
             config=config_of(place, parts[1]),
             checkpoint=cast(Checkpoint, {**opened.checkpoint, "channel_values": values}),
             metadata=opened.metadata,
             parent_config=config_of(place, opened.parent) if opened.parent else None,
-            pending_writes=pending_writes(serde, item.notes),
+            pending_writes=writes,
         )
+
+    async def pending_writes(
+        self, serde: SerializerProtocol, thread_id: str, notes: Sequence[Note], channels: set[str] | None = None
+    ) -> builtins.list[PendingWrite]:
+        """The pending writes of a checkpoint, in the order in which a graph applies them; only of `channels` if given."""
+        found = []
+        for note in notes:
+            task_id, index = encoding.unpack_note_name(note.name)
+            write = encoding.unpack_write(note.value)
+            if channels is None or write.channel in channels:
+                found.append((writes_sort_key(write.task_path, task_id, index), write))
+        found.sort(key=lambda entry: entry[0])
+        writes: builtins.list[PendingWrite] = []
+        for key, write in found:
+            ref = encoding.reference_in(write)
+            if ref is None:
+                value = serde.loads_typed((write.kind, write.value))
+            else:
+                value = encoding.unpack_value(serde, await self.large.contents.get(name_of(thread_id), ref))
+            writes.append((key[1], write.channel, value))
+        return writes
 
 
 def place_of(config: RunnableConfig) -> Place:
@@ -351,18 +418,6 @@ def checkpoint_id_of(config: RunnableConfig) -> str | None:
 def config_of(place: Place, id: str) -> RunnableConfig:
     """The config that names a checkpoint."""
     return {"configurable": {"thread_id": place.thread_id, "checkpoint_ns": place.namespace, "checkpoint_id": id}}
-
-
-def pending_writes(serde: SerializerProtocol, notes: Sequence[Note], channels: set[str] | None = None) -> list[PendingWrite]:
-    """The pending writes of a checkpoint, in the order in which a running graph applies them; only of `channels` if given."""
-    found = []
-    for note in notes:
-        task_id, index = encoding.unpack_note_name(note.name)
-        write = encoding.unpack_write(note.value)
-        if channels is None or write.channel in channels:
-            found.append((writes_sort_key(write.task_path, task_id, index), write))
-    found.sort(key=lambda entry: entry[0])
-    return [(key[1], write.channel, serde.loads_typed((write.kind, write.value))) for key, write in found]
 
 
 def _base_of(item: Labelled, checkpoint: dict[str, Any]) -> Base:

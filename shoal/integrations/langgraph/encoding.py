@@ -4,7 +4,8 @@ Laws:
 - A value is stored as the serialiser packs it, unchanged. If a list grew, the bytes
   grow at their end, so that the store writes only new data. A value that is not msgpack
   (bytes, None, ciphertext) is one extension value of a code that neither the serialiser
-  nor Shoal uses, with the type's name, so that no value of a graph can be mistaken for it.
+  nor Shoal uses, with the type's name, so that no value of a graph can be mistaken for it. So is
+  one that is a file.
 - Only the serialiser decodes values, with its own allow-list.
 - Bytes that the saver did not write are read or refused (`InvalidValue`): no other error leaves this module.
 - A checkpoint's metadata has LangGraph's metadata as plain fields, for Shoal's log and filters,
@@ -40,11 +41,13 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.event_hooks import SerdeEvent, register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from shoal import values
 from shoal.errors import InvalidInput, InvalidValue
 from shoal.integrations import escaping
 from shoal.integrations.escaping import escaped, unescaped, unsafe
 from shoal.records import NamedTuple
-from shoal.values.codec import LANGGRAPH_TYPED
+from shoal.values.codec import LANGGRAPH_FILE, LANGGRAPH_TYPED
+from shoal.values.references import FileRef, unpack_reference
 
 TYPED_CODE = LANGGRAPH_TYPED  # Neither Shoal's values nor LangGraph's serialiser use it.
 _OWN_KEY = "langgraph"
@@ -109,10 +112,28 @@ def _refusing(read: Callable[P, T]) -> Callable[P, T]:
 
 def pack_value(serde: SerializerProtocol, value: Any) -> bytes:
     """A channel's value, as the serialiser packs it."""
-    kind, data = serde.dumps_typed(value)
+    return typed(*serde.dumps_typed(value))
+
+
+def typed(kind: str, data: bytes) -> bytes:
+    """A channel's value, of what the serialiser made of it."""
     if kind == "msgpack" and not _is_typed(data):
         return data
     return _encode(msgspec.msgpack.Ext(TYPED_CODE, _encode((kind, bytes(data)))))
+
+
+def referring(ref: FileRef) -> bytes:
+    """What stands in a channel instead of a value that is a file."""
+    return _encode(msgspec.msgpack.Ext(TYPED_CODE, _encode((LANGGRAPH_FILE, values.encode(ref)))))
+
+
+@_refusing
+def reference_of(packed: bytes) -> FileRef | None:
+    """The reference of `referring`; None for a value."""
+    if not _is_typed(packed):
+        return None
+    kind, data = _decode_typed(msgspec.msgpack.decode(packed, type=msgspec.msgpack.Ext).data)
+    return unpack_reference(data) if kind == LANGGRAPH_FILE else None
 
 
 @_refusing
@@ -197,10 +218,21 @@ def pack_write(serde: SerializerProtocol, task_path: str, channel: str, value: A
     return _encode(Write(task_path, channel, kind, bytes(data)))
 
 
+def written(task_path: str, channel: str, ref: FileRef) -> bytes:
+    """A pending write whose value is a file, as the value of a note."""
+    return _encode(Write(task_path, channel, LANGGRAPH_FILE, values.encode(ref)))
+
+
 @_refusing
 def unpack_write(packed: bytes) -> Write:
     """The write of `pack_write`; its value is still packed."""
     return _decode_write(packed)
+
+
+@_refusing
+def reference_in(write: Write) -> FileRef | None:
+    """The file that is the value of a pending write; None if it has its value."""
+    return unpack_reference(write.value) if write.kind == LANGGRAPH_FILE else None
 
 
 def pack_note_name(task_id: str, index: int) -> bytes:

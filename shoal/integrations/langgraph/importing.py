@@ -29,6 +29,7 @@ from shoal.client.store import Store
 from shoal.errors import InvalidInput, ShoalError, Unsupported
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.encoding import AllowedTypes, StrictSerializer
+from shoal.integrations.langgraph.large import Large
 from shoal.integrations.langgraph.saver import ShoalSaver
 from shoal.integrations.langgraph.store import ShoalStore
 from shoal.protocol.requests import Annotate, Note
@@ -283,6 +284,7 @@ class _Importing:
         if notes:
             label = encoding.label_of(named["checkpoint_ns"], named["checkpoint_id"])
             request = Annotate(self._space, encoding.name_of(named["thread_id"]), label, notes)
+            request = await Large(self._store.connection, self._space).annotated(request)
             await self._store.connection.write(request, key=None, durability=None)
 
     def _differences(self, read: CheckpointTuple, there: CheckpointTuple) -> list[str]:

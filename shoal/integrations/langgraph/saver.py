@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shoal import opening
 from shoal.client.store import Store
 from shoal.config import Config
-from shoal.errors import NotFound, StoreCorrupt
+from shoal.errors import NotFound, StoreCorrupt, TooLarge
 from shoal.integrations.base import Bridge, Opening, checked_store
 from shoal.integrations.escaping import text_of
 from shoal.integrations.langgraph import upkeep
@@ -183,11 +183,15 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         """`aput`, blocking."""
         self._bridge.check_elsewhere()
         put = Put(self.serde, config, checkpoint, metadata, new_versions, self._owner(config))
-        if (draft := self._checkpoints.drafted(put)) is not None:
+        draft = self._checkpoints.drafted(put)
+        if draft is not None and not self._checkpoints.large.are_in(draft.request):
             try:
                 return self._checkpoints.saved(draft, self._writes.blocking(draft.request))
             except (NotFound, StoreCorrupt) as error:
                 self._checkpoints.forget_parent(draft, error)
+            except TooLarge as error:
+                if error.written != "no":
+                    raise
         return self._bridge.blocking(lambda: self._checkpoints.put(put))
 
     async def aput_writes(
@@ -206,7 +210,10 @@ class ShoalSaver(BaseCheckpointSaver[str]):
         if writes:
             self._bridge.check_elsewhere()
             request = self._checkpoints.annotation(self.serde, config, writes, task_id, task_path, self._owner(config))
-            self._writes.blocking(request)
+            if self._checkpoints.large.are_in(request):
+                self._bridge.blocking(lambda: self._checkpoints.annotate(request))
+            else:
+                self._writes.blocking(request)
 
     def get_next_version(self, current: str | int | None, channel: None) -> str:
         """The next number with a random fraction, so that two forks of a thread never share a version."""

@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal.errors import InvalidInput
 from shoal.integrations.langgraph import encoding
-from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, checkpoint_id_of, pending_writes, place_of
+from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, checkpoint_id_of, place_of
 from shoal.integrations.langgraph.encoding import CALL, Place, branch_of, label_of, name_of, prefix_of, split_label
 from shoal.outcomes import partly
 from shoal.protocol import requests
@@ -150,12 +150,16 @@ def _kept(serde: SerializerProtocol, namespace: str, items: Sequence[Labelled]) 
 async def copy_thread(checkpoints: Checkpoints, serde: SerializerProtocol, source: str, target: str) -> None:
     """Copy the checkpoints and pending writes of a thread to another one, under the same ids."""
     ids: dict[str, str] = {}  # Label of a source's checkpoint → id of its copy.
+    files: set[bytes] = set()  # Those that the target has.
     async for item in _oldest_first(checkpoints, source):
         opened = encoding.unpack_metadata(serde, item.checkpoint.metadata)
         parts = split_label(item.label)
         if opened is None or parts is None:
             continue
         parent = ids.get(label_of(parts[0], opened.parent)) if opened.parent else None
+        packed = [*item.checkpoint.channels.values(), *(note.value for note in item.notes)]
+        with partly(ids, f"{len(ids)} checkpoints are copied", _AGAIN):
+            await checkpoints.large.contents.copy(name_of(source), name_of(target), packed, files)
         request = requests.Save(
             checkpoints.space,
             name_of(target),
@@ -199,7 +203,7 @@ async def delta_channel_history(
     lacking = set(channels)
     if lacking:
         async for item in _ancestors(checkpoints, serde, config):
-            for write in reversed(pending_writes(serde, item.notes, lacking)):
+            for write in reversed(await checkpoints.pending_writes(serde, place_of(config).thread_id, item.notes, lacking)):
                 collected[write[1]].append(write)
             if found := [name for name in lacking if name_of(name) in item.checkpoint.hashes]:
                 seeds.update(await _values(checkpoints, serde, config, item.label, found))
@@ -251,6 +255,12 @@ def _parent_label(serde: SerializerProtocol, place: Place, item: Labelled) -> st
 async def _values(
     checkpoints: Checkpoints, serde: SerializerProtocol, config: RunnableConfig, label: str, names: Sequence[str]
 ) -> dict[str, Any]:
-    page = await checkpoints.read(place_of(config).thread_id, label=label, channels=[name_of(name) for name in names])
+    thread_id = place_of(config).thread_id
+    page = await checkpoints.read(thread_id, label=label, channels=[name_of(name) for name in names])
     there = page.items[0].checkpoint.channels if page.items else {}
-    return {name: encoding.unpack_value(serde, there[name_of(name)]) for name in names if name_of(name) in there}
+    whole = {
+        name: await checkpoints.large.whole(name_of(thread_id), there[name_of(name)])
+        for name in names
+        if name_of(name) in there
+    }
+    return {name: encoding.unpack_value(serde, value) for name, value in whole.items()}

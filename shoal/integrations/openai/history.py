@@ -5,6 +5,7 @@ Laws:
   added, `usage` the tokens of each turn, and `run_state` a run that waits for a person.
 - New items are appended to the newest state, so that two writers lose nothing. Whatever else changes a
   branch names the checkpoint that it was decided on, and is rejected (`HeadMoved`) or decided anew if that has moved.
+- A text of more than `LARGE_CHARACTERS` is a file of the thread (`shoal.integrations.openai.large`).
 - A deleted branch does not exist any more. Whoever still works on it goes on in `main`, unless its name is taken again. Earlier
   versions marked it, and kept its name.
 - If two nodes that could not reach each other both added items, both additions are kept, and merged when it is read.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -22,6 +24,8 @@ from shoal.client.connection import StoreConnection, contended
 from shoal.client.store import Space
 from shoal.errors import HeadMoved, MergeConflict, NotFound
 from shoal.integrations import escaping
+from shoal.integrations.contents import Contents
+from shoal.integrations.openai.large import Large
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.outcomes import partly
@@ -32,6 +36,7 @@ FORM = 1
 """The version of the form in which conversations are stored."""
 NAME = "openai"
 MAIN = "main"
+READS_MAX = 3  # Of a conversation whose files go while it is read.
 _DELETED = "deleted"
 T = TypeVar("T")
 _UNSAFE = escaping.unsafe()
@@ -80,6 +85,7 @@ class History:
         self._space = space
         self._connection = connection
         self.thread_name = space.thread(name_of(session_id)).name
+        self._large = Large(Contents(connection, space.name), self.thread_name)
         self._is_checked = False  # Whether the newest state was seen in a form that this version writes.
 
     @property
@@ -87,13 +93,19 @@ class History:
         """A handle without a position, so that nothing but `expect_head` decides what a write builds on."""
         return self._space.thread(self.thread_name)
 
-    async def read(self, id: str = MAIN) -> Branch:
-        """A branch; an empty one without a head if it does not exist.
+    async def read(self, id: str = MAIN, *, bare: bool = False) -> Branch:
+        """A branch; an empty one without a head if it does not exist. `bare`: with references where large texts are files.
 
         Raises:
             SchemaTooNew: a newer version of Shoal wrote it.
             MergeConflict: two nodes that could not reach each other did more than add items, such as remove some.
         """
+        for _ in range(READS_MAX - 1):
+            with suppress(NotFound):  # It was changed while it was read, and its files went.
+                return await self._read(id, bare=bare)
+        return await self._read(id, bare=bare)
+
+    async def _read(self, id: str, *, bare: bool) -> Branch:
         name = name_of(id)
         thread = self.thread
         try:
@@ -106,13 +118,16 @@ class History:
         self._is_checked = True
         state = found.state
         times = state.get("times", [])
+        items, run_state = state.get("items", []), state.get("run_state")
+        if not bare:
+            items, run_state = await self._large.read([items, run_state])
         return Branch(
             id,
             found.id,
-            [escaping.shown(item) for item in state.get("items", [])],
+            [escaping.shown(item) for item in items],
             times,
             state.get("usage", {}),
-            state.get("run_state"),
+            run_state,
             deleted=bool(found.metadata.get(_DELETED)),
             created=times[0] if times else None,
         )
@@ -124,22 +139,26 @@ class History:
             InvalidValue: an item is no JSON; nothing was written.
         """
         added = [escaping.stored(item, f"items[{nth}]") for nth, item in enumerate(items)]
-        appended: dict[str, list[Any]] = {"items": added, "times": [now()] * len(added)}
+        times: list[str | None] = [now()] * len(added)
+
+        async def append(stored: list[Any]) -> None:
+            await self.thread.update(append={"items": stored, "times": times}, metadata=_metadata())
+
         if id == MAIN:
             if not self._is_checked:
                 await self._check_newest()
-            await self.thread.update(append=appended, metadata=_metadata())
+            await self._large.written(added, append)
             return id
 
-        async def append() -> str:
+        async def append_where_it_is() -> str:
             branch = await self.living(id)
             if branch.id == MAIN:
-                await self.thread.update(append=appended, metadata=_metadata())
+                await self._large.written(added, append)
             else:  # It may be deleted meanwhile.
-                await self.extend(branch, added, appended["times"], run_state=branch.run_state)
+                await self.extend(branch, added, times, run_state=branch.run_state)
             return branch.id
 
-        return await self.retried(append)
+        return await self.retried(append_where_it_is)
 
     async def living(self, id: str) -> Branch:
         """A branch, or `main` if it was deleted."""
@@ -152,13 +171,13 @@ class History:
         Raises:
             HeadMoved: it is not; nothing was written.
         """
-        await self.thread.save(
-            state,
-            branch=name_of(branch.id),
-            expect_head=branch.head,
-            metadata=_metadata(),
-            label=label,
-        )
+
+        async def save(stored: dict[str, Any]) -> None:
+            await self.thread.save(
+                stored, branch=name_of(branch.id), expect_head=branch.head, metadata=_metadata(), label=label
+            )
+
+        await self._large.written(dict(state), save)
 
     async def extend(
         self, branch: Branch, stored: list[Any], times: list[str | None], *, run_state: Any, label: str = ""
@@ -168,15 +187,20 @@ class History:
         Raises:
             HeadMoved: it is not; nothing was written.
         """
-        await self.thread.update(
-            {} if run_state is None else {"run_state": run_state},
-            append={"items": stored, "times": times},
-            remove=["run_state"] if run_state is None and branch.run_state is not None else [],
-            branch=name_of(branch.id),
-            expect_head=branch.head,
-            metadata=_metadata(),
-            label=label,
-        )
+
+        async def update(parts: list[Any]) -> None:
+            items, run = parts
+            await self.thread.update(
+                {} if run is None else {"run_state": run},
+                append={"items": items, "times": times},
+                remove=["run_state"] if run is None and branch.run_state is not None else [],
+                branch=name_of(branch.id),
+                expect_head=branch.head,
+                metadata=_metadata(),
+                label=label,
+            )
+
+        await self._large.written([stored, run_state], update)
 
     async def delete(self, id: str) -> None:
         """Delete a branch. Items that a node adds to it without knowledge of that stay, and with them the branch."""
@@ -213,8 +237,8 @@ class History:
                 await asyncio.sleep(pause)
 
     async def branches(self) -> list[Branch]:
-        """All branches that are not deleted, those that are older first."""
-        found = [await self.read(escaping.id_of(name)) for name in await self._names()]
+        """All branches that are not deleted, those that are older first; with references where large texts are files."""
+        found = [await self.read(escaping.id_of(name), bare=True) for name in await self._names()]
         return sorted((each for each in found if not each.deleted), key=lambda each: (each.created or "~", each.id != MAIN))
 
     async def clear(self) -> None:

@@ -124,7 +124,7 @@ def _parts(record: Record, counts: Counter[str]) -> list[tuple[str, Any]]:
     match record:
         case records.Thread():
             return [(kind, (record.retain_older_than_ms, record.retain_bytes, record.retain_events))]
-        case records.Chunk():  # Its file says what it holds.
+        case records.Chunk() | records.Content():  # A file says what it holds, and a checkpoint, by its id, what it refers to.
             return []
         case records.File():
             return [(kind, (record.name, record.sha256, record.size, record.media_type))]

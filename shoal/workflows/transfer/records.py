@@ -78,6 +78,14 @@ class File(Record, frozen=True, tag="file"):
     stored: datetime | None = None
 
 
+class Content(Record, frozen=True, tag="content"):
+    """A file that has no name, after its chunks; before what refers to it."""
+
+    thread: str
+    sha256: str
+    size: int
+
+
 class Checkpoint(Record, frozen=True, tag="checkpoint"):
     """A checkpoint, after its parents."""
 
@@ -362,6 +370,7 @@ AnyRecord = (
     | Thread
     | Chunk
     | File
+    | Content
     | Checkpoint
     | Branch
     | Label

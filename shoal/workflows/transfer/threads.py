@@ -22,6 +22,7 @@ from shoal.kinds.thread.state.dag import ID_BYTES
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Imported
 from shoal.schemas.secret_fields import hidden_channel, nulled_channel
+from shoal.values.references import mentioned, mentioned_in
 from shoal.workflows.connection import Connection
 from shoal.workflows.moments import as_wall_ms, moment
 from shoal.workflows.transfer import records
@@ -40,6 +41,7 @@ class ThreadExport:
     ) -> None:
         self._connection, self._space, self._thread = connection, space, thread
         self._reveal, self._changes, self._states = reveal, changes, states
+        self._given: set[bytes] = set()  # The hashes of the files that were exported.
 
     async def all(self) -> AsyncIterator[Record]:
         """All records, in order."""
@@ -55,6 +57,9 @@ class ThreadExport:
         for name, ids in heads.items():
             yield records.Branch(self._thread, name, ids)
         for label in labels:
+            for note in label.notes:
+                async for part in self._contents(mentioned(note.value)):
+                    yield part
             yield label
         async for record in self._journal():
             yield record
@@ -82,9 +87,23 @@ class ThreadExport:
                         async for piece in pieces:
                             yield records.Chunk(self._thread, piece)
                 file = download.file
+                self._given.add(bytes.fromhex(file.sha256))
                 yield records.File(self._thread, info.name, file.sha256, file.size, file.media_type, moment(file.stored))
                 after = info.name
             more = page.more
+
+    async def _contents(self, hashes: set[bytes]) -> AsyncIterator[Record]:
+        """Those of these files that have no name, and were not exported before."""
+        for hash in sorted(hashes - self._given) if self._states else ():
+            try:
+                download = await found_file(self._connection, self._space, self._thread, sha256=hash.hex())
+            except NotFound:
+                continue  # It only looks like a reference, or what refers to it has just gone.
+            async with aclosing(download.read()) as pieces:
+                async for piece in pieces:
+                    yield records.Chunk(self._thread, piece)
+            self._given.add(hash)
+            yield records.Content(self._thread, hash.hex(), download.file.size)
 
     # ── checkpoints ───────────────────────────────────────────────────────────
 
@@ -98,7 +117,7 @@ class ThreadExport:
                 after = found.label
             more = page.more
 
-    async def _checkpoints(self, starts: list[str]) -> AsyncIterator[records.Checkpoint]:
+    async def _checkpoints(self, starts: list[str]) -> AsyncIterator[Record]:
         parents: dict[bytes, tuple[bytes, ...]] = {}
         known = ThreadCheckpoints(self._connection, self._space, self._thread)
         async for found in known.reachable(list(dict.fromkeys(starts))):
@@ -112,9 +131,11 @@ class ThreadExport:
         for id in parents_first(parents):
             above = parents[id][0] if parents[id] else None
             try:
-                record, names = await self._checkpoint(id, None if above is None else channels.get(above))
+                record, names, hashes = await self._checkpoint(id, None if above is None else channels.get(above))
             except Pruned:
                 continue
+            async for part in self._contents(hashes):
+                yield part
             yield record
             if above in builds:
                 builds[above] -= 1
@@ -123,15 +144,21 @@ class ThreadExport:
             if builds.get(id):
                 channels[id] = names
 
-    async def _checkpoint(self, id: bytes, before: frozenset[str] | None) -> tuple[records.Checkpoint, frozenset[str]]:
-        """The record of a checkpoint, and its channels; `before` are those of its first parent, if that was written."""
+    async def _checkpoint(
+        self, id: bytes, before: frozenset[str] | None
+    ) -> tuple[records.Checkpoint, frozenset[str], set[bytes]]:
+        """The record of a checkpoint, its channels, and the files to which it refers; `before` are the channels of its first
+        parent, if that was written.
+        """
         is_change = self._changes and before is not None
         appended: dict[str, Raw] = {}
+        hashes: set[bytes] = set()
         if is_change:
             delta = await self._read(requests.ReadDelta(self._space, self._thread, id.hex()))
             found = delta.checkpoint
             is_change = not found.secret
             appended = {name: await text_of(more.elements) for name, more in delta.appended.items()}
+            hashes = {hash for more in delta.appended.values() for hash in mentioned(more.elements)}
         if not is_change:
             found = await self._read(requests.Load(self._space, self._thread, id.hex()))
         channels = {name: hidden_channel(found.secret, name, packed) for name, packed in found.channels.items()}
@@ -161,7 +188,9 @@ class ThreadExport:
             found.seen,
             found.nonce,
         )
-        return record, names
+        for packed in (*channels.values(), found.metadata, found.setting):
+            hashes |= mentioned(packed)
+        return record, names, hashes
 
     # ── the journal ───────────────────────────────────────────────────────────
 
@@ -176,6 +205,8 @@ class ThreadExport:
             for state in lacking.pop(event.id, ()):
                 yield self._consumer(state, count)
             count += 1
+            async for part in self._contents(mentioned(event.event)):
+                yield part
             key, time, value = event.key, moment(event.wall_ms), await text_of(event.event)
             yield records.Event(self._thread, event.id, time, key, event.late, value, event.erased)
         for states in lacking.values():
@@ -205,16 +236,18 @@ class ThreadExport:
 
     # ── steps and queues ──────────────────────────────────────────────────────
 
-    async def _steps(self) -> AsyncIterator[records.Step]:
+    async def _steps(self) -> AsyncIterator[Record]:
         after, more = "", True
         while more:
             page = await self._read(requests.ListSteps(self._space, self._thread, after=after))
             for step in page.items:
+                async for part in self._contents(mentioned_in(step)):
+                    yield part
                 yield await step_record(self._thread, step)
                 after = step.position
             more = page.more
 
-    async def _queues(self) -> AsyncIterator[records.Entry]:
+    async def _queues(self) -> AsyncIterator[Record]:
         worklists = await self._read(requests.ListWorklists(self._space, self._thread))
         for name in ["", *(each.name for each in worklists.items if each.name)]:
             for which in ({"finished": True}, {"dead": True}, {}):
@@ -222,6 +255,8 @@ class ThreadExport:
                 while more:
                     page = await self._read(requests.ReadQueue(self._space, self._thread, name, after, **which))
                     for entry in page.entries:
+                        async for part in self._contents(mentioned_in(entry)):
+                            yield part
                         yield await entry_record(self._thread, name, entry)
                         after = entry.place
                     more = page.more
@@ -296,6 +331,7 @@ class ThreadImport:
         self._branches: set[str] = set()  # On which checkpoints were saved.
         self._retention: requests.SetRetention | None = None
         self._upload: Upload | None = None  # Of the file whose chunks come.
+        self._contents: dict[str, None] = {}  # The names that files without a name have meanwhile.
 
     async def take(self, record: Record) -> None:
         """Write one record.
@@ -310,7 +346,11 @@ class ThreadImport:
                 self._upload = self._upload or Upload(self._connection, self._space, self._thread)
                 await self._upload.feed(record.data)
             case records.File():
-                await self._file(record)
+                await self._file(record.name, record.sha256, record.media_type)
+            case records.Content():
+                name = f".values/{record.sha256}"
+                await self._file(name, record.sha256, "application/octet-stream")
+                self._contents[name] = None
             case records.Checkpoint():
                 await self._checkpoint(record)
             case records.Branch():
@@ -336,6 +376,8 @@ class ThreadImport:
                 await self._put(requests.Unlabel(self._space, self._thread, left[at : at + 100]))
         if self._retention is not None:
             await self._put(self._retention)
+        for name in self._contents:
+            await self._put(requests.RemoveFile(self._space, self._thread, name))
         await self._send.flush()
 
     async def _put(
@@ -348,10 +390,10 @@ class ThreadImport:
         if any(bound is not None for bound in bounds):
             self._retention = requests.SetRetention(self._space, self._thread, *bounds)
 
-    async def _file(self, record: records.File) -> None:
+    async def _file(self, name: str, sha256: str, media_type: str) -> None:
         upload, self._upload = self._upload or Upload(self._connection, self._space, self._thread), None
         try:
-            await upload.finish(record.name, record.media_type, expected=record.sha256)
+            await upload.finish(name, media_type, expected=sha256)
         finally:
             await upload.abandon()
 

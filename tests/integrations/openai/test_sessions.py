@@ -101,7 +101,7 @@ async def test_ids_are_arbitrary_text(opened: Store, space: str, id: str) -> Non
 async def test_a_state_that_is_too_large_is_refused(tmp_path: Path) -> None:
     async with ShoalSession.open(tmp_path / "state", "s", config=Config(request_bytes_max=65_536)) as session:
         with pytest.raises(TooLarge):
-            await session.add_items([said("x" * 70_000)])
+            await session.add_items([said("x" * 40_000), said("y" * 40_000)])
         assert await session.get_items() == []
 
 

@@ -13,7 +13,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping
 from hashlib import sha256
 from typing import Any
 
@@ -53,7 +53,7 @@ from shoal.protocol.requests import (
     RemoveFile,
     SweepFiles,
 )
-from shoal.values.references import mentioned, packed_marks
+from shoal.values.references import mentioned, mentioned_in, packed_marks
 
 TYPE_CHARACTERS_MAX = 255
 REPEATED_BYTES_MAX = 4 * 1024**3  # Of a file, that repeat chunks of it: a put hashes them all, and no upload paid for them.
@@ -399,7 +399,7 @@ def check_references(rows: Rows, target: Target, write: Struct, referring: Refer
     """
     if type(write) in _OWN:
         return  # A file's bytes may hold anything.
-    hashes = _mentioned_in(write)
+    hashes = mentioned_in(write)
     if len(hashes) > REFERENCES_MAX:
         raise TooLarge(
             f"one write refers to at most {REFERENCES_MAX} files; this one refers to {len(hashes)}. Nothing was written. "
@@ -420,34 +420,6 @@ def check_references(rows: Rows, target: Target, write: Struct, referring: Refer
             unsure.add(hash)
     if unsure:
         raise Unsure(target, unsure)
-
-
-def _mentioned_in(write: Struct) -> set[bytes]:
-    """The hashes of the files to which the bytes in the fields of a request refer, in one pass: each write takes it."""
-    found: set[bytes] = set()
-    waiting: list[Any] = [write]
-    for part in waiting:  # It grows meanwhile.
-        kind = type(part)
-        if kind in _PLAIN:
-            continue
-        if kind is bytes:
-            found |= mentioned(part)
-        elif kind is dict:
-            waiting.extend(part.values())
-        elif kind is list:
-            waiting.extend(part)
-        elif isinstance(part, Struct):
-            waiting.extend(structs.astuple(part))
-        elif isinstance(part, bytes):
-            found |= mentioned(part)
-        elif isinstance(part, Mapping):
-            waiting.extend(part.values())
-        elif isinstance(part, Sequence) and not isinstance(part, str):
-            waiting.extend(part)
-    return found
-
-
-_PLAIN = frozenset({bool, float, int, str, type(None)})
 
 
 def channels_with_files(before: Mapping[str, bytes], save: Any, names: Iterable[str]) -> dict[str, bytes]:
