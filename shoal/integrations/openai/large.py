@@ -1,7 +1,7 @@
 """Large texts of a conversation, such as images in base64: files of its thread.
 
 Laws:
-- In what is stored, a reference stands for a text, and a pair of a text and a reference for that text and the content in base64.
+- In what is stored, a reference stands for a text, and a pair of a text and a reference for that text and its file in base64.
   No JSON holds either, so nothing that was given can be mistaken for them.
 - What is read is the text that was given, to the last character.
 - A text that was kept before is not sent again, as long as something refers to its file.
