@@ -32,7 +32,7 @@ def seen(*pictures: str) -> Any:
 
 async def references(store: Store, name: str = "s") -> list[FileRef]:
     state = (await store.space("openai").thread(name).load()).state
-    found, waiting = [], [state]
+    found, waiting = list[FileRef](), [state]
     while waiting:
         part = waiting.pop()
         if isinstance(part, FileRef):
