@@ -18,7 +18,8 @@ import shoal
 from chaos.ports import free_ports
 from shoal.client.store import Store
 from shoal.config import Config
-from shoal.errors import CatchingUp, MasterKeyWrong
+from shoal.errors import CatchingUp, MasterKeyWrong, NotFound, StoreCorrupt
+from shoal.kinds.tiering import flows as tiering
 from shoal.storage.encrypted.keyring import Keyring, KeysFile, service_of
 from tests.cli.conftest import served
 from tests.end_to_end.test_encryption import SECRET, contents, fill, shoal_command
@@ -60,6 +61,43 @@ async def test_a_deleted_space_of_every_type_loses_its_keys(tmp_path: Path, make
         assert await store.space("desk").register("r").get() == SECRET
     assert spaces(tmp_path / "state", key) == {"desk"}
     assert shoal_command("verify", str(tmp_path / "state"), key=key).returncode == 0
+
+
+@pytest.mark.answers("erased-spaces-lose-their-keys")
+async def test_a_thread_that_is_away_does_not_come_back_without_its_key(
+    tmp_path: Path, make_key: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither by what the bucket kept nor by rows that the disk kept: the space's key sealed those with the keys of packs."""
+    monkeypatch.setattr(tiering, "IDLE_MS_MIN", 1)
+    key, state, bucket = make_key("master.key"), tmp_path / "state", tmp_path / "bucket"
+    text = urandom(150_000).hex()
+    async with shoal.open(state, encryption=key, config=QUICK) as store:
+        await store.space("desk").register("r").set(SECRET)
+        await store.space("crew").thread("t").save({"text": text})
+    async with shoal.open(state, encryption=key, config=QUICK) as store:
+        await store.space("crew").tiering.set(f"file://{bucket}", idle=0.001)
+        assert (await store.space("crew").tiering.run()).away_bytes > 100_000
+    packs = [file for file in bucket.rglob("*") if file.is_file()]
+    assert packs
+    assert not any(text[:64].encode() in file.read_bytes() for file in packs)
+    shutil.copytree(bucket, tmp_path / "kept-bucket")
+    shutil.copytree(state, tmp_path / "kept-rows")
+    async with shoal.open(state, encryption=key, config=QUICK) as store:
+        await store.space("crew").delete()
+        await until_erased(store)
+    shutil.copytree(tmp_path / "kept-bucket", bucket, dirs_exist_ok=True)
+    async with shoal.open(state, encryption=key, config=QUICK) as store:
+        with pytest.raises(NotFound):
+            await store.space("crew").thread("t").load()
+        assert await store.space("desk").register("r").get() == SECRET
+    shutil.copytree(tmp_path / "kept-rows", tmp_path / "with-its-keys")
+    async with shoal.open(tmp_path / "with-its-keys", encryption=key, config=QUICK) as store:
+        assert (await store.space("crew").thread("t").load()).state == {"text": text}
+    # The rows of before, and the keys that are left.
+    KeysFile(tmp_path / "kept-rows").replace(KeysFile(state).read() or b"")
+    with pytest.raises((MasterKeyWrong, StoreCorrupt, NotFound)):
+        async with shoal.open(tmp_path / "kept-rows", encryption=key, config=QUICK) as store:
+            await store.space("crew").thread("t").load()
 
 
 async def test_the_command_erases_a_store_that_is_not_open(tmp_path: Path, make_key: Callable[[str], str]) -> None:

@@ -7,9 +7,7 @@ import pytest
 from shoal.errors import RedactionRefused
 from simulation.world.bucket import SimulatedBucket
 from tests.node.conftest import Bench
-from tests.node.tiering.conftest import TARGET, TEXTS, bucket, forget, mover_of, stubs
-
-__all__ = ["bucket"]
+from tests.node.tiering.conftest import TARGET, TEXTS, URL, forget, mover_of, stubs
 
 SECRET = "sk-ant-" + "Zq7" * 12
 STAR = "[credentials]"
@@ -24,7 +22,7 @@ async def test_a_redacted_thread_comes_back_redacted(bench: Bench, bucket: Simul
     handle = bench.space.thread("a")
     for text in TEXTS:
         await handle.save({"text": text, "key": f"my key is {SECRET}"})
-    assert await mover_of(bench).move(TARGET) > 0
+    assert await mover_of(bench).move(TARGET, URL) > 0
     assert stubs(bench)
     forget(bench)
     assert (await bench.space.thread("a").load()).state == {"text": TEXTS[-1], "key": f"my key is {STAR}"}
@@ -37,7 +35,7 @@ async def test_what_is_added_to_a_thread_that_is_away_is_redacted(bench: Bench, 
     handle = bench.space.thread("a")
     for text in TEXTS:
         await handle.save({"messages": [text]})
-    await mover_of(bench).move(TARGET)
+    await mover_of(bench).move(TARGET, URL)
     forget(bench)
     await bench.space.thread("a").update({"last": SECRET}, append={"messages": [SECRET]})
     assert (await bench.space.thread("a").load()).state == {"messages": [TEXTS[-1], STAR], "last": STAR}
@@ -48,7 +46,7 @@ async def test_rules_that_were_set_while_a_thread_was_away_hold(bench: Bench, bu
     handle = bench.space.thread("a")
     for text in TEXTS:
         await handle.save({"text": text})
-    await mover_of(bench).move(TARGET)
+    await mover_of(bench).move(TARGET, URL)
     forget(bench)
     await bench.space.redaction.set(credentials=True)
     assert (await bench.space.thread("a").load()).state == {"text": TEXTS[-1]}
