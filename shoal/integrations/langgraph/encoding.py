@@ -123,7 +123,7 @@ def typed(kind: str, data: bytes) -> bytes:
 
 
 def referring(ref: FileRef) -> bytes:
-    """What stands in a channel instead of a value that is a file."""
+    """A channel whose value is a file, packed: a reference stands there."""
     return _encode(msgspec.msgpack.Ext(TYPED_CODE, _encode((LANGGRAPH_FILE, values.encode(ref)))))
 
 

@@ -106,7 +106,7 @@ async def test_a_turn_keeps_its_pictures(store: Store) -> None:
     assert len(await references(store)) == 1
 
 
-async def test_what_was_kept_before_is_not_sent_again(store: Store) -> None:
+async def test_a_picture_that_was_kept_is_not_sent_again(store: Store) -> None:
     session = ShoalSession(store, "s")
     await session.add_items([seen(url())])
     known = dict(session._history._large._known)

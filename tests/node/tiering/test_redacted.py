@@ -30,7 +30,7 @@ async def test_a_redacted_thread_comes_back_redacted(bench: Bench, bucket: Simul
     assert not has_secret(bench)
 
 
-async def test_what_is_added_to_a_thread_that_is_away_is_redacted(bench: Bench, bucket: SimulatedBucket) -> None:
+async def test_additions_to_a_thread_that_is_away_are_redacted(bench: Bench, bucket: SimulatedBucket) -> None:
     await bench.space.redaction.set(credentials=True)
     handle = bench.space.thread("a")
     for text in TEXTS:
