@@ -126,7 +126,7 @@ from shoal.schemas import Schema
 from shoal.schemas.rule import Flaw
 from shoal.values import register
 from shoal.values.difference import Change as ValueChange
-from shoal.values.references import FileRef
+from shoal.values.registry import FileRef
 from shoal.version import __version__
 from shoal.workflows.spaces import SpaceDeleted
 from shoal.workflows.subjects import SubjectErased, SubjectReport, SubjectTag

@@ -29,6 +29,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from shoal.cluster import messages, operation
+from shoal.cluster.comparing import RootsRequest
 from shoal.cluster.consensus.ballots import ID_BYTES, NO_TERM, Accept, Answer, AnyMotion, Ask, Ballot, Term, Value, Vote
 from shoal.cluster.consensus.recovery import Foundation
 from shoal.cluster.membership import epochs
@@ -49,7 +50,6 @@ from shoal.cluster.messages import (
     encode_shipment,
 )
 from shoal.cluster.operation import partition_of
-from shoal.cluster.snapshots.roots import RootsRequest
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
@@ -58,7 +58,7 @@ from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import vector_root
 from shoal.node.snapshots.switching import Row
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation import lies
 from simulation.judging.violation import Violation

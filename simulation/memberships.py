@@ -26,7 +26,7 @@ from shoal.cluster.membership.notices import Membership
 from shoal.crdt.dot import belongs
 from shoal.errors import ShoalError
 from shoal.node.membership.roster import Roster
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation.judging.violation import Violation
 from simulation.world.fleet import Fleet

@@ -23,7 +23,7 @@ from shoal.cluster.consensus.recovery import COUNTS_AHEAD
 from shoal.errors import NoQuorum, RegisterChanged, ShoalError
 from shoal.node.node import Node
 from shoal.protocol.requests import AcquireLease, Rebuild, ReleaseLease
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation.judging.linearity import Operation
 from simulation.judging.violation import Violation

@@ -23,7 +23,7 @@ from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.environment import Environment
 from shoal.storage.commit import LoggedStorage
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.rocks import RocksStorage
 from simulation.judging.history import History
 from simulation.workload.random_agents import note_origin, working

@@ -19,10 +19,9 @@ from hashlib import blake2b
 from weakref import WeakSet
 
 from shoal.access import tokens
-from shoal.access.bearer import Bearer, cut_off
+from shoal.access.bearer import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Bearer, Token, cut_off
 from shoal.access.failures import Failures
 from shoal.access.guard import ReadLog
-from shoal.access.token import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Token
 from shoal.access.tokens import Keys
 from shoal.config import Config
 from shoal.errors import Unauthenticated

@@ -18,8 +18,8 @@ import jwt
 import msgspec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from shoal.access.bearer import Token
 from shoal.access.grants import grants_of
-from shoal.access.token import Token
 from shoal.errors import InvalidInput, InvalidName, Unauthenticated
 from shoal.names import check_name
 from shoal.records import NamedTuple

@@ -20,8 +20,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Origin, VersionVector, belongs
+from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Origin, VersionVector, belongs, wall_ms_of
 from shoal.errors import BackupDamaged
 from shoal.records import NamedTuple
 

@@ -28,8 +28,7 @@ from shoal.backup.format import (
     uncovered,
     unpacked_vector,
 )
-from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import COUNTER_BITS, VersionVector
 from shoal.records import NamedTuple
 
 AHEAD_MS_MAX = 3600 * 1000  # A node's clock counts so far beyond the time of the last manifest in the bucket.

@@ -23,7 +23,7 @@ from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import Durability, Hit, HitPlace, ObjectKind, ThreadState, ThreadStatus, ThreadSummary, WorkQueue
 from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
-from shoal.values.references import FileRef
+from shoal.values.registry import FileRef
 from shoal.workflows.spaces import names
 
 DOCUMENT_CLIENT_IDS_MAX = 1024  # Yjs client ids of closed documents that a store keeps for later ones.

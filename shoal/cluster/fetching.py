@@ -12,7 +12,7 @@ forgotten the write as well, so it is not counted unless all the others were hea
 While a change of the members is joint, the same tells whether a node holds everything that the old list holds
 (`shoal.cluster.membership.epochs`).
 
-A peer may tell a node that its directory was set back (`shoal.cluster.marks`). Then the node must also
+A peer may tell a node that its directory was set back (`shoal.cluster.peer_state`). Then the node must also
 hold what it once held, as far as any owner still holds it.
 
 The ends of the origins under which a directory wrote before.

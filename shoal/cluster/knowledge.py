@@ -149,7 +149,9 @@ class Knowledge:
     ) -> None:
         self._replica = replica
         self._claims_max = claims_max
-        self._before = before or {}  # What the peer claimed on older links, as far as it is remembered (`shoal.cluster.marks`).
+        self._before = (
+            before or {}
+        )  # What the peer claimed on older links, as far as it is remembered (`shoal.cluster.peer_state`).
         # Logs that the peer named while nothing of them was here; counted anew once they are too many.
         self._claims = sum(
             1 for number, vector in self._before.items() for origin in vector if not replica.applied(number)[origin]

@@ -11,7 +11,7 @@ Laws:
 Any message may be lost with its link. Pushes and `Have` are hints that make
 replication fast; `Digest`, `Parts`, `Vectors`, `Want`, `Supply` and `Truncated` guarantee it.
 `RepairRequest` and `RepairReply` replace rows that a disk damaged. `RightsRequest` and `RightsReply` are about rights to spend.
-`Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.clocks`). The messages of the
+`Present` tells who is present, which is not durable; `Clock` tells the time (`shoal.cluster.comparing`). The messages of the
 quorum register are in `shoal.cluster.consensus.ballots`, those about members in `shoal.cluster.membership.notices` and
 `rebuilds`, those about claims in `shoal.kinds.lease.state.wishes`.
 `Rows` and `Objects` compare the rows that equal operations have made (`shoal.cluster.scrub`).
@@ -28,15 +28,13 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from shoal.cluster import clocks
-from shoal.cluster.clocks import Clock
+from shoal.cluster import comparing
+from shoal.cluster.comparing import Clock, Roots, RootsMessage, RootsRequest
 from shoal.cluster.consensus import ballots as motions
 from shoal.cluster.consensus.ballots import AnyMotion, Motion
 from shoal.cluster.membership import notices
 from shoal.cluster.membership.notices import Founded, Founding, Inquiry, Membership, Notice, RebuildNotice, Report, Standing
 from shoal.cluster.operation import CHAIN_BYTES, PARTITIONS
-from shoal.cluster.snapshots import roots
-from shoal.cluster.snapshots.roots import Roots, RootsMessage, RootsRequest
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.errors import InvalidValue, ShoalError
 from shoal.kinds.lease.state import wishes
@@ -433,7 +431,7 @@ def decode(packed: bytes) -> Message:
             if len(entries) > PRESENT_MAX or not all(_is_entry(*entry) for entry in entries):
                 raise InvalidValue("a peer sent too many presence entries, or an impossible one. Nothing was written.")
         case Clock():
-            clocks.check(message)
+            comparing.check_clock(message)
         case Motion():
             motions.check(message)
         case Wishes() | Granted():
@@ -441,7 +439,7 @@ def decode(packed: bytes) -> Message:
         case Membership() | Standing():
             notices.check_notice(message)
         case RootsRequest() | Roots():
-            roots.check(message)
+            comparing.check_roots(message)
         case Inquiry() | Report() | Founding() | Founded():
             notices.check_rebuild(message)
         case SnapshotRequest(partition, _, id, piece) | SnapshotPiece(partition, _, id, piece):

@@ -11,7 +11,7 @@ Laws:
   interval, and missing operations are fetched (`shoal.cluster.fetching`).
 - A peer counts as an owner once it said, on the current link, that it is no learner
   (`shoal.cluster.fetching`), and that it holds the most that it was ever known to hold
-  (`shoal.cluster.marks`). If it holds less it is told, and becomes a learner.
+  (`shoal.cluster.peer_state`). If it holds less it is told, and becomes a learner.
   On a new link, a node says first whether it is a learner itself.
 - An operation that cannot be applied is quarantined (`shoal.cluster.delivery`).
 - One peer's word moves nothing that others hold: that operations have left a log counts only in answer to a question that is
@@ -27,10 +27,8 @@ from msgspec import Raw
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival, Delivery, Quarantine, check_context, taken
-from shoal.cluster.effects import Apply, Effect, Limits, Read, Reset, Send, SetBack
 from shoal.cluster.fetching import Ends, Fetching, Learning
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, told_vectors, vector_of
-from shoal.cluster.marks import Mark
 from shoal.cluster.messages import (
     Busy,
     Digest,
@@ -47,8 +45,8 @@ from shoal.cluster.messages import (
     batches,
 )
 from shoal.cluster.messages import Parts as PartsMessage
-from shoal.cluster.peer_state import PeerState, Rounds, marked
-from shoal.cluster.snapshots.taking import Snapshots
+from shoal.cluster.peer_state import Apply, Effect, Limits, Mark, PeerState, Read, Reset, Rounds, Send, SetBack, marked
+from shoal.cluster.taking import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, InvalidValue, ShoalError
 

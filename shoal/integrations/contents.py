@@ -17,7 +17,7 @@ from shoal.client.connection import StoreConnection
 from shoal.errors import Forbidden, InvalidValue, NotFound, TooLarge
 from shoal.kinds.file.handle import Source, ThreadFiles
 from shoal.protocol import requests
-from shoal.values.references import FileRef, mentioned
+from shoal.values.registry import FileRef, mentioned
 
 CONTENT_BYTES_MAX = 1024 * 1024 * 1024
 _PREFIX = ".values/"  # Of the name that a part has until it is there.

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shoal.config import Config
-from shoal.crdt.clock import HybridClock
+from shoal.crdt.dot import HybridClock
 from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partitions

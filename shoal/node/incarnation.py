@@ -22,7 +22,7 @@ from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector, origin_of
 from shoal.crdt.rows import successor
 from shoal.errors import CatchingUp, NotAMember, StoreCorrupt
 from shoal.node.transaction import Transaction
-from shoal.storage import keys, marks
+from shoal.storage import keys
 from shoal.storage.interface import Storage
 
 _NODE = keys.meta("node")
@@ -148,7 +148,7 @@ class Incarnation:
     @property
     def was_member(self) -> bool:
         """Whether this directory ever belonged to a cluster, whose other nodes may lack what it holds."""
-        return marks.is_any(self._storage) or self._storage.get(_MEMBER) is not None
+        return keys.is_any(self._storage) or self._storage.get(_MEMBER) is not None
 
     @property
     def had_fellows(self) -> bool:
@@ -261,7 +261,7 @@ class Incarnation:
 
 def had_fellows(storage: Storage) -> bool:
     """Whether this directory was ever a member of a cluster that had others."""
-    return storage.get(_MEMBER) == _AMONG_OTHERS or marks.is_any(storage)
+    return storage.get(_MEMBER) == _AMONG_OTHERS or keys.is_any(storage)
 
 
 def _holds_anything(storage: Storage) -> bool:

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import expiring
-from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
+from shoal.crdt import deletion
+from shoal.crdt.dot import COUNTER_BITS, wall_ms_of
 from shoal.crdt.rows import POSITION_BYTES, Rows
 from shoal.errors import BadOperation, InvalidInput, NotFound, TooLarge
 from shoal.kinds.label import state as labels
@@ -90,7 +90,7 @@ def position_of(id: str) -> bytes:
 
 
 # A user's key has no control characters.
-_STAYS, _EXPIRES = "\x00", expiring.MARK.decode()
+_STAYS, _EXPIRES = "\x00", deletion.MARK.decode()
 _IMPLIED = (_STAYS, _EXPIRES)
 
 

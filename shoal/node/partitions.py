@@ -22,8 +22,7 @@ from msgspec.structs import replace
 
 from shoal.cluster.knowledge import Totals
 from shoal.cluster.operation import NO_TIP, Tip
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import HORIZON, NOTHING_SEEN, ORIGIN_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.dot import HORIZON, NOTHING_SEEN, ORIGIN_BYTES, Dot, HybridClock, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, CatchingUp
 from shoal.node.retired import RetiredLogs, RetiredOrigins, Retirement

@@ -20,8 +20,8 @@ from typing import Any
 
 from shoal.errors import InvalidInput
 from shoal.records import NamedTuple
-from shoal.values import projection as hiding
-from shoal.values.projection import EVERY
+from shoal.values import tagged as hiding
+from shoal.values.tagged import EVERY
 
 POINTERS_MAX = 256
 HIDDEN = "«secret»"

@@ -1,4 +1,4 @@
-"""The storage interface: an ordered map of bytes with atomic writes and an explicit fsync.
+"""The storage interface: an ordered map of bytes with atomic writes and an explicit fsync. And its reference in memory.
 
 Laws, which the contract suite (`tests/storage/test_contract.py`) checks for every
 implementation:
@@ -10,14 +10,23 @@ implementation:
 - A scan either returns all rows or raises; it is never silently short.
 - A snapshot shows the store as it was when the snapshot was taken, however long it is open.
 - After a failed write or sync nothing more is written in this opening.
+
+The reference storage: a sorted map in memory that can forget unsynced writes.
+
+Law: `crash` returns what a disk could hold after a crash: the synced
+writes, and the first few after them, in order and whole. Every other
+implementation is compared with this one.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
+from functools import partial
+from typing import Literal, Protocol
 
-from shoal.errors import Overloaded
+from shoal.errors import Overloaded, StorageError, StorageFull
+from shoal.records import NamedTuple
 
 STORAGE_SNAPSHOTS_MAX = 16  # Snapshots open at once; each keeps what was deleted since on the disk.
 
@@ -121,3 +130,212 @@ class Storage(Protocol):
 def too_many_snapshots(count: int) -> Overloaded:
     """The error of `Storage.snapshot` beyond the bound."""
     return Overloaded(f"{count} snapshots of the store are open, which is the maximum. Try again later.", retry_after_s=0.5)
+
+
+SNAPSHOTS_MAX = STORAGE_SNAPSHOTS_MAX
+
+
+class _Write(NamedTuple):
+    rows: Mapping[bytes, bytes | None]
+    ranges: Sequence[tuple[bytes, bytes]]
+
+
+class _SortedMap:
+    """A dict and its keys in order."""
+
+    def __init__(self, rows: Mapping[bytes, bytes]) -> None:
+        self.rows = dict(rows)
+        self._keys = sorted(self.rows)
+
+    def apply(self, write: _Write) -> None:
+        for start, stop in write.ranges:
+            for key in self.keys(start, stop):
+                self._delete(key)
+        for key, value in write.rows.items():
+            if value is None:
+                self._delete(key)
+            else:
+                self._put(key, value)
+
+    def keys(self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int | None = None) -> list[bytes]:
+        begin = bisect_left(self._keys, start)
+        end = len(self._keys) if stop is None else max(begin, bisect_left(self._keys, stop))
+        if limit is not None and limit < end - begin:
+            begin, end = (end - limit, end) if reverse else (begin, begin + limit)
+        found = self._keys[begin:end]
+        if reverse:
+            found.reverse()
+        return found
+
+    def _put(self, key: bytes, value: bytes) -> None:
+        if key not in self.rows:
+            self._keys.insert(bisect_left(self._keys, key), key)
+        self.rows[key] = value
+
+    def _delete(self, key: bytes) -> None:
+        if self.rows.pop(key, None) is not None:
+            del self._keys[bisect_left(self._keys, key)]
+
+
+class MemorySnapshot:
+    """A `Snapshot` of a `MemoryStorage`: a copy of its rows."""
+
+    def __init__(self, rows: Mapping[bytes, bytes], ended: Callable[[MemorySnapshot], None]) -> None:
+        self._rows: _SortedMap | None = _SortedMap(rows)
+        self._ended = ended
+
+    def scan(self, start: bytes, stop: bytes, /) -> Iterator[tuple[bytes, bytes]]:
+        """The rows with `start` ≤ key < `stop`, in key order (`Snapshot.scan`)."""
+        for key in self._open().keys(start, stop):
+            yield key, self._open().rows[key]
+
+    def close(self) -> None:
+        """Release it (`Snapshot.close`)."""
+        self._rows = None
+        self._ended(self)
+
+    def _open(self) -> _SortedMap:
+        if self._rows is None:
+            raise StorageError("This snapshot was closed. Nothing was written. Take another one.")
+        return self._rows
+
+
+class MemoryStorage:
+    """A `LoggedStorage` without files, for tests and the simulator. `failed` says why it rejects writes, or is None."""
+
+    def __init__(self, rows: Mapping[bytes, bytes] | None = None, *, identity: bytes = b"memory") -> None:
+        self.identity = identity
+        self._copies = 0
+        self._shown = _SortedMap(rows or {})
+        self._durable = _SortedMap(rows or {})
+        self._unsynced: list[_Write] = []
+        self._written = 0
+        self._fails_next: set[Literal["write", "sync"]] = set()
+        self._over: str | None = None
+        self._snapshots: set[MemorySnapshot] = set()
+        self.failed: str | None = None
+
+    def get(self, key: bytes, /) -> bytes | None:
+        """The value of `key`, or None (`Storage.get`)."""
+        self._refuse_if_over()
+        return self._shown.rows.get(key)
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """The rows with `start` ≤ key < `stop` (None: to the end), in key order or its reverse (`Storage.scan`)."""
+        self._refuse_if_over()
+        rows = self._shown.rows
+        yield from [(key, rows[key]) for key in self._shown.keys(start, stop, reverse=reverse, limit=limit)]
+
+    def snapshot(self) -> MemorySnapshot:
+        """The store as it is now, unsynced writes included (`Storage.snapshot`)."""
+        self._refuse_if_over()
+        if len(self._snapshots) >= SNAPSHOTS_MAX:
+            raise too_many_snapshots(len(self._snapshots))
+        taken = MemorySnapshot(self._shown.rows, self._snapshots.discard)
+        self._snapshots.add(taken)
+        return taken
+
+    def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        """Delete `ranges` (start inclusive, stop exclusive), then put `rows` (None deletes), atomically (`Storage.write`)."""
+        self._attempt("write")
+        write = _Write(dict(rows), tuple(ranges))
+        self._shown.apply(write)
+        self._unsynced.append(write)
+        self._written += 1
+        return self._written
+
+    def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
+        """`write` in two steps (`Storage.begin_write`)."""
+        return partial(self.write, dict(rows))
+
+    def begin_sync(self) -> Callable[[], int]:
+        """A sync of all writes before this call, to be called once, in any thread; it returns the number of the last one
+        (`Storage.begin_sync`).
+        """
+        return self.sync
+
+    def sync(self) -> int:
+        """`begin_sync` and that call at once (`Storage.sync`)."""
+        self._attempt("sync")
+        # Writes made by another thread while this one runs wait for the next sync.
+        number, count = self._written, len(self._unsynced)
+        for write in self._unsynced[:count]:
+            self._durable.apply(write)
+        del self._unsynced[:count]
+        return number
+
+    def rotate_if_due(self) -> bool:
+        """There is no log to rotate."""
+        return False
+
+    def reclaim(self) -> None:
+        """There is nothing to give back."""
+
+    def begin_erasing(self) -> None:
+        """A deleted row leaves nothing."""
+
+    def erase(self, age_s: float) -> bool:
+        """A deleted row leaves nothing."""
+        return True
+
+    def write_witness(self) -> bool:
+        """There is no file that could be lost."""
+        return False
+
+    def bytes_on_disk(self) -> int:
+        """The size of the durable keys and values."""
+        return sum(len(key) + len(value) for key, value in self._durable.rows.items())
+
+    def bytes_free(self) -> int:
+        """Nobody knows how much memory is left."""
+        return -1
+
+    def close(self) -> None:
+        """Sync and release everything (`Storage.close`). After a failure it does not sync."""
+        if self._over is None and self.failed is None:
+            self.sync()
+        for taken in list(self._snapshots):
+            taken.close()
+        self._over = self._over or "closed"
+
+    def fail_next(self, operation: Literal["write", "sync"], /) -> None:
+        """Make the next `write` or `sync` fail, as on a full disk. All later ones fail too, as on a real one."""
+        self._fails_next.add(operation)
+
+    def alter(self, key: bytes, value: bytes, /) -> None:
+        """Damage a row: reads return `value` instead of what was written, also after a crash."""
+        self._shown.rows[key] = self._durable.rows[key] = value
+
+    def left_by_crash(self, keep: int | None = 0) -> MemoryStorage:
+        """A copy of what a crash now would leave: the synced writes and the first `keep` unsynced ones.
+
+        0 is the worst power cut; None keeps all, as `kill -9` does.
+        """
+        self._copies += 1
+        return self._left(keep, self.identity + b"/%d" % self._copies)
+
+    def _left(self, keep: int | None, identity: bytes) -> MemoryStorage:
+        left = MemoryStorage(self._durable.rows, identity=identity)
+        for write in self._unsynced[:keep]:
+            left._shown.apply(write)
+            left._durable.apply(write)
+        return left
+
+    def crash(self, keep: int | None = 0) -> MemoryStorage:
+        """Crash, and return what is left, as `left_by_crash` says. Every later call on this storage raises."""
+        left = self._left(keep, self.identity)
+        self._over = "lost in a crash"
+        return left
+
+    def _attempt(self, operation: Literal["write", "sync"]) -> None:
+        self._refuse_if_over()
+        if self.failed is None and operation in self._fails_next:
+            self.failed = f"the disk was full at a {operation}"
+        if self.failed is not None:
+            raise StorageFull(f"Storage cannot {operation}: {self.failed}. Free some space and open the store again.")
+
+    def _refuse_if_over(self) -> None:
+        if self._over is not None:
+            raise StorageError(f"This storage was {self._over}. Nothing was written. Open the store again.")

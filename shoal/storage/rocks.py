@@ -32,11 +32,19 @@ from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
 from shoal.forks import disown_in_children, never_destroy
 from shoal.records import NamedTuple
 from shoal.storage import engine, layout
-from shoal.storage.engine import COMPACTS_AT, LEVEL_ZERO_FILES, START_OVER, is_failure, open_database, open_for_reading, text_of
-from shoal.storage.erasing import BlobFiles, ErasingPass
+from shoal.storage.engine import (
+    COMPACTS_AT,
+    LEVEL_ZERO_FILES,
+    START_OVER,
+    BlobFiles,
+    ErasingPass,
+    is_failure,
+    open_database,
+    open_for_reading,
+    text_of,
+)
 from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, too_many_snapshots
-from shoal.storage.layout import Holder, StoreLock, identity_of
-from shoal.storage.witness import Witness, Witnessed
+from shoal.storage.layout import Holder, StoreLock, Witness, Witnessed, identity_of
 
 # The cost of a row in a memtable beyond its bytes in a batch: sequence number, skip list links, alignment.
 ROW_OVERHEAD_BYTES = 64

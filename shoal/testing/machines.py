@@ -48,7 +48,7 @@ from shoal.protocol.requests import (
     Write,
 )
 from shoal.protocol.session import Session, Wrapper
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.lives import Errands, Life
 
 T = TypeVar("T")

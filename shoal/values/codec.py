@@ -34,7 +34,7 @@ from shoal.errors import InvalidValue, TooLarge
 from shoal.records import NamedTuple
 from shoal.values import forms, registry
 from shoal.values.forms import BY_CLASS, FROZENSET_CODE, NESTED_MAX, OBJECT_CODE, SET_CODE
-from shoal.values.references import unpack_reference
+from shoal.values.registry import unpack_reference
 
 LISTS_DEPTH_MAX = 1024  # msgpack's own bound, in both directions.
 _PATH_CHARACTERS_MAX = 300

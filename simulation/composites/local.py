@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.crdt.clock import END_MS
+from shoal.crdt.dot import END_MS
 from simulation.composites.stage import FAMILIES, NEVER_S, YEAR_MS, Composed, Stage
 from simulation.plan import Act, ClockJump, Crash, Cut, Fault, FullDisk
 from simulation.world.environment import START_MS

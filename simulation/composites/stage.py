@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 from typing import NamedTuple
 
-from shoal.crdt.clock import END_MS
+from shoal.crdt.dot import END_MS
 from shoal.protocol.requests import Durability
 from simulation.parts.all import APART, KINDS
 from simulation.plan import Act, ActKind, CorruptBlock, Fault, Restore, Wipe

@@ -20,8 +20,7 @@ from shoal.backup.format import MANIFESTS, Catalogue, names_of, read_manifest
 from shoal.cluster import operation
 from shoal.cluster.operation import LogEntry, Tip
 from shoal.config import Config
-from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import HORIZON, Origin
+from shoal.crdt.dot import COUNTER_BITS, HORIZON, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import MomentMissing, ShoalError
 from shoal.kinds.retention.serving.keeper import RESTORED
@@ -33,7 +32,7 @@ from shoal.node.node import Node
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import BackupView
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging import packs
 from simulation.judging.violation import Violation
 from simulation.plan import ClockDrift, ClockJump, Plan, Ship

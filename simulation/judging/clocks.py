@@ -17,7 +17,7 @@ from shoal.cluster import operation
 from shoal.cluster.operation import LogEntry
 from shoal.crdt.dot import Dot
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging.ledger import Violated
 
 if TYPE_CHECKING:

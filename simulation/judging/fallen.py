@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from shoal.cluster.knowledge import is_retired
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging.ledger import Violated
 from simulation.world.disk import tips_on
 

@@ -28,7 +28,7 @@ from shoal.node.peers.replica import EARLY_OPERATIONS_S
 from shoal.protocol.requests import Durability, PutEntry
 from shoal.protocol.session import Session
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging import checkers, packs
 from simulation.judging.backups import BackupWatch, judge_backup
 from simulation.judging.checkers import DotLedger, InvariantViolated

@@ -38,7 +38,7 @@ from shoal.node.appliers import mutation
 from shoal.node.incarnation import set_back_by
 from shoal.node.retired import RetiredOrigins, Summary
 from shoal.node.snapshots import switching
-from shoal.storage import keys, marks
+from shoal.storage import keys
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 from simulation.world.disk import tips_of, tips_on
@@ -274,7 +274,7 @@ class Shelf:
                 self._opening = Origin(value)
             elif key == _NODE:
                 self.nodes.add(value)
-            elif (noted := marks.split_entry(key)) is not None:
+            elif (noted := keys.split_entry(key)) is not None:
                 self._ledger.remembered(self._name, noted[0], (noted[1], noted[2]), int.from_bytes(value, "big"))
             if table == keys.LOG:
                 self._take(*keys.split_log(key), LogEntry.unpack(value))

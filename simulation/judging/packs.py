@@ -24,7 +24,7 @@ from shoal.node.tiering.mover import LOOK_AGAIN_S
 from shoal.node.tiering.packs import OpenedPack
 from shoal.storage import cold, keys
 from shoal.storage.cold import Stub
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging.ledger import Violated
 from simulation.judging.violation import Violation
 from simulation.plan import Plan, Restore

@@ -19,7 +19,7 @@ from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.node.retired import Retirement
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging.ledger import Ledger, Violated
 from simulation.world.disk import tips_of
 

@@ -28,7 +28,7 @@ from shoal.protocol.requests import (
     ReadFile,
 )
 from shoal.protocol.session import Session
-from shoal.values.references import FileRef
+from shoal.values.registry import FileRef
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds, Told

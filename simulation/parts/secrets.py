@@ -32,7 +32,7 @@ from shoal.names import RESERVED
 from shoal.protocol import requests
 from shoal.protocol.requests import PutEntry, RemoveEntry, Write
 from shoal.protocol.session import Session
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging.obligations import Losses
 from simulation.judging.violation import Violation
 from simulation.parts.part import Bench, Deeds

@@ -29,7 +29,7 @@ from shoal.errors import ShoalError
 from shoal.node.verification.evidence import object_of
 from shoal.protocol.requests import DeclareBackup
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.transport.dialling import DialledSocket
 from shoal.transport.link import Link
 from simulation.bounds import altered, parted

@@ -24,7 +24,7 @@ from shoal.node.collection.expiring import expires
 from shoal.node.retired import Retirement
 from shoal.node.transaction import Readable
 from shoal.storage import keys
-from shoal.storage.memory import MemorySnapshot, MemoryStorage
+from shoal.storage.interface import MemorySnapshot, MemoryStorage
 from simulation.world.crash_points import CrashPoints
 from simulation.world.incarnation import Incarnation
 from simulation.world.trace import Trace

@@ -29,7 +29,7 @@ from shoal.node.node import Node
 from shoal.node.peers.replicator import Replicator
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import VirtualLoop
 from simulation.bounds import altered, parted
 from simulation.world.environment import SimulatedEnvironment

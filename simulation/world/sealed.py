@@ -15,7 +15,7 @@ from shoal.errors import StorageFull
 from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.rows import RowCipher
 from shoal.storage.encrypted.storage import EncryptedSnapshot, EncryptedStorage
-from shoal.storage.memory import MemorySnapshot, MemoryStorage
+from shoal.storage.interface import MemorySnapshot, MemoryStorage
 from simulation.world.disk import SimulatedDisk
 
 _MASTER = b"the master key of all machines.."

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, get_args
 from zlib import crc32
 
 from shoal.cluster import messages
-from shoal.cluster.clocks import Clock
+from shoal.cluster.comparing import Clock
 from shoal.cluster.peering import Identity
 from shoal.errors import Disconnected, PeerRefused, ShoalError
 from simulation.world.incarnation import Fenced

@@ -9,10 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shoal.audit import archive, statements
-from shoal.audit.archive import Archive
-from shoal.audit.chains import Kind
-from shoal.audit.verification import Report, verify
+from shoal.audit import statements, verification
+from shoal.audit.statements import Kind
+from shoal.audit.verification import Archive, Report, verify
 from shoal.cluster import operation
 from shoal.cluster.operation import LogEntry, Tip
 from shoal.config import Config
@@ -22,7 +21,7 @@ from shoal.errors import InvalidInput
 from shoal.node.verification.verify import verify as verify_directory
 from shoal.protocol.requests import ReadLog, SignHeads, Statement
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench, Opener, open_bench  # noqa: F401
 
 OPERATIONS = 12
@@ -333,7 +332,7 @@ async def test_a_statement_without_roots_still_holds(bench: Bench) -> None:
 
 
 async def exported(bench: Bench, file: Path, since: Statement | None = None) -> Archive:
-    lines = [line async for line in archive.lines(bench.node.session().call, since=since)]
+    lines = [line async for line in verification.lines(bench.node.session().call, since=since)]
     file.write_text("\n".join(lines) + "\n")
     return Archive(file)
 

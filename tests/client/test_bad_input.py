@@ -15,7 +15,7 @@ from shoal.errors import InvalidInput, InvalidSchema, InvalidValue, NotFound, Sh
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.schemas import Schema
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 
 ANY: Any = 5  # What a type checker would have refused.

@@ -21,7 +21,7 @@ from shoal.protocol.requests import (
     Subscription,
 )
 from shoal.protocol.session import Session
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
 

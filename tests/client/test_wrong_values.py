@@ -24,7 +24,7 @@ from shoal.errors import InvalidInput, InvalidValue, ShoalError, StorageError
 from shoal.node.environment import system_environment
 from shoal.node.node import Node
 from shoal.node.verification.verify import verify
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.client.surface import HANDLES, WRONG, Bench, handle_classes, methods_of, read_all, static
 
 CONFIG = Config(listen_port=0, request_timeout_s=30.0, stop_timeout_s=5.0)

@@ -17,7 +17,7 @@ from shoal.kinds.document.handle.document import Document
 from shoal.node.node import Node
 from shoal.protocol.requests import Update
 from shoal.protocol.session import Wrapper
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 

@@ -14,12 +14,11 @@ from msgspec import Raw
 
 from shoal.cluster import messages, operation
 from shoal.cluster.delivery import Arrival, taken
-from shoal.cluster.effects import Apply, Limits, Read, Send, SnapshotLimits
 from shoal.cluster.messages import Message, Push, Shipment, Supply, Want, encode_shipment
 from shoal.cluster.operation import Body, Readiness, readiness
+from shoal.cluster.peer_state import Apply, Limits, Read, Send, SnapshotLimits
 from shoal.cluster.replication import Replication
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, HybridClock, Origin, VersionVector
 
 LIMITS = Limits(
     sync_interval_s=0.5,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.clocks import ANY, NOT_HEARD, Clock, Clocks
+from shoal.cluster.comparing import ANY, NOT_HEARD, Clock, Clocks
 from shoal.cluster.messages import decode, encode
 from shoal.errors import InvalidValue
 

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster import marks
-from shoal.cluster.effects import Send, SetBack
+from shoal.cluster import peer_state
 from shoal.cluster.fetching import Learning
-from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Digest, Have, Vectors
+from shoal.cluster.peer_state import Mark, Send, SetBack
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import InvalidValue
 from tests.cluster.replicas import ToyCluster, ToyReplica
@@ -92,7 +91,7 @@ def test_changed_marks_are_to_be_written() -> None:
 
 
 def test_entries_without_room_are_told_after_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(marks, "TOLD_DOTS_MAX", 2)
+    monkeypatch.setattr(peer_state, "TOLD_DOTS_MAX", 2)
     mark = Mark({partition: vector(1) for partition in range(5)})
     mark.compare(dict.fromkeys(range(5), vector()))
     seen: list[int] = []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cluster.clocks import Clock
+from shoal.cluster.comparing import Clock
 from shoal.cluster.consensus.ballots import (
     NO_BALLOT,
     NO_TERM,

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.cluster import messages, operation
-from shoal.cluster.effects import Apply, Reset, Send
-from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Busy, Digest, Have, Push, Shipment, Supply, Trouble, Truncated, Vectors, Want
 from shoal.cluster.operation import Body
+from shoal.cluster.peer_state import Apply, Mark, Reset, Send
 from shoal.cluster.replication import Replication
 from shoal.crdt.dot import Dot, Origin, VersionVector, origin_of
 from shoal.errors import BadOperation, InvalidValue, ShoalError

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.cluster.snapshots.roots import Word, is_believed
+from shoal.cluster.comparing import Word, is_believed
 
 OWNERS = (b"b", b"c", b"d", b"e")  # The other owners of five.
 

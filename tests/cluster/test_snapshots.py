@@ -7,9 +7,9 @@ from hashlib import sha256
 
 import pytest
 
-from shoal.cluster.effects import SnapshotLimits
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
-from shoal.cluster.snapshots.taking import Snapshots
+from shoal.cluster.peer_state import SnapshotLimits
+from shoal.cluster.taking import Snapshots
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
 
 A, OWN = Origin(b"a" * 16), Origin(b"o" * 16)

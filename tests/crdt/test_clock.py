@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.clock import COUNTER_BITS, END_MS, HybridClock, is_plausible, wall_ms_of
+from shoal.crdt.dot import COUNTER_BITS, END_MS, HybridClock, is_plausible, wall_ms_of
 
 walls = st.integers(0, 2**40)
 events = st.lists(st.one_of(st.tuples(st.just("issue"), walls), st.tuples(st.just("observe"), st.integers(0, 2**60))))

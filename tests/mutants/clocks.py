@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 import pytest
 
-from shoal.cluster.clocks import Clocks, Leads
+from shoal.cluster.comparing import Clocks, Leads
 from shoal.node.peers.clocks import ClockComparison
 from tests.mutants.mutant import Mutant
 

@@ -11,8 +11,7 @@ from shoal.cluster.delivery import Arrival
 from shoal.cluster.knowledge import PART_BYTES, Parts
 from shoal.cluster.operation import Reach, Readiness, readiness
 from shoal.cluster.replication import Replication
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import Dot, HybridClock, VersionVector
 from shoal.node.peers import incoming
 from shoal.node.peers.incoming import _Ahead
 from tests.mutants.mutant import Mutant

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from shoal.crdt import expiring
+from shoal.crdt import deletion
+from shoal.crdt.deletion import KeyUse
 from shoal.crdt.dot import VersionVector
-from shoal.crdt.expiring import KeyUse
 from shoal.crdt.rows import Rows
 from shoal.kinds.counter import state as counter
 from shoal.kinds.map import state as ormap
@@ -34,19 +34,19 @@ def a_learner_sweeps_claims(patch: pytest.MonkeyPatch) -> None:
 
 
 def the_sum_goes_with_the_claim(patch: pytest.MonkeyPatch) -> None:
-    sound = expiring.rows_of
+    sound = deletion.rows_of
 
     def rows_of(rows: Rows, claim: KeyUse) -> Iterator[bytes]:
         yield from sound(rows, claim)
         yield counter.VALUE
 
-    patch.setattr(expiring, "rows_of", rows_of)
+    patch.setattr(deletion, "rows_of", rows_of)
 
 
 def adds_to_maps_are_folded_before_they_are_stable(patch: pytest.MonkeyPatch) -> None:
     def settled(self: KeySweeper, partition: int) -> Callable[[ormap.Part], bool]:
         before_ms = self._now_ms() - self._span_ms
-        return lambda add: add.request is None or expiring.is_made_before(add.request, before_ms)
+        return lambda add: add.request is None or deletion.is_made_before(add.request, before_ms)
 
     patch.setattr(KeySweeper, "settled", settled)
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from shoal.crdt import clock
-from shoal.crdt.clock import COUNTER_BITS, END_MS, HybridClock
-from shoal.crdt.dot import VersionVector
+from shoal.crdt import dot
+from shoal.crdt.dot import COUNTER_BITS, END_MS, HybridClock, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.counter import state as counter
 from shoal.kinds.counter.handler import Counters
@@ -194,7 +193,7 @@ def a_time_near_the_end_of_the_clock_is_led_past_it(patch: pytest.MonkeyPatch) -
 
     patch.setattr(HybridClock, "issue", issue)
     patch.setattr(issuing, "END_MS", 1 << 62)
-    for module in (clock, incoming):
+    for module in (dot, incoming):
         patch.setattr(module, "is_plausible", lambda hlc, *, seen: hlc < END_MS << COUNTER_BITS)
 
 

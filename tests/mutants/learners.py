@@ -15,7 +15,7 @@ from shoal.node.peers.members import Members
 from shoal.node.peers.quorum import Quorum
 from shoal.node.transaction import Transaction
 from shoal.node.verification import rebuilding
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.mutants.mutant import Mutant
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cluster.effects import Limits
+from shoal.cluster.peer_state import Limits
 from shoal.cluster.peering import Identity
 from shoal.errors import PeerRefused
 from shoal.node.peers import replica
 from shoal.node.peers.members import Members
 from shoal.node.peers.replicator import Replicator
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.mutants.mutant import Mutant
 
 

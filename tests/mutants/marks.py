@@ -6,11 +6,11 @@ from weakref import WeakKeyDictionary
 
 import pytest
 
-from shoal.cluster.marks import Mark
+from shoal.cluster.peer_state import Mark
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Replication
 from shoal.node.peers.replicator import Replicator
-from shoal.storage import marks
+from shoal.storage import keys
 from tests.mutants.mutant import Mutant
 
 
@@ -48,7 +48,7 @@ def a_mark_outlives_its_directory(patch: pytest.MonkeyPatch) -> None:
 
 def marks_keep_what_was_forgotten(patch: pytest.MonkeyPatch) -> None:
     """A node that restarts before its marks are recorded again tells a peer that it was set back."""
-    patch.setattr(marks, "without", lambda storage, partition, origins: {})
+    patch.setattr(keys, "without", lambda storage, partition, origins: {})
 
 
 MUTANTS = (

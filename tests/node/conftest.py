@@ -10,7 +10,7 @@ from shoal.client.connection import StoreConnection
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.node.node import Node
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered, parted
 from simulation.world.environment import SimulatedEnvironment
 

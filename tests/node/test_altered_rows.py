@@ -12,14 +12,13 @@ import pytest
 from shoal.cluster.membership import epochs
 from shoal.config import Config
 from shoal.crdt import deletion
-from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import HORIZON, ORIGIN_BYTES, Origin, VersionVector
+from shoal.crdt.dot import COUNTER_BITS, HORIZON, ORIGIN_BYTES, Origin, VersionVector
 from shoal.errors import StoreCorrupt
 from shoal.node.collection.entries import pack, unpack
 from shoal.node.node import Node
 from shoal.node.retired import Summary
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
 from tests.support.pacing import LOOK_S

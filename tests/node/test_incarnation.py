@@ -10,7 +10,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
 from shoal.node.incarnation import Incarnation
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench, Opener
 
 

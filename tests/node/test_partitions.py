@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from shoal.cluster.operation import CHAIN_START, Tip
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, HybridClock, Origin, VersionVector
 from shoal.errors import BadOperation
 from shoal.node import partitions as retirement
 from shoal.node.partitions import Ahead, Partitions
 from shoal.node.retired import Retirement
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 
 ONE, OTHER = Origin(b"1" * 16), Origin(b"2" * 16)
 

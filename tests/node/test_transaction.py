@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.node.transaction import Nested, Transaction
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 
 KEYS = st.binary(min_size=1, max_size=2)
 STORED = st.dictionaries(KEYS, st.just(b"stored"), max_size=8)

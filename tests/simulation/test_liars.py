@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from shoal.cluster import messages
+from shoal.cluster.comparing import Word, is_believed
 from shoal.cluster.consensus.ballots import Rules
 from shoal.cluster.consensus.recovery import Foundation
-from shoal.cluster.membership import agreement, epochs
+from shoal.cluster.membership import epochs, notices
 from shoal.cluster.membership import notices as rebuilds
-from shoal.cluster.membership.agreement import Voices
 from shoal.cluster.membership.epochs import Record
-from shoal.cluster.membership.notices import Founding
-from shoal.cluster.snapshots.roots import Word, is_believed
+from shoal.cluster.membership.notices import Founding, Voices
 from shoal.errors import InvalidValue
 from shoal.node.consensus.condition import Condition
 from shoal.node.snapshots import witnessing
@@ -102,7 +101,7 @@ def a_witness_answers_as_often_as_it_is_asked(patch: pytest.MonkeyPatch) -> None
 
 
 def a_record_is_believed_by_one_members_word(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(agreement, "_is_most", lambda voices, group: bool(set(group).intersection(voices)))
+    patch.setattr(notices, "_is_most", lambda voices, group: bool(set(group).intersection(voices)))
 
 
 def all_that_are_linked_need_not_agree(patch: pytest.MonkeyPatch) -> None:

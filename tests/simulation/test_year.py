@@ -7,7 +7,7 @@ import re
 import pytest
 from typer.testing import CliRunner
 
-from shoal.cluster.marks import Mark
+from shoal.cluster.peer_state import Mark
 from shoal.kinds.worklist import state as queue
 from shoal.node.collection.truncating import Truncator
 from shoal.testing.machines import run

@@ -9,8 +9,8 @@ from shoal.kinds.thread.state import dag
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.storage import cold, keys
 from shoal.storage.cold import ColdStorage, Stub
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 
 THREAD = keys.object_rows(7, Kind.THREAD, "crew", "a")
 STUB = Stub(b"p" * 32, b"k" * 32, 5, 4711)

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import Overloaded, ReadOnly, ShuttingDown, StorageFull
 from shoal.storage.commit import WOKEN_PER_TURN, GroupCommit
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 
 T = TypeVar("T")
 

@@ -19,8 +19,7 @@ from shoal.errors import Overloaded, StorageError
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
-from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, Snapshot
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, MemoryStorage, Snapshot
 from shoal.storage.rocks import RocksStorage
 from tests.support.examples import examples
 

@@ -10,8 +10,7 @@ from random import Random
 import pytest
 
 from shoal.config import Config, MiB
-from shoal.storage.engine import BLOB_BYTES_MIN
-from shoal.storage.erasing import ErasingPass
+from shoal.storage.engine import BLOB_BYTES_MIN, ErasingPass
 from shoal.storage.rocks import RocksStorage
 from tests.support.remains import files_with, uncompressed
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from shoal.config import Config
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.layout import identity_of
-from shoal.storage.memory import MemoryStorage
 from shoal.storage.rocks import RocksStorage
 
 

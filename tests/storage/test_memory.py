@@ -5,7 +5,7 @@ from typing import Literal
 import pytest
 
 from shoal.errors import StorageError, StorageFull
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 
 
 def written(*, synced: int, unsynced: int) -> MemoryStorage:

@@ -12,7 +12,7 @@ from typing import get_args
 
 import pytest
 
-from shoal.crdt import expiring
+from shoal.crdt import deletion
 from shoal.kinds.budget import state as budget
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.state import compaction, document, repeats
@@ -29,7 +29,7 @@ from shoal.storage.keys import KINDS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "STORAGE.md").read_text()
 ALONE = {
-    "counter": (counter, expiring),
+    "counter": (counter, deletion),
     "register": (register,),
     "document": (document, compaction, repeats),
     "items": (items,),

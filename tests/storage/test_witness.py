@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from shoal.errors import StoreCorrupt
-from shoal.storage import witness
+from shoal.storage import layout
+from shoal.storage.layout import Witness, Witnessed
 from shoal.storage.rocks import RocksStorage
-from shoal.storage.witness import Witness, Witnessed
 
 OpenStore = Callable[[Path], RocksStorage]
 
@@ -19,7 +19,7 @@ SLOTS = (0, 4096)
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     made = tmp_path / "WITNESS"
-    made.write_bytes(witness.blank())
+    made.write_bytes(layout.blank())
     return made
 
 

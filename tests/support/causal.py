@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, HybridClock, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from tests.support.rows import DictRows
 

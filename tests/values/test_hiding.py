@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal import values
-from shoal.values.projection import hidden, holds
+from shoal.values.tagged import hidden, holds
 
 MARK = "«secret»"
 

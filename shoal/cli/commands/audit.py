@@ -21,8 +21,7 @@ from shoal.errors import InvalidInput
 from shoal.names import RESERVED
 
 if TYPE_CHECKING:
-    from shoal.audit.archive import Archive
-    from shoal.audit.verification import Report
+    from shoal.audit.verification import Archive, Report
     from shoal.client.store import Store
     from shoal.protocol.requests import Statement
 
@@ -109,12 +108,12 @@ def export(data: Data = None, url: Url = None, since: Since = None) -> None:
 
     Example: shoal audit export --url http://n1:7400 --since 2026-11.statement > 2026-12.jsonl
     """
-    from shoal.audit import archive, statements
+    from shoal.audit import statements, verification
 
     begun = None if since is None else statements.read(since)
 
     async def work(store: Store) -> None:
-        async for each in archive.lines(store.connection.session.call, since=begun):
+        async for each in verification.lines(store.connection.session.call, since=begun):
             line(each)
 
     _run(chosen(data, url, environment=os.environ), work)
@@ -135,7 +134,7 @@ def verify(
     Example: shoal audit verify 2026-10.statement --url http://n1:7400 --archive 2026-11.jsonl
     """
     from shoal.audit import statements
-    from shoal.audit.archive import Archive
+    from shoal.audit.verification import Archive
 
     given = [statements.read(file) for file in files or ()]
     archives = [Archive(file) for file in archive or ()]

@@ -102,7 +102,7 @@ def copy(
     Example: shoal encryption copy ./state ./sealed --new-key file:./master.key
     """
     # Imported here, because no other command needs it, and all would start more slowly.
-    from shoal.storage.encrypted.turnover import copy as copied
+    from shoal.storage.encrypted.storage import copy as copied
 
     console = Console(stderr=True)
     try:

@@ -47,7 +47,7 @@ from shoal.integrations import escaping
 from shoal.integrations.escaping import escaped, unescaped, unsafe
 from shoal.records import NamedTuple
 from shoal.values.codec import LANGGRAPH_FILE, LANGGRAPH_TYPED
-from shoal.values.references import FileRef, unpack_reference
+from shoal.values.registry import FileRef, unpack_reference
 
 TYPED_CODE = LANGGRAPH_TYPED  # Neither Shoal's values nor LangGraph's serialiser use it.
 _OWN_KEY = "langgraph"

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from shoal.errors import InvalidValue, NotFound
 from shoal.integrations.base import remember
 from shoal.integrations.contents import Contents
-from shoal.values.references import FileRef
+from shoal.values.registry import FileRef
 
 LARGE_CHARACTERS = 64 * 1024  # Of a text that becomes a file, if it has more.
 KNOWN_MAX = 1024  # Texts of which one session knows that they are kept.

@@ -10,7 +10,7 @@ Laws:
 - The sum is updated when adds arrive: reading the value reads one row. Causal delivery applies
   an operation once, so the sum needs no parts by origin.
 - Claims under keys that users chose stay. Those under keys that clients made expire
-  (`shoal.crdt.expiring`): each replica removes them by itself once no operation with such a
+  (`shoal.crdt.deletion`): each replica removes them by itself once no operation with such a
   key can still arrive. By then only the sum is needed.
 
 Integers are unbounded: two's complement, big-endian, of the least length.
@@ -26,13 +26,13 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.crdt import expiring
+from shoal.crdt import deletion
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
 from shoal.records import NamedTuple
 
 VALUE, KEY, CONFLICT = b"V", b"K", b"X"
-_EXPIRING_KEY, _EXPIRING_CONFLICT = expiring.PREFIX + KEY, expiring.PREFIX + CONFLICT
+_EXPIRING_KEY, _EXPIRING_CONFLICT = deletion.PREFIX + KEY, deletion.PREFIX + CONFLICT
 _CLAIM_BYTES = DOT_BYTES + 2
 SHOWN_MAX = 2**63 - 1  # As messages have signed integers of 64 bits.
 
@@ -123,11 +123,11 @@ def _count(rows: Rows, amount: int) -> None:
 
 
 def _key_row(key: bytes) -> bytes:
-    return (_EXPIRING_KEY if key.startswith(expiring.MARK) else KEY) + key
+    return (_EXPIRING_KEY if key.startswith(deletion.MARK) else KEY) + key
 
 
 def _conflict_row(key: bytes, amount: int) -> bytes:
-    kind = _EXPIRING_CONFLICT if key.startswith(expiring.MARK) else CONFLICT
+    kind = _EXPIRING_CONFLICT if key.startswith(deletion.MARK) else CONFLICT
     return kind + len(key).to_bytes(2, "big") + key + pack(amount)
 
 

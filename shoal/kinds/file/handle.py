@@ -16,7 +16,7 @@ from shoal.errors import FileIncomplete, InvalidInput
 from shoal.kinds.file.flows import PIECE_BYTES, Download, Upload, found_file
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, FileInfo
-from shoal.values.references import FileRef
+from shoal.values.registry import FileRef
 
 Source = str | os.PathLike[str] | bytes | IO[bytes] | Iterable[bytes] | AsyncIterable[bytes]
 """The bytes of a file: a path to a file of this machine, the bytes themselves, or a stream of them."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from shoal import values
-from shoal.crdt.clock import END_MS
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import END_MS, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.kinds.worklist import state as queue

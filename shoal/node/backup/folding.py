@@ -37,8 +37,7 @@ from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Reach, Readiness, readiness
 from shoal.config import Config
-from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Dot, Origin
+from shoal.crdt.dot import HORIZON, NOTHING_SEEN, Dot, Origin, wall_ms_of
 from shoal.crdt.rows import successor
 from shoal.encryption import KeyService
 from shoal.errors import (

@@ -32,7 +32,7 @@ from shoal.backup.format import (
 )
 from shoal.cluster import operation
 from shoal.config import Config
-from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
+from shoal.crdt.dot import COUNTER_BITS, wall_ms_of
 from shoal.errors import (
     BackupDamaged,
     BackupUnreachable,

@@ -21,7 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from shoal.cluster import operation
-from shoal.crdt.clock import COUNTER_BITS
+from shoal.crdt.dot import COUNTER_BITS
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError
 from shoal.node.context import NodeContext

@@ -2,7 +2,7 @@
 
 Laws:
 - A claim is removed once its key is older than the window, with a margin for clocks that differ, and its operation is stable in
-  two steps (`shoal.cluster.truncation`). Then no operation with this key can arrive (`shoal.crdt.expiring`). The window
+  two steps (`shoal.cluster.truncation`). Then no operation with this key can arrive (`shoal.crdt.deletion`). The window
   alone protects against a directory that was set back: until its peers tell it so, it may take a request that it has forgotten.
 - A learner removes and folds nothing: it may have forgotten operations itself.
 - Removing is not replicated, and replicas do it at different times. So these rows are left out of comparisons with peers, and
@@ -25,9 +25,8 @@ from contextlib import suppress
 from itertools import islice
 
 from shoal.cluster.truncation import Cut, Holding, advanced_cut
-from shoal.crdt import expiring
-from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector
+from shoal.crdt import deletion
+from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector, wall_ms_of
 from shoal.crdt.rows import Rows, Within, successor
 from shoal.errors import ShoalError
 from shoal.kinds.budget import state as budget
@@ -140,7 +139,7 @@ class KeySweeper:
             if add.request is None or old.covers(add.dot):
                 return True
             tip = here.tip(add.dot.origin)  # Each add of the origin is at least as old as its last operation.
-            return expiring.is_made_before(add.request, before_ms) or 0 < wall_ms_of(tip.hlc) < before_ms
+            return deletion.is_made_before(add.request, before_ms) or 0 < wall_ms_of(tip.hlc) < before_ms
 
         return is_settled
 
@@ -209,10 +208,10 @@ class KeySweeper:
                 return 0
             whole = self._generations.current(Transaction(self._storage), target).rows
             rows = Within(whole, part)
-            found = expiring.uses(rows, after=after, limit=SLICE)
+            found = deletion.uses(rows, after=after, limit=SLICE)
             gone = [use for use in found if use.wall_ms < before_ms and stable.covers(use.dot)]
             if gone:
-                self._commit.write({whole.key(part + row): None for use in gone for row in expiring.rows_of(rows, use)})
+                self._commit.write({whole.key(part + row): None for use in gone for row in deletion.rows_of(rows, use)})
                 self.swept += len(gone)
             if oldest is None:
                 left = set(found) - set(gone)
@@ -316,7 +315,7 @@ class KeySweeper:
 def expires(kind: Kind, row: bytes) -> bool:
     """Whether a row of an object may be missing on a replica that removed it earlier than others."""
     parts = _PARTS.get(kind)
-    return parts is not None and split(row)[1].startswith(tuple(part + expiring.PREFIX for part in parts))
+    return parts is not None and split(row)[1].startswith(tuple(part + deletion.PREFIX for part in parts))
 
 
 def range_end(name: bytes, key: bytes) -> bytes | None:
@@ -326,6 +325,6 @@ def range_end(name: bytes, key: bytes) -> bytes | None:
         return None
     own = split(key[len(name) :])[1]
     for part in parts:
-        if own.startswith(part + expiring.PREFIX):
-            return successor(key[: len(key) - len(own)] + part + expiring.PREFIX)
+        if own.startswith(part + deletion.PREFIX):
+            return successor(key[: len(key) - len(own)] + part + deletion.PREFIX)
     return None

@@ -37,7 +37,7 @@ Laws:
 - A row goes once it is older than `forget_after_s`, or if its partition has more than `retired_origins_max`, the oldest first.
 - None goes before every owner holds all retirements that this node has applied, or while operations of its origin are in
   the log.
-- With a row goes what the marks of peers in storage say of its origin (`shoal.storage.marks`).
+- With a row goes what the marks of peers in storage say of its origin (`shoal.storage.keys`).
 - Each node forgets by itself, whether it retires origins of its own or only applies the retirements of others.
 """
 
@@ -60,7 +60,7 @@ from shoal.node.handler import Target, stored
 from shoal.node.partitions import Partition
 from shoal.node.replicas import Estate, Replicas
 from shoal.protocol.requests import InheritRights
-from shoal.storage import keys, marks
+from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
@@ -439,5 +439,5 @@ class Forgetting:
         summary = retired.summary.forgetting(list(gone.values()), min(rest, default=0))
         partition.forget(retired.after(summary, {}).written())
         forgotten: dict[bytes, bytes | None] = {keys.retired(partition.number, origin): None for origin in gone}
-        forgotten.update(marks.without(self._storage, partition.number, gone.keys()))
+        forgotten.update(keys.without(self._storage, partition.number, gone.keys()))
         return {**forgotten, keys.retired(partition.number, HORIZON): summary.pack()}

@@ -169,7 +169,7 @@ class KeyKeeper:
 
     async def _seal_nothing(self, numbers: Collection[int], *, reseal: bool) -> bool:
         """Whether these data keys seal no row; with `reseal`, the rows that they seal are sealed anew first."""
-        from shoal.storage.encrypted.turnover import sealed_by
+        from shoal.storage.encrypted.storage import sealed_by
 
         start: bytes | None = b""
         damaged = 0
@@ -186,7 +186,7 @@ class KeyKeeper:
 
     async def _hurry(self, scope: bytes, numbers: Collection[int]) -> bool:
         """Have the log and the keys of requests let go of a space. True if some of it is left."""
-        from shoal.storage.encrypted.turnover import sealed_by
+        from shoal.storage.encrypted.storage import sealed_by
 
         partitions: set[int] = set()
         latest_ms = self._environment.now_ms() - self._erase_ms

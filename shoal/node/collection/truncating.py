@@ -18,8 +18,7 @@ from itertools import chain, islice
 from shoal.cluster import operation, truncation
 from shoal.cluster.operation import PARTITIONS, LogEntry, Tip
 from shoal.cluster.truncation import Holding, KeepBounds
-from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
+from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, wall_ms_of
 from shoal.crdt.rows import successor
 from shoal.errors import InvalidValue, ShoalError
 from shoal.node.collection import answers

@@ -21,9 +21,8 @@ from contextlib import suppress
 import msgspec
 
 from shoal.cluster.membership import epochs
-from shoal.cluster.membership.agreement import Voices
 from shoal.cluster.membership.epochs import Kind, Record
-from shoal.cluster.membership.notices import Membership, Notice, RebuildNotice, Standing
+from shoal.cluster.membership.notices import Membership, Notice, RebuildNotice, Standing, Voices
 from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, RegisterChanged, ShoalError
 from shoal.logs import events
 from shoal.logs.lines import log

@@ -9,7 +9,7 @@ Laws:
   itself included, and a leaving node that hands over reported in this epoch.
 - If a peer reports that an owner's directory was set back, the owner is a learner at once.
 
-Keeps the marks of the other owners (`shoal.cluster.marks`) in this node's store (`shoal.storage.marks`).
+Keeps the marks of the other owners (`shoal.cluster.peer_state`) in this node's store (`shoal.storage.keys`).
 
 Laws:
 - Changes of the marks are written at most once per interval, in the same group commit as other writes.
@@ -31,7 +31,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import islice
 
-from shoal.cluster.effects import Reset
+from shoal.cluster.peer_state import Reset
 from shoal.cluster.replication import Replication
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
@@ -41,7 +41,7 @@ from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.node.context import NodeContext
 from shoal.node.peers.members import Members
-from shoal.storage import keys, marks
+from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
 from shoal.storage.interface import Storage
 
@@ -148,10 +148,10 @@ class Marking:
 
     def load(self) -> dict[bytes, dict[int, VersionVector]]:
         """The stored marks, by node and partition."""
-        self._addresses = {node: found.decode(errors="replace") for node, found in marks.addresses(self._storage)}
+        self._addresses = {node: found.decode(errors="replace") for node, found in keys.addresses(self._storage)}
         for key, address in self._storage.scan(_LOST, successor(_LOST)):
             self._lost[key[len(_LOST) :]] = self._written_lost[key[len(_LOST) :]] = address.decode(errors="replace")
-        return marks.vectors(self._storage)
+        return keys.vectors(self._storage)
 
     def node_at(self, address: str) -> bytes:
         """The id of the node that was last reached at an address, also before this start; empty if there is none."""
@@ -196,9 +196,9 @@ class Marking:
         rows: dict[bytes, bytes | None] = {}
         for partition, origin in places:
             sequence = unwritten[partition, origin]
-            rows[marks.entry(node, partition, origin)] = None if sequence is None else sequence.to_bytes(8, "big")
+            rows[keys.entry(node, partition, origin)] = None if sequence is None else sequence.to_bytes(8, "big")
         if self._addresses.get(node) != address:
-            rows[marks.address(node)] = address.encode()
+            rows[keys.address(node)] = address.encode()
         if rows:
             self._commit.write(rows)
             self._addresses[node] = address
@@ -206,7 +206,7 @@ class Marking:
                 del unwritten[place]
 
     def _drop(self, protocol: Replication, node: bytes) -> None:
-        self._commit.write({marks.address(node): None}, [marks.entries(node)])
+        self._commit.write({keys.address(node): None}, [keys.entries(node)])
         self.lose(node, self._addresses.pop(node))
         protocol.forget(node)
 

@@ -5,7 +5,7 @@ Law: a clock that is wrong stops nothing but what would carry its time. Reads, r
 
 from __future__ import annotations
 
-from shoal.cluster.clocks import ANY, NOT_HEARD, Clock, Clocks
+from shoal.cluster.comparing import ANY, NOT_HEARD, Clock, Clocks
 from shoal.config import Config
 from shoal.errors import ClockWrong
 from shoal.logs import events

@@ -23,8 +23,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Readiness, Tip, readiness
-from shoal.crdt.clock import END_MS, is_plausible
-from shoal.crdt.dot import Dot
+from shoal.crdt.dot import END_MS, Dot, is_plausible
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.kinds.document.state.document import Pace

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from shoal.cluster.consensus.ballots import Value
 from shoal.cluster.handshake import NAME_CHARS_MAX
 from shoal.cluster.membership import epochs
-from shoal.cluster.membership.agreement import disagreement
-from shoal.cluster.membership.notices import placeholders
+from shoal.cluster.membership.notices import disagreement, placeholders
 from shoal.cluster.messages import Trouble
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config

@@ -31,8 +31,7 @@ from msgspec import Raw
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Busy, Range, Shipment, Supply, Truncated, Want, encode_shipment
-from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
+from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector, wall_ms_of
 from shoal.errors import InvalidValue, StorageError, StoreCorrupt
 from shoal.node import blobs
 from shoal.node.appliers import mutation

@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from math import ceil
 
 from shoal.cluster import messages
-from shoal.cluster.clocks import Clock
+from shoal.cluster.comparing import Clock
 from shoal.cluster.consensus.ballots import Known
-from shoal.cluster.effects import Limits, SnapshotLimits
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Digest, Message, Objects, Present, Rows
+from shoal.cluster.peer_state import Limits, SnapshotLimits
 from shoal.cluster.peering import Identity, Outlet
 from shoal.config import Config
 from shoal.crdt.dot import NOTHING_SEEN, Origin, VersionVector

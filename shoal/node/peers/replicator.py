@@ -21,10 +21,9 @@ from functools import partial
 from typing import Any
 
 from shoal.cluster import messages
-from shoal.cluster.clocks import Clock
+from shoal.cluster.comparing import Clock, Roots, RootsRequest
 from shoal.cluster.consensus.ballots import Motion, Rules
 from shoal.cluster.delivery import Arrival, taken
-from shoal.cluster.effects import Apply, Read, Reset, Send, SetBack
 from shoal.cluster.membership.notices import Founded, Founding, Inquiry, Membership, Report, Standing
 from shoal.cluster.messages import (
     Digest,
@@ -46,9 +45,9 @@ from shoal.cluster.messages import (
     Trouble,
     Vectors,
 )
+from shoal.cluster.peer_state import Apply, Read, Reset, Send, SetBack
 from shoal.cluster.peering import Identity, Outlet
 from shoal.cluster.replication import Replication
-from shoal.cluster.snapshots.roots import Roots, RootsRequest
 from shoal.errors import Overloaded, PeerRefused, ReadOnly, ShoalError
 from shoal.kinds.budget.peers import RightsRequests
 from shoal.kinds.presence.handler import Presences

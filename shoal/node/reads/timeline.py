@@ -19,8 +19,7 @@ import msgspec
 
 from shoal import values
 from shoal.cluster import operation
-from shoal.crdt.clock import COUNTER_BITS, wall_ms_of
-from shoal.crdt.dot import Dot
+from shoal.crdt.dot import COUNTER_BITS, Dot, wall_ms_of
 from shoal.crdt.rows import POSITION_BYTES, Rows
 from shoal.errors import InvalidInput, InvalidValue, StoreCorrupt
 from shoal.kinds.journal.state import events

@@ -26,10 +26,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from shoal.cluster import operation
+from shoal.cluster.comparing import GARBAGE_MAX, MARK_BYTES
 from shoal.cluster.operation import CHAIN_BYTES, NO_TIP, TIP_BYTES, Tip, partition_of
-from shoal.cluster.snapshots.roots import GARBAGE_MAX, MARK_BYTES
-from shoal.crdt.clock import is_plausible
-from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, ORIGIN_BYTES, Dot, Origin, VersionVector
+from shoal.crdt.dot import DOT_BYTES, HORIZON, NOTHING_SEEN, ORIGIN_BYTES, Dot, Origin, VersionVector, is_plausible
 from shoal.errors import BadOperation, InvalidName
 from shoal.names import check_name
 from shoal.node.collection.entries import Garbage, unpack

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
+from shoal.cluster.comparing import RootsMessage
 from shoal.cluster.messages import SNAPSHOT_ID_BYTES, SnapshotPiece, SnapshotRequest
 from shoal.cluster.replication import Replication
-from shoal.cluster.snapshots.roots import RootsMessage
 from shoal.errors import ShoalError
 from shoal.node.context import NodeContext
 from shoal.node.database import Database

@@ -38,7 +38,7 @@ from typing import Self
 from msgspec import Struct, msgpack
 
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
-from shoal.cluster.snapshots.taking import Snapshots
+from shoal.cluster.taking import Snapshots
 from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, Overloaded, ShoalError
 from shoal.logs import events

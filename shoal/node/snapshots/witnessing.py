@@ -1,7 +1,7 @@
 """Has a peer's snapshot confirmed by the other owners, and confirms those that others take.
 
 Laws:
-- A snapshot is used only once `shoal.cluster.snapshots.roots` believes it. Nothing was replaced until then, and the partition
+- A snapshot is used only once `shoal.cluster.comparing` believes it. Nothing was replaced until then, and the partition
   is served.
 - A witness answers from what is durable there, read in steps. It answers at most `snapshots_open_max` at once.
 - An owner at another vector is asked again, for `quorum_timeout_s` at most. It is moving, as operations are on their way.
@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from shoal.cluster.snapshots.roots import GARBAGE_MAX, Roots, RootsMessage, RootsRequest, Word, is_believed
+from shoal.cluster.comparing import GARBAGE_MAX, Roots, RootsMessage, RootsRequest, Word, is_believed
 from shoal.crdt import deletion
 from shoal.crdt.dot import HORIZON, Origin, VersionVector
 from shoal.errors import ShoalError, StoreCorrupt

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import count
 
-from shoal.audit.chains import StatedRoot
+from shoal.audit.statements import StatedRoot
 from shoal.audit.verification import AWAY, SWEPT, WRITTEN, RowsOf
 from shoal.cluster import operation
 from shoal.cluster.operation import TIP_BYTES, LogEntry, Tip, partition_of

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from shoal import values
 from shoal.audit import statements as signing
-from shoal.audit.chains import StatedRoot
+from shoal.audit.statements import StatedRoot
 from shoal.audit.verification import RowsOf
 from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, PARTITIONS, Tip, partition_of

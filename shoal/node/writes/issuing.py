@@ -26,8 +26,7 @@ from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Tip
 from shoal.crdt import deletion
-from shoal.crdt.clock import END_MS
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import END_MS, Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, SpansPartitions, TooLarge, Unavailable, Unsupported
 from shoal.kinds.file.serving.files import Referring, check_references

@@ -23,7 +23,7 @@ from contextlib import aclosing
 import msgspec
 from msgspec import Struct
 
-from shoal.crdt.clock import COUNTER_BITS
+from shoal.crdt.dot import COUNTER_BITS
 from shoal.errors import InvalidInput, NoQuorum, NotFound
 from shoal.names import STREAMS
 from shoal.protocol.requests import CatchUp, Event, MultiRead, Place, ReadJournal, ReadPlace

@@ -22,7 +22,7 @@ from shoal.kinds.thread.state.dag import ID_BYTES
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Imported
 from shoal.schemas.secret_fields import hidden_channel, nulled_channel
-from shoal.values.references import mentioned, mentioned_in
+from shoal.values.registry import mentioned, mentioned_in
 from shoal.workflows.connection import Connection
 from shoal.workflows.moments import as_wall_ms, moment
 from shoal.workflows.transfer import records

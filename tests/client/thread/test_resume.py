@@ -16,7 +16,7 @@ from shoal.errors import Conflict, DriftRefused, InvalidInput, InvalidName, NotF
 from shoal.kinds.step.handle.resume import Resumption
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet

@@ -14,7 +14,7 @@ from shoal.kinds.step.handle.resume import Standing
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.protocol.requests import NodeStatus, Status
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 
 

@@ -11,7 +11,7 @@ from shoal.config import Config
 from shoal.errors import ResultNotKept
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.client.thread.test_steps import store_on
 

@@ -31,7 +31,7 @@ from shoal.kinds.thread.handle.thread import Thread
 from shoal.node.node import Node
 from shoal.protocol.requests import BeginStep, EndStep
 from shoal.protocol.session import Session
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 

@@ -8,9 +8,8 @@ from msgspec import msgpack
 from shoal.cluster.consensus.ballots import NO_TERM, Term
 from shoal.cluster.consensus.recovery import Foundation, Remains
 from shoal.cluster.membership import epochs
-from shoal.cluster.membership.agreement import Voices, disagreement
 from shoal.cluster.membership.epochs import Record, Removal
-from shoal.cluster.membership.notices import Founded, Founding, Inquiry, Membership, Report, Standing
+from shoal.cluster.membership.notices import Founded, Founding, Inquiry, Membership, Report, Standing, Voices, disagreement
 from shoal.cluster.messages import Message, decode
 from shoal.cluster.peering import Identity
 

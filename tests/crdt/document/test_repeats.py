@@ -13,7 +13,7 @@ from shoal.errors import BadOperation
 from shoal.kinds.document.state import patch, repeats
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.node.transaction import ObjectRows, Transaction
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 
 CLIENT = 77
 

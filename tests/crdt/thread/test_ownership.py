@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import COUNTER_BITS, Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.kinds.thread.state import ownership
 from shoal.kinds.thread.state.ownership import LeaseMark, TakeOwnership, TimedMark

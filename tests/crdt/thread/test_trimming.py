@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import HORIZON, NO_FLOOR, Dot, Floor, VersionVector
+from shoal.crdt.dot import COUNTER_BITS, HORIZON, NO_FLOOR, Dot, Floor, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.journal.state import events, journal, retention, trimming
 from shoal.kinds.journal.state.events import EVENT, Event, Issue

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt import expiring
+from shoal.crdt import deletion
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.counter import state as counter
@@ -120,20 +120,20 @@ def test_claims_of_clients_keys_come_oldest_first() -> None:
     rows = DictRows()
     for number, wall_ms in enumerate((30, 10, 20), 1):
         counter.apply(rows, stamp(number), Add(1, f"\x01c{wall_ms:012x}"))
-    assert [use.wall_ms for use in expiring.uses(rows, limit=2)] == [10, 20]
+    assert [use.wall_ms for use in deletion.uses(rows, limit=2)] == [10, 20]
 
 
 def test_a_clients_key_tells_when_it_was_made() -> None:
     key = f"\x01c{20:012x}"
-    assert [expiring.is_made_before(key, wall_ms) for wall_ms in (20, 21)] == [False, True]
-    assert not expiring.is_made_before("k", 21)
+    assert [deletion.is_made_before(key, wall_ms) for wall_ms in (20, 21)] == [False, True]
+    assert not deletion.is_made_before("k", 21)
 
 
 def test_a_claim_of_a_users_key_never_expires() -> None:
     rows = DictRows()
     for number, amount in ((2, 1), (1, 2)):
         counter.apply(rows, stamp(number), Add(amount, "k"))
-    assert not list(rows.scan(expiring.PREFIX))
+    assert not list(rows.scan(deletion.PREFIX))
 
 
 def test_a_total_of_zero_has_no_row() -> None:

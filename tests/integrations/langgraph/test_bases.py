@@ -23,7 +23,7 @@ from shoal.integrations.langgraph.encoding import Place, added_elements
 from shoal.integrations.langgraph.writes import LIST_BYTES_MIN, Base, Bases
 from shoal.node.node import Node
 from shoal.protocol import requests
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 
 PLACE = Place("t", "")

@@ -16,7 +16,7 @@ from langgraph.store.memory import InMemoryStore
 from shoal.config import Config
 from shoal.errors import InvalidInput
 from shoal.integrations.langgraph.store import Embedding, ShoalStore
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
 from tests.support.examples import examples

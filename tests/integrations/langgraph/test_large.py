@@ -24,7 +24,7 @@ from shoal.kinds.file.state import FILES
 from shoal.protocol import requests
 from shoal.storage.rocks import RocksStorage
 from shoal.values.codec import LANGGRAPH_FILE
-from shoal.values.references import FileRef
+from shoal.values.registry import FileRef
 from shoal.workflows.transfer.exporting import Wanted, export
 from shoal.workflows.transfer.importing import Aim, import_from
 from tests.integrations.langgraph.test_encoding import Reversed

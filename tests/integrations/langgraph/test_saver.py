@@ -23,7 +23,7 @@ from shoal.integrations.langgraph import ShoalSaver
 from shoal.integrations.langgraph.encoding import Place
 from shoal.kinds.thread.flows.checkpoints import shown_checkpoint
 from shoal.protocol.requests import Save
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench
 

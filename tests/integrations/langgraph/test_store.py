@@ -32,7 +32,7 @@ import shoal
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, ItemChanged, ShoalError, TooLarge, Unavailable
 from shoal.integrations.langgraph.store import ShoalStore, VersionedItem, VersionedSearchItem
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.cli.conftest import served
 from tests.node.conftest import Bench

@@ -23,7 +23,7 @@ from shoal.integrations.langgraph import ShoalSaver
 from shoal.node.node import Node
 from shoal.node.writes.issuing import Issuer
 from shoal.protocol.requests import Batch, Durability
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 
 STEPS = 5

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from shoal.audit import statements
-from shoal.audit.chains import Kind
+from shoal.audit.statements import Kind
 from shoal.audit.verification import Report, verify
 from shoal.client.store import Store
 from shoal.config import Config
@@ -21,7 +21,7 @@ from shoal.names import RESERVED
 from shoal.node.verification.verify import verify as verified
 from shoal.protocol.requests import Append, Statement
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener, open_bench  # noqa: F401

@@ -14,7 +14,7 @@ from shoal.node.backup.shipper import Shipper
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import DeclareBackup
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench

@@ -23,7 +23,7 @@ from shoal.node.backup import shipping
 from shoal.node.backup.folding import folded
 from shoal.node.backup.restoring import plan
 from shoal.protocol.requests import DeclareBackup
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.environment import SimulatedEnvironment

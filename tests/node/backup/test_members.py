@@ -16,7 +16,7 @@ from shoal.errors import BackupUnreachable
 from shoal.kinds.retention import state
 from shoal.kinds.retention.serving.keeper import Keeper
 from shoal.protocol.requests import DeclareBackup
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.environment import SimulatedEnvironment

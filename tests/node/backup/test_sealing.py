@@ -23,7 +23,7 @@ from shoal.node.backup.sealing import Opener, Sealer
 from shoal.node.backup.verifying import verified
 from shoal.protocol.requests import DeclareBackup
 from shoal.storage.encrypted.keyring import LocalKeys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.environment import SimulatedEnvironment

@@ -24,7 +24,7 @@ from shoal.node.backup import shipper, shipping
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import DeclareBackup, ReadBackup, ReadCounter
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 from simulation.world.bucket import SimulatedBucket
 from tests.node.backup.conftest import URL, declare, restore, rows_of, ship, state_of

@@ -10,7 +10,7 @@ import pytest
 from shoal.client.store import Space
 from shoal.node.collection import erasure
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench, Opener
 
 PATIENCE_S = 30.0

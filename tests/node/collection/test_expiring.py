@@ -18,8 +18,8 @@ from shoal.protocol import requests
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import Add, AddEntry, Grant, ReadBudget, Spend
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from shoal.testing.machines import run
 from simulation.plan import Crash, Cut, Plan
 from simulation.world.environment import START_MS, SimulatedEnvironment

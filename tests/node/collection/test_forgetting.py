@@ -5,13 +5,12 @@ from __future__ import annotations
 from shoal.cluster.operation import Tip, partition_of
 from shoal.cluster.truncation import Holding
 from shoal.config import Config
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
+from shoal.crdt.dot import HORIZON, Dot, HybridClock, Origin, VersionVector
 from shoal.node.collection.retiring import Forgetting
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.retired import Retirement, Summary
-from shoal.storage import keys, marks
-from shoal.storage.memory import MemoryStorage
+from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from tests.node.collection.test_retiring import append, opened, reopened, retired, same
 from tests.node.conftest import Opener
 
@@ -27,15 +26,15 @@ async def test_no_mark_in_storage_names_an_origin_that_is_forgotten(open_bench: 
     assert len(known) > 10
     bench = await reopened(bench.storage, open_bench, 99, retired_origins_max=4)
     for peer in (_PEER, _OTHER):
-        named = {marks.entry(peer, number, origin): bytes(8) for origin in (*known, _NEVER_HELD)}
-        bench.storage.write({marks.address(peer): b"p:1", **named})
+        named = {keys.entry(peer, number, origin): bytes(8) for origin in (*known, _NEVER_HELD)}
+        bench.storage.write({keys.address(peer): b"p:1", **named})
     await append(bench, 99)
     await bench.node.stop()
     storage = same(bench.storage)
     left = set(retired(storage))
     assert 0 < len(left) < len(known)
     for peer in (_PEER, _OTHER):
-        marked = {Origin(key[-16:]) for key, _ in storage.scan(*marks.entries(peer))}
+        marked = {Origin(key[-16:]) for key, _ in storage.scan(*keys.entries(peer))}
         assert _NEVER_HELD in marked
         assert marked & set(known) == left & set(known)
 

@@ -11,8 +11,8 @@ from shoal.kinds.items.serving.indexes import Indexes
 from shoal.node.collection.generations import Generations
 from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 
 TARGET = Target(Kind.COUNTER, "crew", "n")
 STAMP = Stamp(Dot(Origin(b"o" * 16), 1), 1, 1, NOTHING_SEEN, 0)

@@ -9,7 +9,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.node.collection import answers
 from shoal.node.collection.answers import Expiry
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 
 ORIGIN = Origin(b"o" * 16)
 CONFIG = Config(key_window_s=100, forget_after_s=1000.0)

@@ -20,7 +20,7 @@ from shoal.kinds.retention.flows import CarryOutRetention, UnsetRetentionRule
 from shoal.kinds.retention.serving import keeper
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol.requests import PutEntry
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener

@@ -23,8 +23,8 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.position import Position
 from shoal.protocol.requests import AddEntry, Append, Change, Reset, Watch
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 

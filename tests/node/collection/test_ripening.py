@@ -6,12 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from shoal.cluster.operation import Tip
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import Origin
+from shoal.crdt.dot import HybridClock, Origin
 from shoal.node.collection.retiring import Ripening
 from shoal.node.partitions import Partition, Partitions
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 
 SHORT, LONG = Origin(b"s" * 16), Origin(b"l" * 16)

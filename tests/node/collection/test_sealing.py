@@ -21,7 +21,7 @@ from shoal.protocol import requests
 from shoal.storage import keys
 from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 

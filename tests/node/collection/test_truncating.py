@@ -10,9 +10,9 @@ import pytest
 
 from shoal import values
 from shoal.cluster import messages
-from shoal.cluster.effects import Reset
 from shoal.cluster.messages import Truncated
 from shoal.cluster.operation import Tip, partition_of
+from shoal.cluster.peer_state import Reset
 from shoal.cluster.truncation import Holding
 from shoal.config import Config
 from shoal.crdt.dot import VersionVector
@@ -24,7 +24,7 @@ from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.keys import make_key
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener

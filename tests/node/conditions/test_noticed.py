@@ -21,7 +21,7 @@ from shoal.node.environment import LOOK_S
 from shoal.node.service import Credentials
 from shoal.protocol.requests import BackupView, DeclareBackup, Watch
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.fleet import Fleet
 from tests.node.collection.test_retention import held_up

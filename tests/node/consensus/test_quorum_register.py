@@ -27,7 +27,7 @@ from shoal.errors import (
 )
 from shoal.node.consensus.quorum_register import QuorumRegister, Versioned
 from shoal.node.node import Node
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet, Member

@@ -20,8 +20,8 @@ from shoal.node.handler import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import Compact, Compacted
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import ADMITTED, Fleet, Member
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, garbage, swept

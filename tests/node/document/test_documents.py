@@ -12,7 +12,7 @@ import pytest
 from shoal.errors import GenerationEnded, InvalidValue, NotFound, SessionBehind, TooLarge
 from shoal.kinds.document.handle.document import Document
 from shoal.protocol import requests
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import ADMITTED, Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, rows, swept

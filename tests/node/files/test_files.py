@@ -28,8 +28,8 @@ from shoal.node.handler import Target
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
-from shoal.values.references import FileRef
+from shoal.storage.interface import MemoryStorage
+from shoal.values.registry import FileRef
 from simulation.bounds import altered
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener

@@ -20,7 +20,7 @@ from shoal.kinds.items.serving.searches import Span, span_of
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.values.filtering import Filter
 from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment

@@ -21,7 +21,7 @@ from shoal.kinds.items.serving.matrix import Matrix, nearest, ranked, units
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.values.forms import pack
 from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment

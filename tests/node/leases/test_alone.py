@@ -28,7 +28,7 @@ from shoal.kinds.register.handle import Register
 from shoal.protocol import requests
 from shoal.protocol.requests import CompareAndSet, Fenced, ReadRegister, Swap, Term
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener

@@ -27,8 +27,8 @@ from shoal.protocol.requests import (
     Term,
 )
 from shoal.protocol.session import Session
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet

@@ -9,7 +9,7 @@ import pytest
 from shoal.cluster import messages
 from shoal.cluster.consensus.ballots import Accept, Ballot, Vote
 from shoal.errors import InvalidInput, NotAMember
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.membership.test_changes import (
     asked,
     changes,

@@ -18,7 +18,7 @@ from shoal.errors import ChangeUnderWay, InvalidInput, NoQuorum, NotAMember, Out
 from shoal.logs import events
 from shoal.logs.lines import captured
 from shoal.node.membership.changes import Changes
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 
 SETTINGS: dict[str, Any] = {

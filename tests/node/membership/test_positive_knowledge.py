@@ -8,7 +8,7 @@ import pytest
 
 from shoal.errors import CatchingUp, NotAMember, NotFound, PeerRefused
 from shoal.node.membership.roster import Roster
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.membership.test_changes import asked, changes, cluster, is_done, record
 

@@ -21,7 +21,7 @@ from shoal.errors import InvalidInput, LeaseHeld, NoQuorum, NotAMember, PeerRefu
 from shoal.node.membership.rebuilding import Survey
 from shoal.protocol.requests import AcquireLease, RebuildView, Term
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 
 SETTINGS: dict[str, Any] = {

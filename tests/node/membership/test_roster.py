@@ -11,7 +11,7 @@ from shoal.cluster.membership.epochs import Record
 from shoal.cluster.membership.notices import Membership, Standing
 from shoal.cluster.peering import Identity
 from shoal.node.membership.roster import Roster
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 
 MEMBERS = ("a:1", "b:1", "c:1")

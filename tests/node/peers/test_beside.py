@@ -15,7 +15,7 @@ from shoal.crdt.dot import Dot, Origin
 from shoal.errors import StorageFull
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet, Member
 from tests.node.wiretap import POLL_S, Tap, pushed, taken

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from shoal.crdt.clock import wall_ms_of
+from shoal.crdt.dot import wall_ms_of
 from shoal.errors import ClockWrong
 from shoal.protocol.requests import Add
 from shoal.storage import keys

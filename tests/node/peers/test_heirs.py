@@ -13,8 +13,8 @@ from shoal.kinds.map import state as ormap
 from shoal.kinds.map.handle import SharedMap
 from shoal.node.handler import Target
 from shoal.protocol import requests
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.membership.test_changes import asked, changes, cluster, is_done
 

@@ -15,8 +15,7 @@ from shoal.cluster import operation
 from shoal.cluster.messages import Shipment, Want
 from shoal.cluster.operation import CHAIN_START, Body, partition_of
 from shoal.config import Config
-from shoal.crdt.clock import COUNTER_BITS, END_MS
-from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.dot import COUNTER_BITS, END_MS, Dot, Origin
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.state import document
 from shoal.kinds.items import state as items

@@ -18,7 +18,7 @@ from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import CatchingUp, NoQuorum, RightsElsewhere
 from shoal.node.membership.roster import Roster
 from shoal.protocol.requests import BeginStep, CatchUp, ReadStep, Step
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 
 FORGOTTEN = ["wiped", "set back"]

@@ -26,7 +26,7 @@ from shoal.node.retired import Summary
 from shoal.node.snapshots.exchange import SnapshotSender
 from shoal.node.snapshots.receiving import taken
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 
 pytestmark = pytest.mark.virtual_time

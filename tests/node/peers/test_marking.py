@@ -13,9 +13,9 @@ from shoal.crdt.dot import Origin
 from shoal.node.membership.roster import Roster
 from shoal.node.peers.admission import Marking
 from shoal.node.peers.members import Members
-from shoal.storage import keys, marks
+from shoal.storage import keys
 from shoal.storage.commit import GroupCommit
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 
 
 def test_marks_of_former_members_are_dropped_in_one_order() -> None:
@@ -35,7 +35,7 @@ def test_marks_of_former_members_are_dropped_in_one_order() -> None:
 
 def test_entries_of_a_mark_go_with_its_address() -> None:
     node, origin = b"n" * 16, Origin(b"o" * 16)
-    rows = {marks.address(node): b"n9:7400", marks.entry(node, 3, origin): (7).to_bytes(8, "big")}
+    rows = {keys.address(node): b"n9:7400", keys.entry(node, 3, origin): (7).to_bytes(8, "big")}
     storage = MemoryStorage(rows)
     commit, config = Mock(spec=GroupCommit), Config()
     commit.configure_mock(**{"write.side_effect": storage.write})
@@ -43,13 +43,13 @@ def test_entries_of_a_mark_go_with_its_address() -> None:
     marking = Marking(storage, cast(GroupCommit, commit), members=members, config=config, now=0.0)
     marking.load()
     marking._drop(cast(Replication, Mock(spec=Replication)), node)
-    assert marks.vectors(storage) == {}
-    assert not marks.is_any(storage)
+    assert keys.vectors(storage) == {}
+    assert not keys.is_any(storage)
 
 
 def test_marks_wait_for_the_interval() -> None:
     node, origin = b"n" * 16, Origin(b"o" * 16)
-    storage = MemoryStorage({marks.address(node): b"n9:7400"})
+    storage = MemoryStorage({keys.address(node): b"n9:7400"})
     commit, protocol, config = Mock(spec=GroupCommit), Mock(spec=Replication), Config()
     members = Members(cast(Roster, SimpleNamespace(record=epochs.founded(["a:1", "n9:7400"]), own="a:1")))
     marking = Marking(storage, cast(GroupCommit, commit), members=members, config=config, now=0.0)

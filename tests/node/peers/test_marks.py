@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.marks import Mark
 from shoal.cluster.messages import Vectors
+from shoal.cluster.peer_state import Mark
 from shoal.errors import CatchingUp, NoQuorum, Overloaded, PeerRefused
 from shoal.node import incarnation
 from shoal.protocol.requests import BeginStep, CatchUp, Step
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation.world.fleet import Fleet, Member
 

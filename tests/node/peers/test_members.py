@@ -12,16 +12,16 @@ import pytest
 
 from shoal.cluster import messages
 from shoal.cluster.consensus.ballots import Known
-from shoal.cluster.effects import Reset
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.notices import Membership
+from shoal.cluster.peer_state import Reset
 from shoal.cluster.peering import Identity, Outlet
 from shoal.crdt.dot import Origin, VersionVector
 from shoal.errors import PeerRefused
 from shoal.node.membership.roster import Roster
 from shoal.node.peers.admission import Resets
 from shoal.node.peers.members import Members
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 
 

@@ -12,7 +12,7 @@ from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import Origin, belongs
 from shoal.errors import InvalidInput, PeerRefused
 from shoal.node.partitions import Partition
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 from tests.node.membership.test_changes import asked, changes, cluster, is_done
 

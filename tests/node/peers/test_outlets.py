@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.cluster import messages
-from shoal.cluster.clocks import Clock
+from shoal.cluster.comparing import Clock
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Digest
 from shoal.cluster.peering import Identity

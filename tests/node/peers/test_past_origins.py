@@ -9,14 +9,13 @@ import pytest
 from shoal.cluster import messages, operation
 from shoal.cluster.messages import Vectors
 from shoal.cluster.operation import TIP_BYTES, LogEntry, Tip
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import Dot, Origin
+from shoal.crdt.dot import Dot, HybridClock, Origin
 from shoal.crdt.rows import successor
 from shoal.node.partitions import Partitions
 from shoal.node.peers.cluster_state import STATUS_ORIGINS_MAX
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener
 

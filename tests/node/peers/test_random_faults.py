@@ -25,7 +25,7 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Durability
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging.checkers import DotLedger, check_acknowledged, check_found, check_storage
 from simulation.judging.found import find
 from simulation.judging.history import Acknowledged, Failed, History, Invoked, Refused, Shown, WriteKind, amount

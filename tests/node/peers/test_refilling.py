@@ -17,7 +17,7 @@ from shoal.cluster import messages
 from shoal.cluster.messages import Message, Shipment, Supply, Want
 from shoal.config import Config
 from shoal.errors import CatchingUp
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.transport.link import Link
 from simulation.world.fleet import Fleet, Member
 from tests.cli.conftest import PATIENCE_S

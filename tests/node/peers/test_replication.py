@@ -12,7 +12,7 @@ from shoal.cluster.operation import partition_of
 from shoal.errors import BookmarkLost, NoQuorum, OutcomeUnknown, SessionBehind
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.writes.test_erasing import swept
 

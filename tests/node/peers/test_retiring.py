@@ -17,7 +17,7 @@ from shoal.node import blobs
 from shoal.node.appliers import mutation
 from shoal.node.partitions import Partition
 from shoal.node.verification.verify import verify
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 
 MIN = 2

@@ -14,7 +14,7 @@ from shoal.config import Config
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import ListThreads
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench, Opener
 from tests.support.pacing import LOOK_S
 

@@ -22,7 +22,7 @@ from shoal.kinds.redaction.serving.hooks import Hook, Replacement, Text, Threads
 from shoal.node.node import Node
 from shoal.protocol import requests
 from shoal.protocol.requests import Replaced
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench

@@ -34,7 +34,7 @@ from shoal.protocol.base import ObjectWrite
 from shoal.protocol.declared import Shape
 from shoal.protocol.requests import Replaced
 from shoal.protocol.requests.families import operations
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 

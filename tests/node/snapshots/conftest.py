@@ -12,7 +12,7 @@ from shoal.client.store import Store
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.node.node import Node
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 
 SPACE = "{crew}"

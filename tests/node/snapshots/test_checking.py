@@ -14,8 +14,8 @@ from shoal.errors import BadOperation
 from shoal.node.snapshots import switching
 from shoal.node.snapshots.checking import Checker, Content, differing, lacking
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
 from tests.node.snapshots.test_switching import pieces_of, staged_in
 

@@ -15,7 +15,7 @@ from shoal.errors import CatchingUp, SchemaViolation, SlowConsumer
 from shoal.node.snapshots import switching
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
 from tests.node.snapshots.test_switching import pieces_of
 

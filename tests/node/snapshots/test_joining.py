@@ -19,7 +19,7 @@ from shoal.node.snapshots.receiving import SnapshotReceiver
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.plan import Plan
 from simulation.world.cluster import SimulatedCluster
 from simulation.world.disk import SimulatedDisk

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cluster.snapshots.taking import Snapshots
+from shoal.cluster.taking import Snapshots
 from shoal.node.snapshots.receiving import Rests
 from tests.cluster.test_snapshots import LIMITS, Holding
 

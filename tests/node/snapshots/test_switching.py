@@ -11,8 +11,8 @@ from shoal.kinds.step import state as status
 from shoal.node.snapshots import switching
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from tests.node.snapshots.conftest import NUMBER, SPACE, Filled
 
 _PIECE_ROWS = 5

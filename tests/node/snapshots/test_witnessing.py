@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from shoal.cluster.snapshots.roots import Roots, RootsMessage, RootsRequest
+from shoal.cluster.comparing import Roots, RootsMessage, RootsRequest
 from shoal.config import Config
 from shoal.node.environment import Environment
 from shoal.node.snapshots.checking import vector_root

@@ -35,7 +35,7 @@ from shoal.protocol.requests import (
 )
 from shoal.protocol.requests.families import operations
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.access.requests_of_each_kind import made
 from tests.node.conftest import Bench, Opener

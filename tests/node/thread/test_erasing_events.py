@@ -14,7 +14,7 @@ from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.errors import InvalidInput, KeyReused, NotFound, Unavailable
 from shoal.kinds.journal.handle import Journal
 from shoal.protocol import requests
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench
 from tests.node.thread.test_trimming import kept_payloads, listed

@@ -11,7 +11,7 @@ from shoal.errors import NotFound
 from shoal.kinds.thread.state import dag
 from shoal.protocol.bookmark import Bookmark
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench, Opener
 
 LARGE = [f"message {n} " * 40 for n in range(60)]

@@ -16,8 +16,8 @@ from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.protocol.requests import Annotate, Claim, ReadLabels, Save, Unlabel
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, garbage, swept, wiped

@@ -23,7 +23,7 @@ from shoal.errors import (
 from shoal.kinds.thread.state import dag
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench, Opener
 
 

@@ -12,7 +12,7 @@ from shoal.kinds.journal.handle import Journal
 from shoal.kinds.journal.serving import retention
 from shoal.node.transaction import ObjectRows
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import check_sound, swept

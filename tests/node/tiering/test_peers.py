@@ -9,7 +9,7 @@ import pytest
 
 from shoal.node.tiering.mover import Mover
 from shoal.storage import cold
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 from simulation.world.bucket import SimulatedBucket
 from simulation.world.fleet import Fleet, Member

@@ -15,7 +15,7 @@ from shoal.kinds.budget.peers import Rights
 from shoal.node.handler import Target
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench
 

@@ -16,8 +16,8 @@ from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import AddEntry, ReadMap, RemoveEntry
 from shoal.protocol.session import Session
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Opener
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shoal.crdt.clock import HybridClock
-from shoal.crdt.dot import Dot, Origin, VersionVector
+from shoal.crdt.dot import Dot, HybridClock, Origin, VersionVector
 from shoal.crdt.rows import successor
 from shoal.node.collection.expiring import range_end
 from shoal.node.partitions import Partitions
@@ -11,8 +10,8 @@ from shoal.node.verification.evidence import Evidence, object_of
 from shoal.protocol import requests
 from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.bounds import altered
 from tests.node.conftest import Bench
 

@@ -22,8 +22,8 @@ from shoal.node.verification.rebuilding import Outcome
 from shoal.node.verification.scrubbing import Scrubber, place_of
 from shoal.node.verification.verify import verify
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.world.fleet import Fleet
 
 SETTINGS: dict[str, Any] = {"scrub_interval_s": 0.02, "scrub_bytes_per_s": 1 << 30, "rights_spread_s": 1e6}

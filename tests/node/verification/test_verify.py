@@ -25,8 +25,8 @@ from shoal.node.verification.report import PROBLEMS_LISTED_MAX, ObjectPlace, Rep
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import NO_HEAD, Compact, Patch
 from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench, Opener
 from tests.node.writes.test_erasing import swept

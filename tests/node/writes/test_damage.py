@@ -13,7 +13,7 @@ from shoal.errors import OutcomeUnknown, StoreCorrupt
 from shoal.node.writes.issuing import Issued, Issuer, Located
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench
 
 KEY = "turn-7"

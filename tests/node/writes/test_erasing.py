@@ -15,7 +15,7 @@ from shoal.node.collection.generations import LIMBO
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 

@@ -17,7 +17,7 @@ from shoal.node.verification.verify import verify
 from shoal.node.writes import issuing
 from shoal.protocol.requests import Assign, Batch, DeleteRegister, PutEntry, ReadRegister
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.bounds import altered
 from simulation.world.environment import SimulatedEnvironment
 from tests.node.conftest import Bench

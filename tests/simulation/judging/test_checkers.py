@@ -14,7 +14,7 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.errors import StoreCorrupt
 from shoal.kinds.journal.state.journal import Cursor
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.judging import checkers
 from simulation.judging.checkers import DotLedger, InvariantViolated
 from simulation.judging.found import DAMAGED, Found

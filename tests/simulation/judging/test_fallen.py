@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.cluster.marks import Mark
+from shoal.cluster.peer_state import Mark
 from simulation.execution import execute
 from simulation.plan import Act, Cut, Fault, Plan, Restore, Wipe
 

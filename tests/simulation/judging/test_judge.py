@@ -11,7 +11,7 @@ from shoal.crdt.rows import successor
 from shoal.protocol.requests import Add, Durability
 from shoal.protocol.session import Session
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.testing.machines import run
 from simulation.judging import judge as judging
 from simulation.judging.found import Found, find

@@ -15,9 +15,9 @@ from shoal.kinds.thread.state import dag
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
 from shoal.protocol.position import Position
-from shoal.storage import keys, marks
+from shoal.storage import keys
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from simulation.judging.ledger import Ledger, Shelf
 
 A, B, C = Origin(b"a" * 16), Origin(b"b" * 16), Origin(b"c" * 16)
@@ -138,7 +138,7 @@ def test_sums_sent_before_they_are_durable_are_found(scene: Scene) -> None:
 def test_a_mark_of_what_was_never_durable_there_is_found(scene: Scene) -> None:
     write(scene.n1, {keys.meta("node"): NODE, **operation_rows(A, 1)})
     write(scene.n1, operation_rows(A, 2), synced=False)
-    noted = marks.entry(NODE, PARTITION, A)
+    noted = keys.entry(NODE, PARTITION, A)
     write(scene.n2, {noted: (1).to_bytes(8, "big")})
     assert scene.broken == []
     write(scene.n2, {noted: (2).to_bytes(8, "big")})

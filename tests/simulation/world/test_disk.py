@@ -9,7 +9,7 @@ from shoal.crdt.dot import Origin
 from shoal.errors import StorageFull, StoreCorrupt
 from shoal.node.retired import Retirement
 from shoal.storage import keys
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 from simulation.world.crash_points import CrashPoints
 from simulation.world.disk import Disk, SimulatedDisk, is_truncated
 from simulation.world.incarnation import Fenced, Incarnation

@@ -9,7 +9,7 @@ import pytest
 
 from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
-from shoal.storage.memory import MemoryStorage
+from shoal.storage.interface import MemoryStorage
 
 MASTER = bytes(range(32))
 OpenKeys = Callable[..., Keyring]

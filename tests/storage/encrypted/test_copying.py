@@ -9,10 +9,9 @@ import pytest
 
 from shoal.config import Config
 from shoal.errors import MasterKeyWrong, StorageError
-from shoal.storage.encrypted import turnover
+from shoal.storage.encrypted import storage as turnover
 from shoal.storage.encrypted.keyring import LocalKeys
-from shoal.storage.encrypted.storage import open_encrypted
-from shoal.storage.encrypted.turnover import copy
+from shoal.storage.encrypted.storage import copy, open_encrypted
 from shoal.storage.interface import Storage
 from shoal.storage.opening import open_storage
 

@@ -6,10 +6,9 @@ import pytest
 
 from shoal.errors import StorageFull
 from shoal.storage import keys
-from shoal.storage.encrypted.storage import EncryptedStorage
-from shoal.storage.encrypted.turnover import sealed_by
+from shoal.storage.encrypted.storage import EncryptedStorage, sealed_by
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from tests.storage.encrypted.conftest import Sealed
 
 ROWS = keys.object_rows(7, Kind.REGISTER, "crew", "goal")

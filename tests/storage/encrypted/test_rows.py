@@ -23,8 +23,8 @@ from shoal.storage.encrypted import ordering
 from shoal.storage.encrypted.keyring import KeysInMemory
 from shoal.storage.encrypted.rows import STAGED, STORE, RowCipher, hidden_from, scopes_of
 from shoal.storage.encrypted.storage import EncryptedStorage
+from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind
-from shoal.storage.memory import MemoryStorage
 from shoal.storage.rocks import RocksStorage
 from tests.storage.encrypted.conftest import OpenKeys, Sealed
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.crdt.clock import END_MS
+from shoal.crdt.dot import END_MS
 from shoal.errors import InvalidInput
 from shoal.workflows.streams.record import BEGINNING, Chosen, Offset, Record, State, packed, time_ms, unpacked
 
@@ -72,6 +72,6 @@ def test_the_time_of_an_event_is_in_its_id() -> None:
 
 
 def test_a_clock_that_is_centuries_ahead_leaves_offsets_that_can_be_read() -> None:
-    """Shoal takes times up to the year 6429 (shoal.crdt.clock)."""
+    """Shoal takes times up to the year 6429 (shoal.crdt.dot)."""
     offset = Offset(1, time_ms(event(END_MS - 1)), 2)
     assert Offset.parse(str(offset)) == offset

@@ -17,8 +17,7 @@ from contextlib import suppress
 from hashlib import sha256
 
 from shoal.config import Config
-from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import COUNTER_BITS, VersionVector
 from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, InvalidInput, NotFound, ShoalError, StoreCorrupt
 from shoal.kinds.document.state import compaction

@@ -18,8 +18,7 @@ import msgspec
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt.clock import COUNTER_BITS
-from shoal.crdt.dot import Dot, VersionVector
+from shoal.crdt.dot import COUNTER_BITS, Dot, VersionVector
 from shoal.crdt.rows import Rows
 from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, ShoalError, StoreCorrupt, TooLarge
 from shoal.kinds.document.serving.compacting import check_whole

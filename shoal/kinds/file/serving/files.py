@@ -53,7 +53,7 @@ from shoal.protocol.requests import (
     RemoveFile,
     SweepFiles,
 )
-from shoal.values.references import mentioned, mentioned_in, packed_marks
+from shoal.values.registry import mentioned, mentioned_in, packed_marks
 
 TYPE_CHARACTERS_MAX = 255
 REPEATED_BYTES_MAX = 4 * 1024**3  # Of a file, that repeat chunks of it: a put hashes them all, and no upload paid for them.

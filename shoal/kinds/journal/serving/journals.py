@@ -14,7 +14,7 @@ from typing import Any
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt.clock import COUNTER_BITS, END_MS
+from shoal.crdt.dot import COUNTER_BITS, END_MS
 from shoal.errors import InvalidInput, KeyReused, NotFound
 from shoal.kinds.journal.serving.retention import check_reach, trim_by_rule
 from shoal.kinds.journal.state import events, journal

@@ -11,7 +11,7 @@ from itertools import islice
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt.clock import wall_ms_of
+from shoal.crdt.dot import wall_ms_of
 from shoal.errors import ConsumerReset, InvalidInput, NotFound, NotReady, TooLarge
 from shoal.kinds.journal.state import consumers, journal, progress, reductions
 from shoal.kinds.journal.state.consumers import Consumer

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 
-from shoal.crdt.clock import wall_ms_of
-from shoal.crdt.dot import VersionVector
+from shoal.crdt.dot import VersionVector, wall_ms_of
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, JournalTrimmed
 from shoal.kinds.journal.state import events, journal, retention, trimming

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.crdt.clock import COUNTER_BITS, END_MS
+from shoal.crdt.dot import COUNTER_BITS, END_MS
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.journal.state import events, trimming
 from shoal.kinds.journal.state.events import EVENT, HLC_BYTES, PLACE_BYTES, Issue

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import Any, cast
 
-from shoal.crdt.clock import made_ms, wall_ms_of
+from shoal.crdt.dot import made_ms, wall_ms_of
 from shoal.crdt.rows import POSITION_BYTES, Rows
 from shoal.errors import InvalidInput
 from shoal.kinds.file import state as files

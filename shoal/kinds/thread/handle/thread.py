@@ -26,7 +26,7 @@ from shoal.schemas import Schema
 
 if TYPE_CHECKING:
     from shoal.kinds.file.handle import FileListing, FileStream, Source, ThreadFiles
-    from shoal.values.references import FileRef
+    from shoal.values.registry import FileRef
 
 R = TypeVar("R")
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import merge
 
 from shoal.config import Config
-from shoal.crdt.clock import made_ms
+from shoal.crdt.dot import made_ms
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.kinds.journal.state.events import HLC_BYTES

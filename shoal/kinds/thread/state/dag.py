@@ -96,7 +96,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
 class RecordWithFiles(Record, array_like=True, frozen=True):
     """A checkpoint whose values refer to files."""
 
-    files: dict[str, bytes] = {}  # By channel: what `shoal.values.references.packed_marks` makes of their hashes.
+    files: dict[str, bytes] = {}  # By channel: what `shoal.values.registry.packed_marks` makes of their hashes.
 
 
 class Head(msgspec.Struct, frozen=True, order=True):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shoal.crdt.clock import wall_ms_of
+from shoal.crdt.dot import wall_ms_of
 from shoal.crdt.rows import Rows, Stamp
 from shoal.records import NamedTuple
 

@@ -13,7 +13,7 @@ from itertools import islice
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt.clock import END_MS
+from shoal.crdt.dot import END_MS
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, KeyReused, LeaseLost, NotFound, Overloaded, Taken, TooLarge
 from shoal.kinds.thread.serving.ownership import UnderClaim

@@ -22,14 +22,15 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from shoal.cluster.effects import SnapshotLimits
 from shoal.cluster.knowledge import Replica
 from shoal.cluster.messages import SnapshotPiece, SnapshotRequest
+from shoal.cluster.peer_state import SnapshotLimits
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.records import NamedTuple
 
 if TYPE_CHECKING:
     from hashlib import _Hash
+
 
 _NO_ROOM_S = 0.1  # Until a request is made again that a link's queue did not take.
 _DOUBLINGS_MAX = 16

@@ -1,1 +1,0 @@
-"""Whole partitions from peers: which to take, and whether their rows are believed. Pure."""
