@@ -146,13 +146,14 @@ async def converse(saver: Saver, thread: str, messages: list[Any], took: list[fl
     for step, message in enumerate(messages):
         said = [*said, message]
         began = perf_counter()
-        config = await _put(saver, config, said, step)
+        config = await put(saver, config, said, step)
         if took is not None:
             took.append(perf_counter() - began)
     return config
 
 
-async def _put(saver: Saver, config: RunnableConfig, said: list[Any], step: int) -> RunnableConfig:
+async def put(saver: Saver, config: RunnableConfig, said: list[Any], step: int) -> RunnableConfig:
+    """Put a list and a number."""
     checkpoint, version = empty_checkpoint(), f"{step + 1:032}.0"
     checkpoint["channel_values"] = {"messages": said, "step": step}
     checkpoint["channel_versions"] = {"messages": version, "step": version}
@@ -168,12 +169,12 @@ async def _unchanged_us() -> float:
     async def beyond_serialising(saver: Saver, size: int) -> float:
         config: RunnableConfig = {"configurable": {"thread_id": f"of-{size}", "checkpoint_ns": ""}}
         said = [{"role": "user", "content": f"{number}: " + "the quick brown fox jumps " * 39} for number in range(size)]
-        config = await _put(saver, config, said, 0)
+        config = await put(saver, config, said, 0)
         puts, serialised = [], []
         for step in range(1, _PUTS + 1):
             said = [*said, dict(said[0])]
             began = perf_counter()
-            config = await _put(saver, config, said, step)
+            config = await put(saver, config, said, step)
             puts.append(perf_counter() - began)
             began = perf_counter()
             serde.dumps_typed(said)

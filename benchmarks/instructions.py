@@ -22,18 +22,24 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
+from langchain_core.runnables import RunnableConfig
 from rich.console import Console
 from rich.table import Table
 
 import shoal
+from benchmarks import checkpointers, trio
 from benchmarks.states import state
-from shoal.client.store import Space
+from shoal.client.store import Store
+from shoal.integrations.langgraph import ShoalSaver
+from shoal.testing import machines
 
 ROOT = Path(__file__).parent.parent
 BOUND = 1.03  # As many times the instructions of the other revision.
 
 _SHORT, _LONG, _RUNS = 50, 1050, 3
+_CONVERSATION = 20  # Puts of one thread.
 _REFS = re.compile(r"I\s+refs:\s+([\d,]+)")
 
 Act = Callable[[int], Awaitable[object]]
@@ -43,11 +49,11 @@ Act = Callable[[int], Awaitable[object]]
 def main() -> None:
     arguments = _arguments()
     if arguments.run:
-        asyncio.run(_run(arguments.run, arguments.times))
+        _run(arguments.run, arguments.times)
         return
     if shutil.which("valgrind") is None:
         raise SystemExit("valgrind is not installed; nothing was counted")
-    chosen = arguments.only or list(_ACTS)
+    chosen = arguments.only or _NAMES
     with _checkout(None) as here, _checkout(arguments.against) if arguments.against else nullcontext() as other:
         rows = [(name, _counted(name, here), _counted(name, other) if other is not None else None) for name in chosen]
     table = Table()
@@ -65,8 +71,8 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.instructions", description="Count instructions by operation.")
     parser.add_argument("--against", metavar="REVISION", help="count them of this revision, too, and compare")
-    parser.add_argument("--only", action="append", choices=list(_ACTS), help="may be repeated")
-    parser.add_argument("--run", choices=list(_ACTS), help=argparse.SUPPRESS)
+    parser.add_argument("--only", action="append", choices=_NAMES, help="may be repeated")
+    parser.add_argument("--run", choices=_NAMES, help=argparse.SUPPRESS)
     parser.add_argument("--times", type=int, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -106,38 +112,65 @@ def _instructions(name: str, checkout: Path, times: int) -> int:
 # ── the operations ────────────────────────────────────────────────────────────
 
 
-async def _run(name: str, times: int) -> None:
+def _run(name: str, times: int) -> None:
+    if name in trio.BEGINS:
+        with tempfile.TemporaryDirectory() as directory:
+            machines.run(trio.run(Path(directory), trio.BEGINS[name], times))
+    else:
+        asyncio.run(_run_embedded(name, times))
+
+
+async def _run_embedded(name: str, times: int) -> None:
     with tempfile.TemporaryDirectory() as directory:
         async with shoal.open(Path(directory) / "store", durability="memory") as store:
-            act = await _ACTS[name](store.space("bench"))
+            act = await _ACTS[name](store)
             for number in range(times):
                 await act(number)
 
 
-async def _save(space: Space) -> Act:
-    threads = [space.thread(f"t{number}") for number in range(8)]
+async def _save(store: Store) -> Act:
+    threads = [store.space("bench").thread(f"t{number}") for number in range(8)]
     return lambda number: threads[number % 8].save(state(number % 8, number))
 
 
-async def _load(space: Space) -> Act:
-    thread = space.thread("t")
+async def _load(store: Store) -> Act:
+    thread = store.space("bench").thread("t")
     for number in range(20):
         await thread.save(state(0, number))
     return lambda _: thread.load()
 
 
-async def _add(space: Space) -> Act:
-    counter = space.counter("n")
+async def _add(store: Store) -> Act:
+    counter = store.space("bench").counter("n")
     return lambda _: counter.add(1)
 
 
-async def _set(space: Space) -> Act:
-    register = space.register("r")
+async def _set(store: Store) -> Act:
+    register = store.space("bench").register("r")
     return lambda number: register.set(state(0, number))
 
 
-async def _edit(space: Space) -> Act:
-    document = await space.document("d")
+async def _append(store: Store) -> Act:
+    journal = store.space("bench").thread("t").journal
+    return lambda number: journal.append(state(0, number))
+
+
+async def _put(store: Store) -> Act:
+    """Of a state with a message more each time, up to 20."""
+    saver = ShoalSaver(store)
+    before: dict[str, tuple[RunnableConfig, list[Any]]] = {}
+
+    async def put(number: int) -> None:
+        thread = f"t{number // _CONVERSATION}"
+        config, said = before.pop(thread, ({"configurable": {"thread_id": thread, "checkpoint_ns": ""}}, []))
+        said = [*said, state(0, number)]
+        before[thread] = await checkpointers.put(saver, config, said, number % _CONVERSATION), said
+
+    return put
+
+
+async def _edit(store: Store) -> Act:
+    document = await store.space("bench").document("d")
     content = document.map("state")
 
     async def edit(number: int) -> None:
@@ -147,13 +180,16 @@ async def _edit(space: Space) -> Act:
     return edit
 
 
-_ACTS: dict[str, Callable[[Space], Awaitable[Act]]] = {
+_ACTS: dict[str, Callable[[Store], Awaitable[Act]]] = {
     "save": _save,
     "load": _load,
     "counter.add": _add,
     "register.set": _set,
+    "journal.append": _append,
+    "langgraph.put": _put,
     "document.edit": _edit,
 }
+_NAMES = [*_ACTS, *trio.BEGINS]
 
 
 if __name__ == "__main__":
