@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
+from typing import Any
 
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Body, Reach, Readiness, readiness
@@ -36,6 +37,7 @@ class Arrival(NamedTuple):
     shipment: Shipment
     body: Body
     dot: Dot
+    changes: Any = None  # What its payload holds, if that was decoded already; opaque here.
 
     @property
     def bytes(self) -> int:
@@ -100,7 +102,7 @@ class Delivery:
         found.early.append(arrival)
         if self._bytes + arrival.bytes <= self._bytes_max:
             self._bytes += arrival.bytes
-            self._dots[place] = arrival
+            self._dots[place] = arrival._replace(changes=None)  # Its bytes alone are counted.
             self._since[place] = now
             queues = self._waiting.setdefault(place[0], {})
             heappush(queues.setdefault(arrival.dot.origin, []), arrival.dot.sequence)
@@ -241,7 +243,7 @@ def check_context(arrival: Arrival) -> None:
     Raises:
         BadOperation: its context names impossible operations, so it would wait forever.
     """
-    shipment, body, dot = arrival
+    shipment, body, dot, _ = arrival
     for origin, sequence in body.context:
         if len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63 or (origin == dot.origin and sequence >= dot.sequence):
             raise BadOperation(

@@ -215,7 +215,8 @@ class Knowledge:
         """
         own = self._replica.own_origin()
         for partition, origin, sequence in cast(Iterable[tuple[int, Origin, int]], held):
-            self.check(partition, origin, sequence)
+            if origin == own or not 0 <= sequence < _END:
+                self.check(partition, origin, sequence)
             fresh = self._fresh.get(partition)
             before = (fresh.get(origin) if fresh else 0) or self._at(partition, origin)
             if sequence > before and (proven or origin != own):

@@ -251,19 +251,20 @@ class Replication:
         vector = known.vector(partition)
         return sum(min(sequence, self._held_by_majority(partition, origin)) for origin, sequence in vector.items())
 
-    def deliver(self, peer: bytes, shipments: Iterable[Shipment], now: float) -> None:
-        """Take some of the operations of a Push or Supply. It is not known whether its sender holds them durably."""
+    def deliver(self, peer: bytes, operations: Iterable[Shipment | Arrival], now: float) -> None:
+        """Take some of the operations of a Push or Supply, decoded or not. It is not known whether its sender holds them
+        durably.
+        """
         known, own = self._state(peer).known, self._replica.own_origin()
         arrivals: list[Arrival] = []
-        for shipment in shipments:
+        for each in operations:
+            shipment = each.shipment if isinstance(each, Arrival) else each
             dot = shipment.dot
             if self._quarantine.covers(shipment.partition, dot, now):
                 continue
             try:
-                arrival = self._arrival(shipment, dot)
-                for origin, sequence in (*arrival.body.context, dot):
-                    if origin == own:
-                        known.check(shipment.partition, origin, sequence)
+                arrival = each if isinstance(each, Arrival) else Arrival(each, operation.decode(each.packed), dot)
+                self._check(known, own, arrival)
             except (InvalidValue, BadOperation) as error:
                 self.refused(peer, shipment, error, now)
                 continue
@@ -283,13 +284,18 @@ class Replication:
         """All operations of the last Supply were delivered."""
         self._fetching.delivered(peer)
 
-    def _arrival(self, shipment: Shipment, dot: Dot) -> Arrival:
-        arrival = Arrival(shipment, operation.decode(shipment.packed), dot)
-        check_context(arrival)
+    def _check(self, known: Knowledge, own: Origin | None, arrival: Arrival) -> None:
+        shipment, body, dot, _ = arrival
+        if body.context:
+            check_context(arrival)
+            for origin, sequence in body.context:
+                if origin == own:
+                    known.check(shipment.partition, origin, sequence)
+        if dot.origin == own:
+            known.check(shipment.partition, *dot)
         waiting = self._delivery.waits(shipment.partition, dot)
         if waiting is not None and waiting.shipment.chain != shipment.chain:
             raise taken(shipment)
-        return arrival
 
     # ── comparing ─────────────────────────────────────────────────────────────
 

@@ -138,7 +138,7 @@ class Partition:
 
     def settle(self, dot: Dot, count: int = 1) -> None:
         """Record that applied operations of one origin became durable: `count` of them, the last of them `dot`."""
-        if self.durable.covers(dot):
+        if self.durable[dot.origin] >= dot.sequence:
             return  # It was written together with an operation that retired its origin.
         self.durable = self.durable.advance(dot) if count == 1 else self.durable.join(VersionVector.of(dot))
         self._count(dot.origin, count)

@@ -97,6 +97,14 @@ def test_operations_that_waited_too_long_may_come_again() -> None:
     assert sink.applied == [(A, 1), (A, 2)]
 
 
+def test_what_waits_keeps_nothing_decoded() -> None:
+    """Its bound counts its bytes."""
+    sink = Sink()
+    sink.take(arrival(Dot(A, 2), 2)._replace(changes=["decoded"]))
+    ready = sink.take(arrival(Dot(A, 1), 1)._replace(changes=["decoded"])).ready
+    assert [each.changes for each in ready] == [["decoded"], None]
+
+
 def test_a_step_looks_at_the_next_of_each_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[Dot] = []
 

@@ -24,8 +24,9 @@ from tests.mutants.mutant import Mutant
 def a_push_counts_as_held(patch: pytest.MonkeyPatch) -> None:
     sound = Replication.deliver
 
-    def deliver(self: Replication, peer: bytes, shipments: Sequence[Shipment], now: float) -> None:
-        sound(self, peer, shipments, now)
+    def deliver(self: Replication, peer: bytes, operations: Sequence[Shipment | Arrival], now: float) -> None:
+        sound(self, peer, operations, now)
+        shipments = [each.shipment if isinstance(each, Arrival) else each for each in operations]
         self._state(peer).known.take([(each.partition, each.origin, each.sequence) for each in shipments])
 
     patch.setattr(Replication, "deliver", deliver)

@@ -19,6 +19,7 @@ from shoal.kinds.counter.handler import Counters
 from shoal.kinds.register import state as register
 from shoal.kinds.register.state import Assign, AssignBy
 from shoal.kinds.worklist import state as queue
+from shoal.node.appliers.applier import Applier
 from shoal.node.database import Database
 from shoal.node.handler import Applied, Place, Target, View
 from shoal.node.peers import incoming
@@ -94,9 +95,9 @@ def a_counter_is_summed_when_it_is_read(patch: pytest.MonkeyPatch) -> None:
 
     sound = Incoming._receive
 
-    def receive(self: Incoming, batch: Any, place: Place, sent: Applied) -> Applied | None:
+    def receive(self: Incoming, batch: Any, place: Place, applier: Applier, sent: Applied) -> Applied | None:
         before = place.rows.get(counter.VALUE)
-        applied = sound(self, batch, place, sent)
+        applied = sound(self, batch, place, applier, sent)
         if isinstance(sent.change, counter.Add) and before is not None:
             added = amount(place.rows, counter.VALUE) - counter.unpack(before)
             place.rows.put(aside, counter.pack(amount(place.rows, aside) + added))

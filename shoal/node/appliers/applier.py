@@ -114,6 +114,10 @@ class Applier(NamedTuple):
     vet: Callable[[Blobs, Pace], Steps[None]] | None = None  # Does beforehand, in steps, what takes long in its check.
     since: Callable[[Any], int] | None = None  # As `mutation.since`.
 
+    def takes(self, kind: Kind) -> bool:
+        """Whether such a change can be applied to objects of this kind."""
+        return kind is self.kind or kind in self.others
+
     @property
     def names_content(self) -> bool:
         """Whether such a change can have blobs."""

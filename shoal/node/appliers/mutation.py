@@ -22,7 +22,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.kinds import Kind, declared
 from shoal.kinds.document.state.document import Pace
-from shoal.node.appliers.applier import NO_EFFECTS, Appliers, Effects, Sweep, What, bare
+from shoal.node.appliers.applier import NO_EFFECTS, Applier, Appliers, Effects, Sweep, What, bare
 from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit
@@ -109,6 +109,11 @@ def decode(payload: bytes) -> Sequence[ImportedMutation]:
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
+def applier_of(change: Change) -> Applier:
+    """How this kind of change is applied, checked and sent, for a caller that needs several of the functions below."""
+    return _APPLIERS[type(change)]
+
+
 def effects_of(change: Change) -> Effects | None:
     """The effects of a change beside its object's rows; None for most changes, which have none."""
     return _EFFECTS.get(type(change))
@@ -129,12 +134,6 @@ def vetting(change: Change, attached: Blobs, pace: Pace) -> Steps[None] | None:
     """The steps that do beforehand what takes long in the check of a change; None: nothing does."""
     vet = _APPLIERS[type(change)].vet
     return None if vet is None else vet(attached, pace)
-
-
-def takes(kind: Kind, change: Change) -> bool:
-    """Whether this change can be applied to objects of this kind."""
-    applier = _APPLIERS[type(change)]
-    return kind is applier.kind or kind in applier.others
 
 
 def names_content(change: Change) -> bool:

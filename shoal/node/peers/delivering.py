@@ -19,13 +19,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import count
 
 from msgspec import Raw
 
 from shoal.cluster import messages, operation
+from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.names import check_name
 from shoal.node.appliers import mutation
@@ -42,14 +42,28 @@ Take = Callable[[], Awaitable[None]]
 """Takes a message."""
 
 
+Operation = Shipment | Arrival
+"""An operation of a message, decoded if it could be."""
+
+
 class _Waiting:
     """An operation that came, until it is taken."""
 
-    __slots__ = ("is_taken", "shipment")
+    __slots__ = ("bytes", "is_taken", "operation", "shipment", "space")
 
     def __init__(self, shipment: Shipment) -> None:
         self.shipment = shipment
+        self.operation: Operation = shipment
+        self.bytes = len(shipment.packed) + len(shipment.attached)
         self.is_taken = False
+        self.space = ""  # The node's own, if it names none: what is wrong with it is said when it is taken.
+        try:
+            body = operation.decode(shipment.packed)
+            changes = mutation.decode(body.payload)
+            self.space = check_name("space", changes[0].space)
+            self.operation = Arrival(shipment, body, shipment.dot, changes)
+        except Exception:
+            return
 
 
 class _Ahead:
@@ -71,7 +85,7 @@ class _Ahead:
 class Deliveries:
     """The messages of peers; `take(peer, shipments)` applies the operations of one step."""
 
-    def __init__(self, context: NodeContext, take: Callable[[bytes, Sequence[Shipment]], None]) -> None:
+    def __init__(self, context: NodeContext, take: Callable[[bytes, Sequence[Operation]], None]) -> None:
         self._commit = context.commit
         self._take = take
         self._sharing = context.sharing
@@ -94,7 +108,10 @@ class Deliveries:
         """
         self._raise(peer)
         await self._disk()
-        spaces = self._enqueued(peer, operations)
+        came = [_Waiting(each) for each in operations if isinstance(each, Shipment)]
+        if peer not in self._ahead and self._taken_at_once(peer, came):
+            return
+        spaces = self._enqueued(peer, came)
         for lane, mine in list(spaces.items()):
             if not self._is_short(mine) or not self._sharing.is_free(lane):
                 break
@@ -110,7 +127,8 @@ class Deliveries:
         Raises:
             ReadOnly, StorageFull: storage failed before, or now.
         """
-        await self._in_lanes(peer, self._enqueued(peer, operations), lambda: True)
+        came = [_Waiting(each) for each in operations if isinstance(each, Shipment)]
+        await self._in_lanes(peer, self._enqueued(peer, came), lambda: True)
 
     def forget(self, peer: bytes) -> None:
         """Drop what the peer sent and what waits for its turn: its directory was opened again since."""
@@ -194,7 +212,7 @@ class Deliveries:
             await self._disk()
             for part in self._steps(self._due(peer, some)):
                 if is_heard():
-                    self._apply(peer, lane, [each.shipment for each in part])
+                    self._apply(peer, lane, [each.operation for each in part])
                 # A request that waits for the disk needs several turns, and the thread that syncs needs them too.
                 await (self._environment.pause() if self._commit.is_awaited else asyncio.sleep(0))
 
@@ -207,18 +225,38 @@ class Deliveries:
         for some in messages.batches(operations, _size, bytes_max=PEER_STEP_BYTES_MAX):
             yield from messages.slices(some, PEER_STEP_OPERATIONS_MAX)
 
+    def _taken_at_once(self, peer: bytes, came: Sequence[_Waiting]) -> bool:
+        """Take these, if they are one step of one space, whose turn is free. Nothing of the peer may wait."""
+        if not 0 < len(came) <= PEER_STEP_OPERATIONS_MAX:
+            return False
+        space, size = came[0].space, 0
+        for each in came:
+            size += each.bytes
+            if each.space != space or vetting.is_large(each.shipment, self._pace):
+                return False
+        lane = self._sharing.lane(space)
+        if (size > PEER_STEP_BYTES_MAX and len(came) > 1) or not self._sharing.is_free(lane):
+            return False
+        self._in_turn(peer, lane, [each.operation for each in came])
+        return True
+
     def _take_now(self, peer: bytes, lane: Lane, mine: Sequence[_Waiting]) -> None:
         """Take these in a turn of their space that is free."""
+        try:
+            self._in_turn(peer, lane, [each.operation for each in self._due(peer, mine)])
+        finally:
+            self._done(peer, mine)
+
+    def _in_turn(self, peer: bytes, lane: Lane, some: Sequence[Operation]) -> None:
         began = self._sharing.now()
         self._sharing.entered(lane)
         try:
-            self._apply(peer, lane, [each.shipment for each in self._due(peer, mine)])
+            self._apply(peer, lane, some)
         finally:
             self._sharing.charge(lane, began)
             self._sharing.left(lane)
-            self._done(peer, mine)
 
-    def _apply(self, peer: bytes, lane: Lane, some: Sequence[Shipment]) -> None:
+    def _apply(self, peer: bytes, lane: Lane, some: Sequence[Operation]) -> None:
         before = self._commit.written
         self._take(peer, some)
         if self._commit.written > before:
@@ -227,14 +265,13 @@ class Deliveries:
 
     # ── what waits ────────────────────────────────────────────────────────────
 
-    def _enqueued(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> dict[Lane, list[_Waiting]]:
+    def _enqueued(self, peer: bytes, came: Iterable[_Waiting]) -> dict[Lane, list[_Waiting]]:
         """All of them wait from now on. Returns them by their spaces."""
         spaces: dict[Lane, list[_Waiting]] = {}
-        for shipment in (each for each in operations if isinstance(each, Shipment)):
-            waiting = _Waiting(shipment)
-            self._waiting.setdefault((peer, shipment.partition), deque()).append(waiting)
-            self._ahead.setdefault(peer, _Ahead()).bytes += _size(waiting)
-            spaces.setdefault(self._sharing.lane(_space(shipment)), []).append(waiting)
+        for waiting in came:
+            self._waiting.setdefault((peer, waiting.shipment.partition), deque()).append(waiting)
+            self._ahead.setdefault(peer, _Ahead()).bytes += waiting.bytes
+            spaces.setdefault(self._sharing.lane(waiting.space), []).append(waiting)
         return spaces
 
     def _due(self, peer: bytes, some: Iterable[_Waiting]) -> list[_Waiting]:
@@ -258,7 +295,7 @@ class Deliveries:
                 waiting.popleft()
             if not waiting:
                 self._waiting.pop(place, None)
-            self._ahead[peer].bytes -= _size(each)
+            self._ahead[peer].bytes -= each.bytes
         self._settle(peer)
 
     # ── messages ──────────────────────────────────────────────────────────────
@@ -303,11 +340,4 @@ class Deliveries:
 
 
 def _size(waiting: _Waiting) -> int:
-    return len(waiting.shipment.packed) + len(waiting.shipment.attached)
-
-
-def _space(shipment: Shipment) -> str:
-    """The space of an operation; the node's own, if it names none: what is wrong with it is said when it is taken."""
-    with suppress(Exception):
-        return check_name("space", mutation.decode(operation.decode(shipment.packed).payload)[0].space)
-    return ""
+    return waiting.bytes

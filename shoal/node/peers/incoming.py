@@ -32,6 +32,7 @@ from shoal.names import check_key, check_name
 from shoal.node import blobs
 from shoal.node import partitions as retirement
 from shoal.node.appliers import mutation
+from shoal.node.appliers.applier import Applier
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection import answers
@@ -173,7 +174,7 @@ class Incoming:
         batch.received.applied.append(arrival)
 
     def _apply(self, batch: _Batch, place: _Ahead, arrival: Arrival) -> Tip:
-        shipment, body, dot = arrival
+        shipment, body, dot, mutations = arrival
         own, number, before = batch.own, shipment.partition, place.tip(dot.origin)
         if not before.sequence:
             _check_retired(arrival, place)
@@ -185,7 +186,7 @@ class Incoming:
         if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
         try:
-            mutations = mutation.decode(body.payload)
+            mutations = mutation.decode(body.payload) if mutations is None else mutations
         except StoreCorrupt:  # It speaks of this node's log, and this is what a peer sent.
             raise _bad(arrival, "its changes cannot be decoded", "content") from None
         besides = blobs.unpack(shipment.attached)
@@ -223,8 +224,8 @@ class Incoming:
         found = batch.objects.get(name)
         if found is None:
             found = batch.objects[name] = _object(number, change)
-        target = found.target
-        if not mutation.takes(target.kind, made):
+        target, applier = found.target, mutation.applier_of(made)
+        if not applier.takes(target.kind):
             raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
         place = found.place
         if place is None or change.generation != found.generation:
@@ -232,33 +233,34 @@ class Incoming:
             place = None if current is None else Place(own, current.rows, target)
             found.place, found.generation = place, change.generation
         applied: Applied | None = None
-        if mutation.ends(made):
+        if applier.effects.ends:
             self._eraser.check(change)
             found.place = None
         elif place is None:
             self._eraser.bury(own, target, stamp, change, beside)
             return
         else:
-            applied = self._receive(batch, place, Applied(stamp, made, beside, None, fresh))
-        self._eraser.follow(own, target, stamp, change, beside)
+            applied = self._receive(batch, place, applier, Applied(stamp, made, beside, None, fresh))
+        self._eraser.follow(own, target, stamp, change, beside, None if place is None else place.rows)
         if self._feed.wanted(target.space):
             edit = None if place is None or applied is None else self._told(place, applied)
-            began = change.generation + 1 if mutation.ends(made) and place is not None else 0
+            began = change.generation + 1 if applier.effects.ends and place is not None else 0
             batch.staged.append(Staged(number, change_of(target, stamp, made), stamp, edit, began))
 
-    def _receive(self, batch: _Batch, place: Place, sent: Applied) -> Applied | None:
+    def _receive(self, batch: _Batch, place: Place, applier: Applier, sent: Applied) -> Applied | None:
         """Check and apply a change; None: its content was erased, maybe by an operation that has not arrived yet."""
-        stamp, change, beside = sent.stamp, sent.change, sent.attached
-        effects = mutation.effects_of(change)
-        if effects is not None and effects.record is not None and self._dangles(place, beside, effects.record):
+        stamp, change, beside, _, fresh = sent
+        record = applier.effects.record
+        if record is not None and self._dangles(place, beside, record):
             batch.own.when_written(partial(batch.received.dangling.append, place.target))
         try:
-            checked = mutation.check(place.rows, stamp, change, beside)
+            checked = applier.check(place.rows, stamp, change, beside)
         except BadOperation:
             if not is_gone(beside):
                 raise
             return None
-        applied = sent._replace(attached=checked, outcome=mutation.apply(place.rows, stamp, change, checked))
+        outcome = applier.apply(place.rows, stamp, change, checked)
+        applied = Applied(stamp, change, checked, outcome, fresh)
         for memory in self._memories.of(place.target.kind):
             memory.applied(place, applied)
         return applied

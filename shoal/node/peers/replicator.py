@@ -59,7 +59,7 @@ from shoal.node.membership.roster import Pins, Roster
 from shoal.node.peers.admission import Admission, Marking, Resets
 from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.cluster_state import ClusterState
-from shoal.node.peers.delivering import Deliveries
+from shoal.node.peers.delivering import Deliveries, Operation
 from shoal.node.peers.members import Members, addresses_of
 from shoal.node.peers.memberships import Memberships
 from shoal.node.peers.outgoing import Settling, busy
@@ -75,6 +75,7 @@ EARLY_SINCE = 7  # Of the peer protocol: older peers take a push as proof that i
 
 _OF_MEMBERS = (Digest, Motion)  # The messages by which a peer counts.
 _BRING = (Push, Supply, SnapshotPiece)  # Those that bring operations.
+_ABOUT_MEMBERS = (Membership, Standing, Inquiry, Report, Founding, Founded)
 _OVERTAKE = (Push, Have, Motion)  # Those that do not wait for what came before: writes of other spaces wait for them.
 
 
@@ -362,7 +363,7 @@ class Replicator:
         if self._roster.epoch or isinstance(decoded, _OF_MEMBERS):
             self.quorum.members.check(peer, own=self._config.advertise)
         is_heard = self.memberships.is_heard(peer, epoch)
-        if isinstance(decoded, Membership | Standing | Inquiry | Report | Founding | Founded):
+        if isinstance(decoded, _ABOUT_MEMBERS):
             self.memberships.heard(peer, decoded)
             return
         if not is_heard or (isinstance(decoded, _BRING) and not self._roster.takes(epoch)):
@@ -431,10 +432,10 @@ class Replicator:
         """Whether what a peer pushed in this epoch is still taken: much may have happened while it waited."""
         return self.memberships.is_running(peer) and self._roster.takes(epoch)
 
-    def _take(self, peer: bytes, shipments: Sequence[Shipment]) -> None:
+    def _take(self, peer: bytes, operations: Sequence[Operation]) -> None:
         if self._roster.removal_of(peer) is not None:
             return  # It was removed while its operations were taken in steps.
-        self._protocol.deliver(peer, shipments, self._environment.monotonic())
+        self._protocol.deliver(peer, operations, self._environment.monotonic())
         self._carry_out()
         self._admission.seek()
         self.quorum.settle(peer)

@@ -34,7 +34,7 @@ from shoal.node.collection.garbage import Collector
 from shoal.node.collection.generations import Generation, Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, Target, WriteContext, Writers, named_by
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import Deleted, ObjectWrite, reply_of
 from shoal.protocol.requests.families import operations
 
@@ -124,8 +124,19 @@ class Eraser:
             raise BadOperation(f"it belongs to generation {change.generation}, which does not exist", reason="content")
         return current if change.generation == current.number else None
 
-    def follow(self, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs) -> None:
-        """Do what an applied change requires outside its object's rows; a deletion is applied here."""
+    def follow(
+        self,
+        transaction: Transaction,
+        target: Target,
+        stamp: Stamp,
+        change: Mutation,
+        beside: Blobs,
+        rows: ObjectRows | None = None,
+    ) -> None:
+        """Do what an applied change requires outside its object's rows; a deletion is applied here.
+
+        `rows` are those of the object's current generation, if the caller has them.
+        """
         effects = mutation.effects_of(change.change)
         if target.kind is Kind.THREAD:  # Once it is written: a heavy change was decided long before.
             transaction.when_written(partial(self._garbage.unmoved.discard, target))
@@ -135,16 +146,23 @@ class Eraser:
             self._delete(transaction, target, stamp, change, cast(deletion.Delete, change.change))
         else:
             self._catalog.enter(transaction, target)
-            self._have(effects, transaction, target, stamp, change, beside)
+            self._have(effects, transaction, target, stamp, change, beside, rows)
 
     def _have(
-        self, effects: Effects, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation, beside: Blobs
+        self,
+        effects: Effects,
+        transaction: Transaction,
+        target: Target,
+        stamp: Stamp,
+        change: Mutation,
+        beside: Blobs,
+        rows: ObjectRows | None,
     ) -> None:
         made = change.change
         if effects.record is not None and beside.content and (marking := self._garbage.markings.get(target)) is not None:
             marking.protect(effects.record(beside))
         if effects.sweeps is not None:
-            self._enter(effects.sweeps, transaction, target, stamp, change)
+            self._enter(effects.sweeps, transaction, target, stamp, change, rows)
         if effects.hides is not None:
             spots = [Spot(target.space, target.name, id) for id in effects.hides(made)]
             _at_once_and_later(transaction, lambda: self._hide(target, spots))
@@ -159,11 +177,20 @@ class Eraser:
         if effects.frees is not None and effects.frees(made):
             self._erasure.note(transaction)
 
-    def _enter(self, sweep: Sweep, transaction: Transaction, target: Target, stamp: Stamp, change: Mutation) -> None:
+    def _enter(
+        self,
+        sweep: Sweep,
+        transaction: Transaction,
+        target: Target,
+        stamp: Stamp,
+        change: Mutation,
+        rows: ObjectRows | None,
+    ) -> None:
         if sweep.found is None:
             self._garbage.enter_left(transaction, stamp, target, change)
             return
-        rows = self._generations.current(transaction, target).rows
+        if rows is None:
+            rows = self._generations.current(transaction, target).rows
         if (ends := sweep.found(rows, stamp, change.change)) is not None:
             self._garbage.enter(transaction, stamp, sweep.what, target, change.generation, ends)
 

@@ -427,7 +427,7 @@ class Issuer:
             decision.mutations.append(at)
             decision.attached.append(made.attached)
             decision.made.append((target, made))
-            self._eraser.follow(transaction, target, made.stamp, at, made.attached)
+            self._eraser.follow(transaction, target, made.stamp, at, made.attached, generation.rows)
 
     def _check_known(self, decision: _Decision) -> None:
         if (spoken := self._spoken()) < PEER_PROTOCOL:

@@ -161,6 +161,24 @@ def test_two_writers_of_one_head_make_a_fork_and_both_stay() -> None:
         assert [head.id for head in dag.heads(rows, "main")] == [right.save.id, left.save.id]
 
 
+def test_a_thread_without_prunes_is_asked_for_one_mark() -> None:
+    """Each row that is asked for costs a save a look into storage, on each node."""
+
+    class Asked(DictRows):
+        def __init__(self) -> None:
+            super().__init__()
+            self.marks: list[bytes] = []
+
+        def get(self, key: bytes, /) -> bytes | None:
+            if key[:1] in (dag.PRUNED, dag.SWEPT):
+                self.marks.append(key)
+            return super().get(key)
+
+    rows = Asked()
+    operation(0, value=b"a").apply(rows)
+    assert rows.marks == [dag.PRUNED]
+
+
 def test_a_repeat_of_a_superseded_save_does_not_become_a_head_again() -> None:
     root = operation(0, value=b"root")
     child = operation(1, value=b"child", parents=[root.save.id])

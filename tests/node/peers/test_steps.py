@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
 import pytest
 
-from shoal.cluster import messages
+from shoal.cluster import messages, operation
+from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Digest, Have, Push, Shipment, Supply
 from shoal.cluster.operation import partition_of
 from shoal.cluster.peering import Identity
 from shoal.crdt.dot import Origin
 from shoal.errors import InvalidValue
+from shoal.node.appliers import mutation
 from shoal.node.spaces.sharing import TURN_SLICE_S
 from shoal.protocol import requests
 from shoal.testing.machines import VirtualLoop
@@ -68,11 +71,12 @@ class Steps:
         sharing, protocol, now_s = member.node.service.sharing, member.replicator._protocol, 0.0
         deliver = protocol.deliver
 
-        def noted(peer: bytes, some: Iterable[Shipment], now: float) -> None:
+        def noted(peer: bytes, some: Iterable[Shipment | Arrival], now: float) -> None:
             nonlocal now_s
             now_s += TURN_SLICE_S  # By its clock, each step takes a slice.
-            self.taken.append((loop.turns, peer, list(some)))
-            deliver(peer, self.taken[-1][2], now)
+            step = list(some)
+            self.taken.append((loop.turns, peer, [each.shipment if isinstance(each, Arrival) else each for each in step]))
+            deliver(peer, step, now)
             if len(self.taken) == 5:
                 self.fifth.set()
 
@@ -212,6 +216,41 @@ async def test_the_next_message_waits_once_too_much_is_ahead() -> None:
         assert sum(len(each.packed) for each in shipments) > 1000
         assert waiting is None or waiting.bytes <= 1000
         assert await settled(member) == 100
+
+
+@pytest.mark.parametrize("count", [2, 5])
+async def test_what_comes_is_decoded_once(count: int, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one step, which is taken at once, and as several, which wait for their turns."""
+    shipments = await shipped(fleet, (f"n{number}" for number in range(count)))
+    member, decoded = fleet["b"], list[bytes]()
+    for module in (operation, mutation):
+        sound = module.decode
+
+        def counted(packed: bytes, sound: Callable[[bytes], Any] = sound) -> Any:
+            decoded.append(packed)
+            return sound(packed)
+
+        monkeypatch.setattr(module, "decode", counted)
+    await received(member, BRINGER, shipments)
+    assert applied(member) == count
+    assert len(decoded) == len(set(decoded)) == 2 * count
+
+
+async def test_a_short_message_is_taken_in_the_turn_in_which_it_comes(fleet: Fleet) -> None:
+    shipments = await shipped(fleet, ["n", "m"])
+    member, loop = fleet["b"], asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop)
+    admit(BRINGER, member)
+    began = loop.turns
+    await member.replicator.received(BRINGER, messages.encode(Push(shipments)))
+    assert (applied(member), loop.turns) == (2, began)
+
+
+async def test_a_message_of_two_spaces_is_taken_space_by_space(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, others = await shipped(fleet, ["n"]), await shipped(fleet, ["n"], space="others")
+    steps = Steps(fleet["b"], monkeypatch)
+    await received(fleet["b"], BRINGER, [*mine, *others])
+    assert [some for _, _, some in steps.taken] == [mine, others]
 
 
 @pytest.mark.parametrize("waits", [False, True])

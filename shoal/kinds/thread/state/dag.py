@@ -189,6 +189,8 @@ def _was_pruned(rows: Rows, id: bytes) -> bool:
 
     A directory that was set back has saved it again: it does not know what it has forgotten.
     """
+    if rows.get(PRUNED) is None:
+        return False  # None of the thread ever was.
     mark = rows.get(SWEPT + id)
     if mark is None:
         return is_pruned(rows, id)  # Its record was erased before it came here.
