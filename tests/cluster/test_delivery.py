@@ -97,7 +97,7 @@ def test_operations_that_waited_too_long_may_come_again() -> None:
     assert sink.applied == [(A, 1), (A, 2)]
 
 
-def test_what_waits_keeps_nothing_decoded() -> None:
+def test_a_waiting_operation_keeps_nothing_decoded() -> None:
     """Its bound counts its bytes."""
     sink = Sink()
     sink.take(arrival(Dot(A, 2), 2)._replace(changes=["decoded"]))

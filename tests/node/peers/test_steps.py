@@ -219,7 +219,7 @@ async def test_the_next_message_waits_once_too_much_is_ahead() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 5])
-async def test_what_comes_is_decoded_once(count: int, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pushed_operation_is_decoded_once(count: int, fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """As one step, which is taken at once, and as several, which wait for their turns."""
     shipments = await shipped(fleet, (f"n{number}" for number in range(count)))
     member, decoded = fleet["b"], list[bytes]()
