@@ -168,6 +168,8 @@ DATABASE = "db"
 
 _TEMPORARY = ".new"
 _PRIVATE_DIRECTORY, _PRIVATE_FILE, _OTHERS = 0o700, 0o600, 0o077
+_INHERITED = "system.posix_acl_default"  # Of a directory: the rights on what is made in it, whatever the maker asks for.
+_OWNERS_ALONE = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", who, may, 0xFFFFFFFF) for who, may in ((1, 7), (4, 0), (32, 0)))
 # An interrupted creation may leave these.
 _BEGUN = {LOCK, WITNESS, WITNESS + _TEMPORARY, FORMAT + _TEMPORARY}
 # File systems and desktops put these beside anybody's files, and names that begin with a dot: `lost+found` is in the root of
@@ -233,7 +235,8 @@ def close_to_others(directory: Path, *, is_fresh: bool) -> None:
 
     RocksDB makes files that everybody may read, so the directories around them are closed. One that belongs to another user,
     as the root of a mounted volume does, stays as it is: within it the database's own directory is closed. A fresh store has
-    none yet, so it is made; one that is missing from another store is not.
+    none yet, so it is made; one that is missing from another store is not. Where the file system has lists of rights, the
+    database's directory has one by which its new files are closed from their beginning; elsewhere see `close_files`.
 
     Raises:
         StorageError: the database would stay open to others.
@@ -245,11 +248,23 @@ def close_to_others(directory: Path, *, is_fresh: bool) -> None:
     for entry in os.scandir(directory):
         if entry.is_file(follow_symlinks=False):
             _closed(Path(entry.path), _PRIVATE_FILE)
+    if database.exists():
+        with suppress(AttributeError, OSError):  # Linux has this, on most file systems.
+            os.setxattr(database, _INHERITED, _OWNERS_ALONE)
     if not any(is_closed):
         raise StorageError(
             f"{database} can be read by other users of this machine, and its mode cannot be changed, because it belongs to "
             "another user. Nothing was written. Run the node as its owner, or give the directory to this user (chown -R)."
         )
+
+
+def close_files(files: Path) -> None:
+    """Take the rights of all users but the owner from the database's files that are there now, as far as they can be changed:
+    the directory around them is closed, too.
+    """
+    for entry in os.scandir(files):
+        with suppress(OSError):  # RocksDB deletes files at any time.
+            _closed(Path(entry.path), _PRIVATE_FILE)
 
 
 def _closed(path: Path, mode: int) -> bool:

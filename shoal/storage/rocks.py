@@ -175,6 +175,7 @@ class RocksStorage:
                     open_for_reading(directory / layout.DATABASE, config, encrypted, full),
                     full.message.rstrip("."),
                 )
+            layout.close_files(directory / layout.DATABASE)
             storage = cls(directory, database=database, lock=lock, witness=witness, identity=identity, config=config)
             undo.callback(database.close)
             storage.failed = failed
@@ -403,6 +404,7 @@ class RocksStorage:
         # After a failure RocksDB reports it once more here.
         try:
             self._db.close()
+            layout.close_files(self._files)
             layout.sync_directory(self._files)
         except BaseException as error:
             if not is_failure(error):
@@ -418,6 +420,7 @@ class RocksStorage:
         try:
             self._db.flush(wait=False)
             self._wal = layout.newest_wal(self._files)
+            layout.close_files(self._files)
         except BaseException as error:
             if not is_failure(error):
                 raise

@@ -277,6 +277,50 @@ def test_a_store_is_its_owners_alone(tmp_path: Path, open_store: OpenStore) -> N
     }  # fmt: skip
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes are of POSIX")
+def test_files_of_before_become_their_owners_alone(tmp_path: Path, open_store: OpenStore) -> None:
+    storage = open_store(tmp_path)
+    storage.write({b"k": b"v"})
+    storage.close()
+    for path in (tmp_path / "db").iterdir():
+        path.chmod(0o644)  # As a version before made it.
+    storage = open_store(tmp_path)
+    assert open_to_others(tmp_path / "db") == []
+    assert storage.get(b"k") == b"v"
+
+
+@pytest.mark.skipif(not hasattr(os, "setxattr"), reason="lists of rights are of Linux")
+def test_files_made_later_are_their_owners_alone(tmp_path: Path, open_store: OpenStore) -> None:
+    storage = open_store(tmp_path)
+    storage.write({b"k": b"v"})
+    before = set((tmp_path / "db").iterdir())
+    storage._db.flush(wait=True)  # Nothing of ours looks at the files after it.
+    (tmp_path / "db" / "made").open("w").close()
+    assert len(set((tmp_path / "db").iterdir()) - before) >= 2
+    assert open_to_others(tmp_path / "db") == []
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="modes are of POSIX")
+@pytest.mark.parametrize("act", ["open", "rotate", "close"])
+def test_files_are_closed_without_lists_of_rights(
+    tmp_path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch, act: str
+) -> None:
+    monkeypatch.delattr(os, "setxattr", raising=False)
+    storage = open_store(tmp_path)
+    if act != "open":
+        (tmp_path / "db" / "made").touch(0o644)
+    if act == "rotate":
+        storage.write({b"k": b"v" * 2 * MiB})
+    if act == "close":
+        storage.close()
+    left = open_to_others(tmp_path / "db")  # After a rotation RocksDB goes on making files.
+    assert "made" not in left if act == "rotate" else left == []
+
+
+def open_to_others(files: Path) -> list[str]:
+    return sorted(path.name for path in files.iterdir() if path.stat().st_mode & 0o077)
+
+
 def test_a_store_that_cannot_be_closed_to_others_is_refused(
     tmp_path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
