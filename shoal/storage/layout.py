@@ -169,7 +169,9 @@ DATABASE = "db"
 _TEMPORARY = ".new"
 _PRIVATE_DIRECTORY, _PRIVATE_FILE, _OTHERS = 0o700, 0o600, 0o077
 _INHERITED = "system.posix_acl_default"  # Of a directory: the rights on what is made in it, whatever the maker asks for.
-_OWNERS_ALONE = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", who, may, 0xFFFFFFFF) for who, may in ((1, 7), (4, 0), (32, 0)))
+_OWNERS_ALONE = struct.pack("<I", 2) + b"".join(
+    struct.pack("<HHI", who, may, 0xFFFFFFFF) for who, may in ((1, 7), (4, 0), (32, 0))
+)
 # An interrupted creation may leave these.
 _BEGUN = {LOCK, WITNESS, WITNESS + _TEMPORARY, FORMAT + _TEMPORARY}
 # File systems and desktops put these beside anybody's files, and names that begin with a dot: `lost+found` is in the root of

@@ -123,7 +123,13 @@ class Proving:
             updates=[document.withdrawn(rows)],
             roots=live.roots,
         )
-        return built.extent() == live.extent() and built.canonical() != live.canonical()
+        if built.extent() != live.extent():
+            return False
+        expected = yield from built.comparing(pace.updates)
+        if live is not self._database.documents.held.get(key):
+            return False
+        shown = yield from live.comparing(pace.updates)
+        return shown != expected and built.extent() == live.extent() and live is self._database.documents.held.get(key)
 
 
 ROWS_DIFFER_MAX = 1024  # Objects, counted per peer, that are known to have different rows there.

@@ -56,6 +56,35 @@ def test_pieces_are_small_and_ready_one_after_the_other_and_make_the_whole(steps
     assert state == readiness.advance(yjs.parse(whole), {}).state
 
 
+@pytest.mark.parametrize("structs_max", [2, 3, 7])
+def test_runs_of_values_are_cut(structs_max: int) -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    items = doc.get("l", type=pycrdt.Array)
+    items.extend([float(number) for number in range(200)])
+    other: pycrdt.Doc[Any] = pycrdt.Doc(client_id=9)
+    other.apply_update(doc.get_update())
+    shared = other.get("l", type=pycrdt.Array)
+    shared[50:50] = [f"text {number}" if number % 3 else [number, {"a": None}] for number in range(100)]
+    shared[0:0] = [b"1"] * 40
+    shared[len(shared) : len(shared)] = [True] * 40
+    whole, built, state = other.get_update(), pycrdt.Doc[Any](client_id=0), dict[int, int]()
+    assert yjs.parse(whole).weight > 2 * structs_max
+    for piece in pieces(whole, structs_max=structs_max):
+        parsed = yjs.parse(piece, structs_max=structs_max)
+        state = readiness.advance(parsed, state).state
+        built.apply_update(piece)
+    assert built.get("l", type=pycrdt.Array).to_py() == shared.to_py()
+    assert state == yjs.parse_state(other.get_state())
+    assert built.get_update() == whole
+
+
+def test_a_value_larger_than_a_piece_is_one() -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    doc.get("m", type=pycrdt.Map)["k"] = [0.0] * 1000
+    found = [piece for piece in pieces(doc.get_update(), structs_max=2) if yjs.parse(piece).structs]
+    assert [yjs.parse(piece).weight for piece in found] == [1 + 1000 // yjs.VALUES_PER_STRUCT]
+
+
 @pytest.mark.parametrize(
     "damaged", [b"", b"\x01", b"\x00\x00\x00", map_update(1)[:-3], b"\x02" + map_update(1)[1:-1] * 2 + b"\x00"]
 )

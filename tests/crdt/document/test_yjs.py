@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.errors import InvalidValue, NotReady
+from shoal.errors import InvalidValue, NotReady, TooLarge
 from shoal.kinds.document.state import readiness, yjs
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, play
 from tests.support.examples import examples
@@ -262,3 +262,47 @@ def test_state_vectors_of_equal_content_have_equal_bytes() -> None:
 
 def test_adjoining_deletions_are_one_range() -> None:
     assert yjs.pack_deletes([(1, 3, 2), (1, 0, 3), (2, 5, 1)]) == yjs.pack_deletes([(2, 5, 1), (1, 0, 5)])
+
+
+def of_values(many: int, value: bytes, *, nested: bool = False) -> bytes:
+    """An update that puts so many values into a list: as one item, or as one value."""
+    packed = yjs.pack_varuint
+    content = packed(1) + b"\x75" + packed(many) if nested else packed(many)
+    return b"\x01\x01\x05\x00\x08\x01\x01l" + content + value * many + b"\x00"
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("value", [b"\x7e", b"\x75\x00", b"\x77\x01a"])
+def test_values_count_before_they_are_read(value: bytes, nested: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = 4 * yjs.VALUES_PER_STRUCT
+    assert yjs.parse(of_values(many, value, nested=nested), structs_max=6).weight in (4, 5)
+    read: list[None] = []
+    sound = yjs.Reader._any
+
+    def counted(self: yjs.Reader) -> None:
+        sound(self)
+        read.append(None)
+
+    monkeypatch.setattr(yjs.Reader, "_any", counted)
+    with pytest.raises(TooLarge) as refused:
+        yjs.parse(of_values(many, value, nested=nested), structs_max=2)
+    assert read == []
+    assert refused.value.detail["items_max"] == 2
+
+
+def test_parts_of_embedded_json_count() -> None:
+    def embedded(text: bytes) -> bytes:
+        return b"\x01\x01\x05\x00\x05\x01\x01t" + yjs.pack_varuint(len(text)) + text + b"\x00"
+
+    assert yjs.parse(embedded(b'"' + b"x" * 1000 + b'"'), structs_max=1).weight == 1
+    with pytest.raises(TooLarge):
+        yjs.parse(embedded(b"[" + b"1," * 100 + b"1]"), structs_max=3)
+
+
+def test_an_update_that_was_looked_at_is_not_walked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    update = of_values(3, b"\x7e")
+    first = yjs.parse(update)
+    monkeypatch.setattr(yjs.Reader, "struct", None)
+    assert yjs.parse(update, structs_max=10) is first
+    with pytest.raises(TypeError):
+        yjs.parse(bytes(bytearray(update)))  # Another one that is equal.

@@ -63,6 +63,35 @@ async def test_deletions_count_as_items(bench: Bench) -> None:
         await session.call(requests.Updates("crew", "doc", [deletions(MOST + 1)]))
 
 
+def values(count: int, *, run: bool) -> bytes:
+    """An update with so many values in one item: each an element, or all in one value."""
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    listed = [None] * count
+    doc.get("l", type=pycrdt.Array).extend(listed if run else [listed])
+    return doc.get_update()
+
+
+@pytest.mark.parametrize("run", [True, False])
+async def test_values_count_as_items(bench: Bench, run: bool) -> None:
+    session = bench.node.session()
+    most = (MOST - 1) * yjs.VALUES_PER_STRUCT
+    await session.call(requests.Updates("crew", "one", [values(most, run=run)]))
+    with pytest.raises(TooLarge):
+        await session.call(requests.Updates("crew", "other", [values(most + 2 * yjs.VALUES_PER_STRUCT, run=run)]))
+    with pytest.raises(TooLarge):
+        await session.call(requests.Updates("crew", "more", [values(most, run=run), keys(MOST // 2)]))
+
+
+async def test_a_mirror_sends_long_runs_in_pieces(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror, "STRUCTS_MAX", MOST)
+    wanted = [float(number) for number in range(5 * MOST * yjs.VALUES_PER_STRUCT)]
+    async with await bench.space.document("doc") as document:
+        document.list("l").extend(wanted)
+        await document.flush()
+    shown = json.loads((await bench.node.session().call(requests.ReadDocumentJson("crew", "doc"))).json)
+    assert shown["l"] == wanted
+
+
 async def test_an_edit_by_a_node_may_bring_more(bench: Bench) -> None:
     session = bench.node.session()
     wanted = {"m": {f"k{number}": number for number in range(2 * MOST)}}

@@ -6,13 +6,15 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import pycrdt
 import pytest
 
 from shoal.config import Config
 from shoal.kinds.document.state import live, surrogates
+from shoal.kinds.document.state.live import LiveDocument
 from shoal.kinds.document.state.surrogates import Fitted
 from shoal.node.verification.verify import verify
-from shoal.protocol.requests import Compact, ReadDocumentJson, Updates
+from shoal.protocol.requests import Compact, ReadDocumentJson, Update, Updates
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Opener
 from tests.support.histories import A, typed
@@ -54,6 +56,25 @@ async def test_an_open_document_that_shows_something_else_is_built_again(monkeyp
             while sum(fleet[name].replicator.scrubber.replaced for name in "abc") < 3:
                 await asyncio.sleep(0.01)
         assert {await shown(fleet, name) for name in "abc"} == {SHOWN}
+
+
+async def test_bytes_exchanged_for_a_list_are_found() -> None:
+    def made(value: object) -> bytes:
+        doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=A)
+        doc.get("m", type=pycrdt.Map)["k"] = value
+        return doc.get_update()
+
+    async with Fleet("abc", **SETTINGS) as fleet:
+        await fleet["a"].node.session().call(Update("crew", "plan", made(b"\x01"), {"m": "map"}))
+        await fleet.converged()
+        before = await shown(fleet, "b")
+        [(_, opened)] = fleet["b"].node._database.documents._open.items()
+        opened.live = LiveDocument(bytes_max=1 << 20, roots_max=8, updates=[made([1.0])], roots={"m": "map"})
+        assert await shown(fleet, "b") != before
+        async with asyncio.timeout(30):
+            while not fleet["b"].replicator.scrubber.replaced:
+                await asyncio.sleep(0.01)
+        assert await shown(fleet, "b") == before
 
 
 async def test_open_documents_that_are_right_stay_open() -> None:

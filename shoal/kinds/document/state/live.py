@@ -28,7 +28,7 @@ import pycrdt
 from shoal import values
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.kinds.document.shared.doc import Doc
-from shoal.kinds.document.state import readiness, yjs
+from shoal.kinds.document.state import readiness, untold, yjs
 from shoal.kinds.document.state.census import Census
 from shoal.kinds.document.state.content import Walk, check_kind, open_root, to_py
 from shoal.kinds.document.state.readiness import Early, Lacking
@@ -177,7 +177,7 @@ class LiveDocument:
         left, parts = yjs.STRUCTS_MAX, list[yjs.Parsed]()
         for update in updates:
             parts.append(yjs.parse(update, structs_max=left))
-            left -= sum(map(len, parts[-1].structs.values())) + len(parts[-1].deletes)
+            left -= parts[-1].weight
         return parts
 
     def _integrate_ready(self, updates: Sequence[bytes], parts: Sequence[yjs.Parsed]) -> Together | None:
@@ -290,13 +290,32 @@ class LiveDocument:
         return self._replica.snapshot()
 
     def canonical(self) -> bytes:
-        """Bytes that are equal on all replicas that applied the same updates, in any causal order.
+        """`comparing`, at once."""
+        steps = self.comparing(sys.maxsize)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                result: bytes = done.value
+                return result
 
-        They hold kinds, state vector, deletions, and a SHA-256 of the content as the engine's JSON tells it,
-        which differs even if two clients used one id by mistake, but for what JSON does not tell (`Walk.odd`).
+    def comparing(self, structs_max: int) -> Generator[None, None, bytes]:
+        """Bytes that are equal on all replicas that applied the same updates, in any causal order; in steps of so many items.
+        They are of the document as it is when the first step is taken.
+
+        They hold kinds, state vector, deletions, and a SHA-256 each of the content as the engine's JSON tells it, and of what
+        JSON does not tell (`untold`), which differ even if two clients used one id by mistake.
         """
         content = json.dumps(values.to_json(self._shown(Walk())), sort_keys=True, separators=(",", ":")).encode()
-        return msgspec.msgpack.encode((sorted(self.roots.items()), *self.extent(), hashlib.sha256(content).digest()))
+        kinds, state, snapshot, deletes = (
+            sorted(self.roots.items()),
+            self.state(),
+            self.snapshot(),
+            yjs.parse(self._deleted()).deletes,
+        )
+        yield
+        rest = yield from untold.digest(snapshot, deletes, structs_max=structs_max)
+        return msgspec.msgpack.encode((kinds, state, yjs.pack_deletes(deletes), hashlib.sha256(content).digest(), rest))
 
     def extent(self) -> tuple[bytes, bytes]:
         """State vector and deletions: what is equal for all replicas that applied the same updates, whatever they show."""

@@ -23,7 +23,21 @@ from typing import Protocol
 
 from shoal.errors import InvalidValue, NotReady, StoreCorrupt, TooLarge
 from shoal.kinds.document.state.document import Pace
-from shoal.kinds.document.state.yjs import CLOCK_MAX, Parsed, Reader, StateVector, Struct, pack_delete_set, pack_varuint, parse
+from shoal.kinds.document.state.yjs import (
+    ANY,
+    CLOCK_MAX,
+    HAS_KEY,
+    HAS_ORIGIN,
+    HAS_RIGHT_ORIGIN,
+    VALUES_PER_STRUCT,
+    Parsed,
+    Reader,
+    StateVector,
+    Struct,
+    pack_delete_set,
+    pack_varuint,
+    parse,
+)
 from shoal.records import NamedTuple
 
 
@@ -226,7 +240,8 @@ def _has_at_most(update: bytes, structs_max: int) -> bool:
 
 
 def pieces(update: bytes, *, structs_max: int) -> Iterator[bytes]:
-    """The pieces of an update, each of at most so many structs or deletions; these come last.
+    """The pieces of an update, each of at most so many structs (values in them count as `Parsed.weight` says) or deletions;
+    these come last. A run of values that is longer is cut; a single value that is larger is a piece by itself.
 
     Raises:
         InvalidValue: it is no Yjs update.
@@ -236,19 +251,23 @@ def pieces(update: bytes, *, structs_max: int) -> Iterator[bytes]:
         many, client, clock = reader.count(), reader.client(), reader.integer()
         if client in runs:
             raise InvalidValue("a client comes twice in the update. Nothing was written.")
-        runs[client] = _Run(update, client, many, clock, reader.position)
+        runs[client] = _Run(update, client, many, clock, reader.position, structs_max)
         for _ in range(many):
             clock += reader.struct(clock, (set(), set())).length
             looked_at += 1
-            if looked_at % structs_max == 0:
+            if looked_at + reader.values // VALUES_PER_STRUCT >= structs_max:
+                looked_at = reader.values = 0
                 yield NOTHING
     taken: dict[int, _Run] = {}
-    for count, run in enumerate(_in_order(runs), 1):
-        run.take()
-        taken[run.client] = run
-        if count % structs_max == 0:
+    count = values = 0
+    for run in _in_order(runs):
+        count, values = count + 1, values + run.values
+        if count + values // VALUES_PER_STRUCT > structs_max and taken:
             yield _packed(taken)
             taken.clear()
+            count, values = 1, run.values
+        run.take()
+        taken[run.client] = run
     yield _packed(taken)
     deletes: list[tuple[int, int, int]] = []
     for delete in reader.deleted():
@@ -290,37 +309,98 @@ def _packed(taken: dict[int, _Run]) -> bytes:
 class _Run:
     """The structs of one client, of which the first are taken."""
 
-    __slots__ = ("_begin", "_count", "_end", "_first", "_head", "_left", "_reader", "_update", "client", "clock")
+    __slots__ = ("_count", "_first", "_head", "_heads", "_taken", "client", "clock")
 
-    def __init__(self, update: bytes, client: int, left: int, clock: int, at: int) -> None:
+    def __init__(self, update: bytes, client: int, left: int, clock: int, at: int, structs_max: int) -> None:
         self.client = client
         self.clock = clock  # Of the next struct.
-        self._update = update
-        self._left = left  # Structs that were not read.
-        self._reader = Reader(update, at, is_stored=True)
-        self._head: Struct | None = None
-        self._begin = self._end = at  # What is taken and not packed: these bytes,
-        self._first, self._count = clock, 0  # from this clock, so many structs.
+        self._heads = _heads(update, client, left, clock, at, VALUES_PER_STRUCT * structs_max // 2)
+        self._head: _Head | None = None
+        self._taken: list[bytes] = []  # And not packed.
+        self._first, self._count = clock, 0  # From this clock, so many structs.
 
     @property
     def head(self) -> Struct | None:
         """The next struct; None if all are taken."""
-        if self._head is None and self._left:
-            self._head = self._reader.struct(self.clock, (set(), set()))
-            self._left -= 1
-        return self._head
+        if self._head is None:
+            self._head = next(self._heads, None)
+        return None if self._head is None else self._head.struct
+
+    @property
+    def values(self) -> int:
+        """Those in the head, beyond one."""
+        return 0 if self._head is None else self._head.values
 
     def take(self) -> None:
         """Take the head."""
         assert self._head is not None
-        self.clock += self._head.length
+        self.clock += self._head.struct.length
         self._count += 1
-        self._end = self._reader.position
+        self._taken.append(self._head.packed)
         self._head = None
 
     def packed(self) -> bytes:
         """The pieces that were taken since the last time, as an update holds them."""
-        header = pack_varuint(self._count) + pack_varuint(self.client) + pack_varuint(self._first)
-        packed = header + self._update[self._begin : self._end]
-        self._begin, self._first, self._count = self._end, self.clock, 0
+        packed = pack_varuint(self._count) + pack_varuint(self.client) + pack_varuint(self._first) + b"".join(self._taken)
+        self._first, self._count = self.clock, 0
+        self._taken.clear()
         return packed
+
+
+class _Head(NamedTuple):
+    struct: Struct
+    packed: bytes
+    values: int  # Beyond one.
+
+
+def _heads(update: bytes, client: int, left: int, clock: int, at: int, values_max: int) -> Iterator[_Head]:
+    """The structs of one client, each once it is asked for; a run of more values in pieces."""
+    reader = _Cutter(update, at, is_stored=True)
+    for _ in range(left):
+        start, before = reader.position, reader.values
+        struct = reader.struct(clock, (set(), set()))
+        packed, values = update[start : reader.position], reader.values - before
+        if struct.content == ANY and struct.length > 1 and values > values_max:
+            yield from _Cutter(update, start, is_stored=True).run(client, struct, values_max)
+        else:
+            yield _Head(struct, packed, values)
+        clock += struct.length
+
+
+class _Cutter(Reader):
+    __slots__ = ()
+
+    def run(self, client: int, struct: Struct, values_max: int) -> Iterator[_Head]:
+        """A run of plain values in pieces, each of which comes after the one before, as the engine cuts an item."""
+        start = self._position
+        flags = self._byte()
+        left, right = flags & HAS_ORIGIN, flags & HAS_RIGHT_ORIGIN
+        if left:
+            self._id()
+        after = self._position
+        if right:
+            self._id()
+        beside = self._data[after : self._position]
+        if not (left or right):
+            self._parent(flags, [], (set(), set()))
+        head, many, clock = self._data[start : self._position], self.integer(), struct.clock
+        begins, count, before = self._position, 0, self.values
+        for nth in range(many):
+            self._any()
+            count += 1
+            values = self.values - before + count - 1
+            if values < values_max and nth + 1 < many:
+                continue
+            packed = head + pack_varuint(count) + self._data[begins : self._position]
+            needs = ((client, clock - 1), *struct.needs[-1:]) if right else ((client, clock - 1),)
+            yield _Head(
+                struct._replace(length=count)
+                if clock == struct.clock
+                else Struct(clock, count, needs, False, False, content=ANY, right=bool(right)),
+                packed,
+                values,
+            )
+            clock += count
+            head = bytes([ANY | HAS_ORIGIN | right | flags & HAS_KEY])
+            head += pack_varuint(client) + pack_varuint(clock - 1) + beside
+            begins, count, before = self._position, 0, self.values
