@@ -19,6 +19,7 @@ from typing import NamedTuple
 import uvloop
 
 import shoal
+from benchmarks import twin
 from benchmarks.cluster import Nodes
 from benchmarks.figures import Effort, Figure, Section, Target, quantile
 from benchmarks.served import served
@@ -52,6 +53,9 @@ def run(effort: Effort) -> Section:
         for load in _ACTS:
             pairs = [(measure("", effort.seconds), measure(load, effort.seconds)) for _ in range(effort.repeats)]
             figures += _figures(f"{place}, {load}", pairs)
+            if place == _THREE:
+                bare = [(_bare("", effort.seconds), _bare(load, effort.seconds)) for _ in range(effort.repeats)]
+                figures += _beside_bare(pairs, bare)
     return Section("A busy space beside a quiet one", _METHOD, figures)
 
 
@@ -65,12 +69,27 @@ def _figures(name: str, pairs: Sequence[tuple[Beside, Beside]]) -> Iterator[Figu
     yield Figure("… requests of the busy space", "1/s", tuple(beside.busy_per_s for _, beside in pairs))
 
 
+def _beside_bare(pairs: Sequence[tuple[Beside, Beside]], bare: Sequence[tuple[Beside, Beside]]) -> Iterator[Figure]:
+    """What is left of a ratio beside that of bare nodes, which lose what any node loses on this machine."""
+    yield Figure("… bare nodes: beside ÷ alone, p50", "×", tuple(b.p50_ms / a.p50_ms for a, b in bare))
+    yield Figure("… p99", "×", tuple(b.p99_ms / a.p99_ms for a, b in bare))
+    for name, at in (("… ÷ alone, as a part of what bare nodes lose, p50", 0), ("… p99", 1)):
+        ratios = [
+            (beside[at] / alone[at]) / (lost[at] / least[at])
+            for (alone, beside), (least, lost) in zip(pairs, bare, strict=True)
+        ]
+        yield Figure(name, "×", tuple(ratios), Target("≤", 1.5))
+
+
 _METHOD = (
     f"One task adds to a counter of a quiet space, waits {_PAUSE_S * 1000:.0f} ms, and adds again; beside it a crowd uses "
     f"another space as fast as it is answered. Embedded: {_EMBEDDED_TASKS} tasks in the same process. One node: a process of "
     f"its own with {_CONNECTIONS} connections of {_TASKS} tasks each. Three nodes: the same at each node, and both spaces "
     f"write with `quorum`. `saves`: states of 1 KB; `batches`: {_BATCH} registers of 1 KB in one write; `searches`: "
-    f"of {_ITEMS} items for one that is not there."
+    f"of {_ITEMS} items for one that is not there. Three nodes, their crowd and the quiet client are five processes, which "
+    "wait for each other's processors where there are fewer than five; so beside them stand three *bare nodes* "
+    "(`benchmarks/twin.py`), which only append, push, call fdatasync and answer, and compute in steps of 1 ms when the quiet "
+    "add leaves them the time."
 )
 
 
@@ -126,6 +145,14 @@ def _at_three_nodes(load: str, seconds: float) -> Beside:
         return _served(nodes.urls, load, seconds, "quorum")
 
 
+def _bare(load: str, seconds: float) -> Beside:
+    with (
+        tempfile.TemporaryDirectory(prefix="shoal-bench-") as directory,
+        twin.nodes(Path(directory), is_busy=bool(load)) as port,
+    ):
+        return Beside(*uvloop.run(twin.adds(port, seconds, _PAUSE_S)))
+
+
 def _served(urls: Sequence[str], load: str, seconds: float, durability: Durability) -> Beside:
     async def measure() -> Beside:
         async with shoal.connect(urls[0]) as store:
@@ -162,7 +189,8 @@ async def _search(space: Space, _nth: int, _step: int) -> None:
 
 
 _ACTS: dict[str, Act] = {"saves": _save, "batches": _batch, "searches": _search}
-_PLACES = {"embedded": _embedded, "one node": _at_one_node, "three nodes": _at_three_nodes}
+_THREE = "three nodes"
+_PLACES = {"embedded": _embedded, "one node": _at_one_node, _THREE: _at_three_nodes}
 
 
 async def _member(space: Space, load: str, nth: int, done: list[int]) -> None:

@@ -61,6 +61,6 @@ def context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, envi
             bytes_max=config.subscription_bytes_max,
             tells_max=WATCH_TELLS_MAX,
         ),
-        sharing=Sharing(environment.monotonic),
+        sharing=Sharing(environment.monotonic, environment.give_way),
         traced=Commits(),
     )

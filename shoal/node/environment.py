@@ -79,6 +79,7 @@ class Environment:
     volume: Callable[[], Awaitable[Room | None]] = not_known  # Free bytes and all bytes where the store is; None: not known.
     look_s: float = LOOK_S  # Between two looks of a node at its own conditions. Rehearsals of days look more rarely.
     run_apart: RunBlocking = _here  # As `run_blocking`, on other threads: for what may take long and waits for no disk.
+    give_way: Callable[[], None] = lambda: None  # Let another process have this processor, if one waits for it.
 
 
 def _monotonic() -> float:
@@ -132,4 +133,5 @@ def system_environment() -> Environment:
         pause=lambda: asyncio.sleep(STEP_PAUSE_S),
         give_back=_give_back,
         run_apart=run_apart,
+        give_way=getattr(os, "sched_yield", lambda: None),
     )

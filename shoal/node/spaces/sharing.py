@@ -11,6 +11,8 @@ Laws:
   begins.
 - Only a request that has not begun is refused: one that has may have written, and waits however many others do.
 - A node that is not busy is not delayed: nothing waits until a slice is used up, or several while one space is alone.
+- While requests of several spaces wait, other processes get the processor after each turn: on a machine with fewer processors
+  than nodes a quiet request would wait at each for as long as the kernel lets a busy one compute, which is some milliseconds.
 - Only the order of steps depends on what they took, so in a simulated run, where they take no time, spaces alternate.
 """
 
@@ -60,10 +62,11 @@ class Lane:
 
 
 class Sharing:
-    """Takes the steps of requests, space by space. `monotonic` measures them, in seconds."""
+    """Takes the steps of requests, space by space. `monotonic` measures them, in seconds; `give_way` lets another process work."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], give_way: Callable[[], None] = lambda: None) -> None:
         self.now = monotonic
+        self._give_way = give_way
         self._slice_s = TURN_SLICE_S
         self._waiting_max = TURN_WAITING_MAX
         self._known_max = TURN_SPACES_MAX
@@ -206,6 +209,8 @@ class Sharing:
     def _turn(self) -> None:
         """A turn of the loop begins: let requests take steps until a slice is used up."""
         self._timer, alone = None, self._is_alone
+        if self._queue and not alone:
+            self._give_way()
         if self._paused_at is not None:
             self._credit_s -= self.now() - self._paused_at
             self._paused_at = None

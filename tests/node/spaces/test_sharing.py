@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Generator
 from itertools import pairwise
 from types import coroutine
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from shoal.errors import Overloaded
+from shoal.node.environment import system_environment
 from shoal.node.spaces.sharing import Sharing
 from shoal.protocol.requests import Add
 from simulation.bounds import altered
@@ -25,7 +27,11 @@ class Loop:
     def __init__(self) -> None:
         self.now_s = 0.0
         self.taken: list[str] = []
-        self.sharing = Sharing(lambda: self.now_s)
+        self.gave_way = 0
+        self.sharing = Sharing(lambda: self.now_s, self._give_way)
+
+    def _give_way(self) -> None:
+        self.gave_way += 1
 
     async def _work(self, space: str, step_s: float, steps: int) -> None:
         for step in range(steps):
@@ -66,6 +72,22 @@ async def test_a_space_that_is_not_alone_any_more_goes_on() -> None:
     await loop.start("quiet", SLICE_S / 10)
     await asyncio.gather(*(loop.start("busy", SLICE_S) for _ in range(50)))
     assert loop.taken.count("busy") == 51
+
+
+@pytest.mark.parametrize("spaces", [("busy",), ("busy", "quiet")])
+async def test_other_processes_go_on_while_spaces_wait(spaces: tuple[str, ...]) -> None:
+    loop = Loop()
+    await asyncio.gather(*(loop.start(space, SLICE_S) for space in spaces for _ in range(50)))
+    turns = 50 * (len(spaces) - 1)  # Of a space that is alone none waits for another one's.
+    assert turns // 2 <= loop.gave_way <= 8 * turns
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_yield"), reason="of POSIX")
+def test_a_node_gives_its_processor_away() -> None:
+    environment = system_environment()
+    assert environment.give_way is os.sched_yield
+    environment.give_way()
+    environment.close()
 
 
 async def test_a_pause_of_a_quiet_space_leaves_no_other_alone() -> None:
