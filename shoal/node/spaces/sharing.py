@@ -62,7 +62,9 @@ class Lane:
 
 
 class Sharing:
-    """Takes the steps of requests, space by space. `monotonic` measures them, in seconds; `give_way` lets another process work."""
+    """Takes the steps of requests, space by space. `monotonic` measures them, in seconds; `give_way` lets others have the
+    processor.
+    """
 
     def __init__(self, monotonic: Callable[[], float], give_way: Callable[[], None] = lambda: None) -> None:
         self.now = monotonic
