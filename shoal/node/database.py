@@ -120,8 +120,7 @@ class _Kinds:
             crowded=claims.crowded,
         )
         self.late_documents = LateDocuments(
-            config,
-            now_ms,
+            context,
             catalog=catalog,
             generations=generations,
             prepare=lambda request: database.prepare([(request, target_of(request))]),

@@ -139,7 +139,13 @@ def _int_text(value: int) -> str:
 
 def _dict_to_json(value: dict[Any, Any], depth: int) -> Any:
     if "$type" not in value and all(type(key) is str for key in value):
-        return {_text(key): tree_of(item, depth - 1) for key, item in value.items()}
+        # Most values are such: no call for each.
+        return {
+            key if key.isascii() else _text(key): item
+            if type(item) is int and -_SAFE_INT_MAX <= item <= _SAFE_INT_MAX
+            else tree_of(item, depth - 1)
+            for key, item in value.items()
+        }
     pairs = [[tree_of(key, depth - 1), tree_of(item, depth - 1)] for key, item in value.items()]
     return {"$type": "dict", "value": pairs}
 

@@ -101,7 +101,7 @@ def test_cuts_of_the_engine_do_not_count() -> None:
     assert parts[0][-32:] == parts[1][-32:]
 
 
-def test_what_is_deleted_does_not_count() -> None:
+def test_deleted_content_does_not_count() -> None:
     def gone(doc: pycrdt.Doc[Any]) -> None:
         del doc.get("m", type=pycrdt.Map)["k"]
 

@@ -14,17 +14,19 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
 from shoal.config import Config
+from shoal.crdt.dot import Origin
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
+from shoal.kinds.document.serving import drafting
 from shoal.kinds.document.serving.compacting import DOCUMENT_BYTES_PER_UPDATE
 from shoal.kinds.document.serving.opening import DocumentGenerations, OpenDocument, Opening
-from shoal.kinds.document.state import compaction, document, editing, genesis, patch, repeats, yjs
-from shoal.kinds.document.state.editing import Edited, Editor
-from shoal.kinds.document.state.live import LiveDocument, merged
+from shoal.kinds.document.state import compaction, document, editing, genesis, repeats, yjs
+from shoal.kinds.document.state.live import Checked, LiveDocument, merged
 from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.names import check_name, check_names
 from shoal.node.blobs import Blobs, is_gone
@@ -73,7 +75,8 @@ class Documents(Memory):
     """The handler of documents, with their live replicas.
 
     `chores` are compactions that writes and reads found due; the database issues them. `guard` gives what looks at the
-    documents of a space whose writes are redacted; an edit cannot be, so it is refused.
+    documents of a space whose writes are redacted; an edit cannot be, so it is refused. `origin` is that of this opening, once
+    it has one.
     """
 
     def __init__(
@@ -82,8 +85,10 @@ class Documents(Memory):
         catalog: Catalog,
         generations: DocumentGenerations,
         guard: Callable[[str], DocumentGuard | None],
+        origin: Callable[[], Origin | None],
     ) -> None:
         self._config = config
+        self._origin = origin
         self.guard = guard
         self._catalog = catalog
         self._generations = generations
@@ -113,6 +118,7 @@ class Documents(Memory):
         self._open: OrderedDict[bytes, OpenDocument] = OrderedDict()
         self._bytes = 0  # The sum of their `counted`.
         self._opening: dict[bytes, Opening] = {}
+        self._drafts = drafting.Drafts()
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -215,7 +221,7 @@ class Documents(Memory):
             DocumentChanged: `expect` is not its version here.
         """
         self._check_expected(context, request)
-        return self._edited(context, request.author, lambda live, client: patch.patch(live, request.patch, client_id=client))
+        return self._edited(context, request)
 
     def _replace(self, context: WriteContext, request: requests.Replace) -> requests.DocumentJson:
         """Edit the document so that its content becomes the given one; begin it with that if it does not exist.
@@ -225,19 +231,10 @@ class Documents(Memory):
             DocumentChanged: `expect` is not its version here.
         """
         self._check_expected(context, request)
-        content = editing.read_content(request.content)
         if not self._catalog.lists(context.transaction, context.target):
-            self._begin_with(context, content, request.author)
+            self._begin_with(context, request)
             return _json(self._opened(place_of(context)).live)
-
-        def edit(live: LiveDocument, client_id: int) -> Edited:
-            return editing.on_copy(
-                live,
-                lambda doc, turn: Editor(turn=turn, walk=live.walk()).replace(doc, live.roots, content),
-                client_id=client_id,
-            )
-
-        return self._edited(context, request.author, edit)
+        return self._edited(context, request)
 
     def _check_expected(
         self, context: WriteContext, request: requests.Patch | requests.Replace | requests.DeleteDocument
@@ -261,29 +258,33 @@ class Documents(Memory):
         Raises:
             InvalidValue, InvalidName, TooLarge: a document cannot have this content. Nothing was written.
         """
-        content = editing.read_content(request.content)
         if self._catalog.lists(context.transaction, context.target):
+            editing.read_content(request.content)
             return requests.Begun(created=False)
-        self._begin_with(context, content, request.author)
+        self._begin_with(context, request)
         return requests.Begun(created=True)
 
-    def _begin_with(self, context: WriteContext, content: object, author: str) -> None:
-        made = genesis.begin(content, self._generations.number(context.transaction, context.target))
-        authored = _Authored(made.update, made.roots, {made.client_id: author} if author else {})
-        self._integrate(context, authored, made.digest)
+    def _begin_with(self, context: WriteContext, request: requests.Replace | requests.Begin) -> None:
+        generation = self._generations.number(context.transaction, context.target)
+        drafted = self._drafts.begun(request, generation)
+        made = genesis.begin(editing.read_content(request.content), generation) if drafted is None else drafted.made
+        authored = _Authored(made.update, made.roots, {made.client_id: request.author} if request.author else {})
+        checked = None if drafted is None or not self._opened(place_of(context)).live.is_empty else drafted.checked
+        self._integrate(context, authored, made.digest, checked=checked)
         context.tell(requests.Edit(made.update, made.roots, authored.authors, named(context.rows)))
 
-    def _edited(self, context: WriteContext, author: str, edit: Callable[[LiveDocument, int], Edited]) -> requests.DocumentJson:
-        """Edit the document with `edit`, under the Yjs client id of this origin and author; returns the new content."""
-        live = self._opened(place_of(context)).live
+    def _edited(self, context: WriteContext, request: requests.Patch | requests.Replace) -> requests.DocumentJson:
+        """Edit the document, under the Yjs client id of this origin and author; returns the new content."""
+        live, author = self._opened(place_of(context)).live, request.author
         generation = self._generations.number(context.transaction, context.target)
         client_id = editing.client_of(context.stamp.dot.origin, generation, author)
-        edited = edit(live, client_id)
+        drafted = self._drafts.edited(request, live, client_id)
+        edited = drafting.edit(live, request, client_id) if drafted is None else drafted.made
         made = _Authored(*edited, {client_id: author} if author else {})
         attempt = None
         if (key := context.implied_key) is not None:
             attempt = repeats.attempt(key, client_id, made.update)
-        self._integrate(context, made, attempt=attempt)
+        self._integrate(context, made, attempt=attempt, checked=None if drafted is None else drafted.checked)
         return _json(live)
 
     def applied(self, place: Place, applied: Applied) -> None:
@@ -338,10 +339,11 @@ class Documents(Memory):
         *,
         attempt: repeats.Attempt | None = None,
         structs_max: int = yjs.CLOCK_MAX,
+        checked: Checked | None = None,
     ) -> None:
         opened = self._opened(place_of(context))
         with self._guarded(context, opened):
-            opened.live.integrate(made.update, made.roots, structs_max=structs_max)
+            opened.live.integrate(made.update, made.roots, structs_max=structs_max, checked=checked)
         declared = {name: kind for name, kind in made.roots.items() if not document.declarations(context.rows, name)}
         change = document.Update(sha256(made.update).digest(), declared, made.authors, genesis=beginning, attempt=attempt)
         self._put(context, opened, change, made.update)
@@ -440,19 +442,34 @@ class Documents(Memory):
         return {key: opened.live for key, opened in self._open.items() if opened.live.sound}
 
     def _prepare(self, target: Target, view: Callable[[], View], request: object) -> Preparation | None:
-        found = self._find(target.snapshot_key)
-        if found is None and not self._catalog.holds(target):
+        found, is_there = self._find(target.snapshot_key), self._catalog.holds(target)
+        is_drafted = drafting.is_long(request)
+        is_ready = found is not None and not (
+            found.live.is_uncounted(document_pace().bytes // _STEP_COUNTED) and _walks(request)
+        )
+        if not is_drafted and (is_ready or (found is None and not is_there)):
             return None
-        if found is not None and not (found.live.is_uncounted(document_pace().bytes // _STEP_COUNTED) and _walks(request)):
-            return None
-        return self._preparing(lambda: place_of(view()), is_counted=_walks(request))
+        return self._preparing(lambda: place_of(view()), request, is_drafted=is_drafted)
 
-    def _preparing(self, place: Callable[[], Place], *, is_counted: bool) -> Preparation:
-        yield from self.opening(place)
-        found = self._find(place().snapshot_key)
-        if is_counted and found is not None:
-            with suppress(ShoalError):
-                yield from found.live.counting(document_pace().updates)
+    def _preparing(self, place: Callable[[], Place], request: object, *, is_drafted: bool) -> Preparation:
+        if self._catalog.holds(place().target):
+            yield from self.opening(place)
+            found = self._find(place().snapshot_key)
+            if found is not None and _walks(request):
+                with suppress(ShoalError):
+                    yield from found.live.counting(document_pace().updates)
+        if is_drafted:
+            with suppress(ShoalError):  # Who carries it out says what is wrong with it.
+                yield from self._drafting(place, request)
+
+    def _drafting(self, place: Callable[[], Place], request: Any) -> Preparation:
+        at = place()
+        generation = self._generations.number(at.transaction, at.target)
+        if not self._catalog.holds(at.target):
+            if not isinstance(request, requests.Patch):
+                yield from self._drafts.beginning(request, generation, bytes_max=self._config.document_bytes_max)
+        elif (found := self._find(at.snapshot_key)) is not None and (origin := self._origin()) is not None:
+            yield from self._drafts.editing(request, found.live, editing.client_of(origin, generation, request.author))
 
     def opening(self, place: Callable[[], Place]) -> Preparation:
         """Bring a document into memory, step by step. `place` gives its rows as they are now.

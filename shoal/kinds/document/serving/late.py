@@ -13,11 +13,11 @@ from collections.abc import Awaitable, Callable
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from shoal.config import Config
 from shoal.kinds.document import requests as documents
 from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
+from shoal.node.context import NodeContext
 from shoal.node.handler import Applied, Checks, Memory, Place, Preparation, Preparations, Readers, Target, View, Writers
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Compact, Edit, Follow, ObjectRead, ObjectWrite
@@ -34,8 +34,7 @@ class LateDocuments(Memory):
 
     def __init__(
         self,
-        config: Config,
-        now_ms: Callable[[], int],
+        context: NodeContext,
         *,
         catalog: Catalog,
         generations: Generations,
@@ -43,7 +42,7 @@ class LateDocuments(Memory):
         issue: Callable[[Compact], object],
         guard: Callable[[str], DocumentGuard | None],
     ) -> None:
-        self._parts = (config, now_ms, catalog, generations, prepare, issue, guard)
+        self._parts = (context, catalog, generations, prepare, issue, guard)
         writes = [kind for kind in _ABOUT_DOCUMENTS if issubclass(kind, ObjectWrite)]
         reads = [kind for kind in _ABOUT_DOCUMENTS if issubclass(kind, ObjectRead)]
         self.checks: Checks = dict.fromkeys(writes, lambda request: self.room.checks[type(request)](request))

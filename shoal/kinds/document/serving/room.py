@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from shoal.config import Config
 from shoal.kinds.document.serving.compacting import Compactions, Compactor
 from shoal.kinds.document.serving.documents import Documents
 from shoal.kinds.document.serving.opening import DocumentGenerations
@@ -13,6 +12,7 @@ from shoal.kinds.document.serving.snapshots import OverwrittenValues, Snapshots
 from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.node.catalog import Catalog
 from shoal.node.collection.generations import Generations
+from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Handler, Preparations, Readers, Writers
 from shoal.protocol.requests import Compact
 
@@ -22,17 +22,16 @@ class DocumentRoom:
 
     def __init__(
         self,
-        config: Config,
-        now_ms: Callable[[], int],
+        context: NodeContext,
         catalog: Catalog,
         generations: Generations,
         prepare: Callable[[Compact], Awaitable[None]],
         issue: Callable[[Compact], object],
         guard: Callable[[str], DocumentGuard | None],
     ) -> None:
-        own = DocumentGenerations(generations)
-        self.documents = Documents(config, catalog, own, guard)
-        self.compactions = Compactions(config, now_ms, catalog)
+        config, own = context.config, DocumentGenerations(generations)
+        self.documents = Documents(config, catalog, own, guard, lambda: context.incarnation.current)
+        self.compactions = Compactions(config, context.environment.now_ms, catalog)
         self.compactor = Compactor(self.documents.chores, prepare=prepare, issue=issue)
         handlers: list[Handler] = [
             self.documents,

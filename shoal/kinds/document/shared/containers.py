@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pycrdt
@@ -12,6 +12,7 @@ from shoal.kinds.document.shared.plain import check_key
 from shoal.kinds.document.shared.positions import item, place, span, sticky
 
 _ARRAY = "array"
+_PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 @shared
@@ -32,6 +33,28 @@ class Map(pycrdt.Map[Any]):
         with self.doc.transaction() as transaction:
             self._forbid_read_transaction(transaction)
             _put(self.integrated, transaction._txn, key, value)
+
+    def plain_of(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Of these keys those that have a text, number, bool or null as their value, and no shared type."""
+        found = {}
+        with self.doc.transaction() as transaction:
+            get, has, inner = self.integrated.get, self.integrated.has, transaction._txn
+            for key in keys:
+                if has(inner, key):  # One with a mere format has no value.
+                    value = get(inner, key)
+                    if type(value) in _PLAIN:
+                        found[key] = value
+        return found
+
+    def put_plain(self, entries: dict[str, Any]) -> None:
+        """Set several keys to values that are no shared types. The caller has checked that a document can hold them."""
+        if not entries:
+            return
+        with self.doc.transaction() as transaction:
+            self._forbid_read_transaction(transaction)
+            insert, inner = self.integrated.insert, transaction._txn
+            for key, value in entries.items():
+                insert(inner, key, value)
 
     def update(self, value: dict[str, Any]) -> None:
         """Set several keys (`pycrdt.Map.update`)."""

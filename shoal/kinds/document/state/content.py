@@ -140,7 +140,7 @@ def to_py(value: Any, walk: Walk | None = None) -> Any:
     Raises:
         TooLarge: a `walk` was given, and it has too few steps.
     """
-    if isinstance(value, str) or value is None:
+    if isinstance(value, str) or value is None or (type(value) is int and -EXACT_INTEGER_MAX <= value <= EXACT_INTEGER_MAX):
         return value
     if isinstance(value, float | int) and not isinstance(value, bool):
         return int(value) if _is_integer(float(value)) else float(value)
@@ -154,7 +154,12 @@ def to_py(value: Any, walk: Walk | None = None) -> Any:
         for item in value:  # No comprehension: each would be one more frame per level.
             items.append(to_py(item, walk))  # noqa: PERF401
         return items
-    if isinstance(value, pycrdt.Map | dict):
+    if isinstance(value, dict):
+        entries = {}
+        for key in sorted(value):
+            entries[key] = to_py(value[key], walk)
+        return entries
+    if isinstance(value, pycrdt.Map):
         entries = {}
         for key, item in sorted_entries(value):
             entries[key] = to_py(item, walk)

@@ -24,6 +24,7 @@ import pycrdt
 from shoal import values
 from shoal.crdt.dot import Origin
 from shoal.errors import EngineFailed, InvalidValue, TooLarge
+from shoal.kinds.document.shared.containers import Map
 from shoal.kinds.document.shared.plain import check_text, fail
 from shoal.kinds.document.state import markup
 from shoal.kinds.document.state.content import EXACT_INTEGER_MAX, Unbounded, Walk, check_kind, open_root, to_py
@@ -286,14 +287,24 @@ class Editor:
                 for _ in chunk:
                     self._turn()
 
-    def _fill_map(self, entries: pycrdt.Map[Any], wanted: dict[str, Any]) -> None:
+    def _fill_map(self, entries: Map, wanted: dict[str, Any]) -> None:
         for key in [key for key in entries.keys() if key not in wanted]:  # noqa: SIM118
             del entries[key]
+        held = set(entries.keys())
+        known, plain = entries.plain_of(held), dict[str, Any]()
         for key, value in wanted.items():
-            if key in entries:
+            if not isinstance(value, dict | list) and (key in known or key not in held):
+                if key not in known or not equal(to_py(known[key]), value):
+                    self.count(value)
+                    plain[check_text(key)] = value
+                continue
+            entries.put_plain(plain)  # In the order of the keys: equal beginnings are made by equal edits.
+            plain.clear()
+            if key in held:
                 self.put(entries, key, value)
             else:
                 self.place(entries, check_text(key), value)
+        entries.put_plain(plain)
 
     def _fill_array(self, array: pycrdt.Array[Any], wanted: list[Any]) -> None:
         if not len(array):

@@ -59,6 +59,13 @@ class Together(NamedTuple):
     clients: Collection[int]  # Whose content it brings.
 
 
+class Checked(NamedTuple):
+    """An update as it was found before the engine gets it."""
+
+    parsed: yjs.Parsed
+    advanced: readiness.Advanced
+
+
 class Integrated(NamedTuple):
     """The outcome of several updates."""
 
@@ -133,6 +140,8 @@ class LiveDocument:
         """
         self._bytes_max, self._roots_max = bytes_max, roots_max
         self._applied = True  # False once the engine refused an update that had passed the check.
+        self.fed = 0
+        """How many updates it has taken: equal numbers mean that nothing came meanwhile."""
         self.roots: dict[str, RootKind] = dict(roots)
         self._inferred = set() if declared is None else set(roots).difference(declared)
         built = Building() if built is None else built
@@ -146,14 +155,31 @@ class LiveDocument:
         self._census: Census | None = None  # Counted once it is needed.
         self._meanwhile: list[list[yjs.Parsed]] = []  # What came while it is counted in steps; one list for each who counts.
 
-    def integrate(self, update: bytes, roots: Mapping[str, RootKind], *, structs_max: int = yjs.CLOCK_MAX) -> None:
-        """Apply an update, which may have so many items and deletions, or leave the document as it is.
+    def integrate(
+        self,
+        update: bytes,
+        roots: Mapping[str, RootKind],
+        *,
+        structs_max: int = yjs.CLOCK_MAX,
+        checked: Checked | None = None,
+    ) -> None:
+        """Apply an update, which may have so many items and deletions, or leave the document as it is. `checked` is what
+        `checking` found, if nothing was fed since.
 
         Raises:
             NotReady, InvalidValue, RootConflict, TooLarge: as `check` says.
         """
-        parsed, advanced = self._checked(update, roots, structs_max)
+        parsed, advanced = self._checked(update, roots, structs_max) if checked is None else checked
+        if checked is not None and self.is_empty:
+            self._census = Census()  # There is nothing to be counted before it.
         self._feed(self._fitted([update], [parsed]), roots, advanced, parsed)
+
+    def checking(self, update: bytes, roots: Mapping[str, RootKind]) -> Generator[None, None, Checked]:
+        """The checks before `integrate`, in two steps, each of which takes some time. Raises as it."""
+        self._check_update_size(len(update))
+        yjs.parse(update)
+        yield
+        return self._checked(update, roots, yjs.CLOCK_MAX)
 
     def integrate_all(self, updates: Sequence[bytes]) -> Integrated:
         """Apply updates of clients that declare no roots: all that are ready.
@@ -218,6 +244,7 @@ class LiveDocument:
 
     def _feed(self, fitted: Fitted, roots: Mapping[str, RootKind], advanced: readiness.Advanced, parsed: yjs.Parsed) -> None:
         self._applied = False
+        self.fed += 1
         with engine("an update was refused by the Yjs engine"):
             self._replica.feed(fitted)
         self._applied = True
@@ -260,6 +287,11 @@ class LiveDocument:
     def sound(self) -> bool:
         """False once the engine panicked, or refused an update that had passed the check: build the document again."""
         return self._applied and not self._replica.doc.broken
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no content, nor had any, and no roots."""
+        return not self._state and not self.roots
 
     @property
     def size(self) -> int:
@@ -347,13 +379,13 @@ class LiveDocument:
         copy.apply_update(self.snapshot())
         return copy
 
-    def _checked(self, update: bytes, roots: Mapping[str, RootKind], structs_max: int) -> tuple[yjs.Parsed, readiness.Advanced]:
+    def _checked(self, update: bytes, roots: Mapping[str, RootKind], structs_max: int) -> Checked:
         self._check_update_size(len(update))
         self._check_roots(roots)
         parsed = yjs.parse(update, structs_max=structs_max)
         self._check_use(parsed, {**self.roots, **roots})
         self._check_size(len(update))
-        return parsed, self._advanced(parsed)
+        return Checked(parsed, self._advanced(parsed))
 
     def _check_update_size(self, size: int) -> None:
         if size > self._bytes_max:

@@ -99,7 +99,7 @@ class Parsed(NamedTuple):
 
     @property
     def weight(self) -> int:
-        """What an operation's bound counts: structs, deletions, and values."""
+        """The sum that an operation's bound counts: structs, deletions, and values."""
         return sum(map(len, self.structs.values())) + len(self.deletes) + self.values // VALUES_PER_STRUCT
 
 
