@@ -1,7 +1,8 @@
 """`shoal doctor`: what is wrong with a server, a cluster or a directory, and the command that mends it.
 
 Laws:
-- Every member is asked, at once, and none is waited for longer than `ASK_S`.
+- Every member is asked, at once, and none is waited for longer than `ASK_S`, unless nobody answers: a node that is busy answers
+  within `BUSY_S`.
 - "Nothing is wrong" is said only if every member answered and knew each condition of the table. What could not be asked, or is
   not known, is named otherwise.
 - What several members say in the same words is told once, with their names.
@@ -28,6 +29,7 @@ from shoal.protocol.requests import ConditionsView, StandingCondition
 from shoal.records import NamedTuple
 
 ASK_S = 1.2  # For one member.
+BUSY_S = 10.0  # If none has answered by then.
 UNSURE = 3
 """The exit code if nothing was found, and not everything could be looked at."""
 
@@ -39,6 +41,7 @@ class Asked(NamedTuple):
     view: ConditionsView | None = None
     members: Sequence[tuple[str, str]] = ()  # Those that it knows: their addresses and ids.
     why: str = ""  # Why it did not answer.
+    is_silent: bool = False  # It may still answer.
 
 
 class Told(NamedTuple):
@@ -89,24 +92,26 @@ async def _of_directory(target: Target) -> list[Asked]:
 async def _of_cluster(urls: str) -> list[Asked]:
     """Ask the nodes that are named, and then the members that these know and that were not among them."""
     named = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
-    answers = await asyncio.gather(*map(_ask, named))
+    answers = await asyncio.gather(*(_ask(url, ASK_S) for url in named))
+    if all(each.is_silent for each in answers):
+        answers = await asyncio.gather(*(_ask(url, BUSY_S) for url in named))
     scheme = urlsplit(named[0]).scheme or "http"
     known = {each.view.node for each in answers if each.view is not None}
     names = {each.view.name for each in answers if each.view is not None}
     others = {name: node for each in answers for name, node in each.members if node not in known and name not in names}
-    more = await asyncio.gather(*(_ask(f"{scheme}://{name}") for name in sorted(others)))
+    more = await asyncio.gather(*(_ask(f"{scheme}://{name}", ASK_S) for name in sorted(others)))
     if all(each.view is None for each in answers):
         raise _unreachable(answers)
     return [*answers, *more]
 
 
-async def _ask(url: str) -> Asked:
+async def _ask(url: str, within_s: float) -> Asked:
     name = urlsplit(url).netloc or url
     try:
-        async with asyncio.timeout(ASK_S), opened(Target(None, url)) as store:
+        async with asyncio.timeout(within_s), opened(Target(None, url)) as store:
             view, cluster = await asyncio.gather(store.conditions(), store.cluster())
     except TimeoutError:
-        return Asked(name, why=f"it did not answer within {ASK_S:g} s")
+        return Asked(name, why=f"it did not answer within {within_s:g} s", is_silent=True)
     except ShoalError as error:
         return Asked(name, why=error.message)
     members = [(member.name, member.node) for member in cluster.members if member.part != "removed"]

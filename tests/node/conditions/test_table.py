@@ -246,6 +246,28 @@ async def test_members_that_never_answer_are_waited_for_together(monkeypatch: py
     assert all("did not answer within 1.2 s" in each.why for each in silent)
 
 
+async def test_a_busy_node_is_waited_for_if_nobody_else_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Busy:
+        """It answers late."""
+
+        async def conditions(self) -> ConditionsView:
+            await asyncio.sleep(3 * doctor.ASK_S)
+            found = view_of("n1:7400", seen(STATUS)).view
+            assert found is not None
+            return found
+
+        async def cluster(self) -> ClusterView:
+            return ClusterView("shoal", 1, 1, [OWN], "", 0, [], 0)
+
+    @asynccontextmanager
+    async def opened(_target: Target) -> AsyncIterator[Busy]:
+        yield Busy()
+
+    monkeypatch.setattr(doctor, "opened", opened)
+    [answer] = await doctor._of_cluster("http://n1:7400")
+    assert answer.view is not None
+
+
 def test_commands_have_the_place_that_was_asked() -> None:
     [each] = look(seen(msgspec.structs.replace(STATUS, quotas_reached=["crew: bytes"]))).standing
     assert "--url http://n1:7400" in doctor._placed(each, "--url http://n1:7400").mends
