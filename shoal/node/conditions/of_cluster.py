@@ -349,7 +349,7 @@ CONDITIONS = (
         "1d",
         "Deleted data stays on the disk",
         "The disk grows: what was deleted or pruned cannot be swept while a member is away.",
-        "shoal cluster forget {about} --url URL   # if it never returns; else start it",
+        "shoal serve --data DIR   # on its machine; only if it never returns: shoal cluster forget {about} --url URL",
         "DISKS_AND_NODES_LOST.md#one-node-is-dead-for-good",
         "deletions wait for a member that is not reached",
         _sweep_waits,
