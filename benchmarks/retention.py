@@ -26,7 +26,8 @@ from shoal.kinds.retention.serving import keeper
 _CHECKPOINTS = 100_000
 _THREADS = 200
 _KEPT = 10  # Of each thread.
-_WRITERS = 50  # Tasks at once while the checkpoints are made.
+_WRITERS = 8  # Tasks at once while the checkpoints are made,
+_TOGETHER = 100  # so many in one operation each time: some 0.13 ms of a processor for a checkpoint, instead of 0.34.
 _SAVES_PER_S = 300
 _LOOK_S = 0.5
 _STEADY = 40  # Looks at the size, every 2 s, within which the space of what went is given back.
@@ -104,9 +105,11 @@ async def _fill(store: Store, checkpoints: int) -> None:
 
     async def fill(numbers: range) -> None:
         for number in numbers:
-            thread = store.space("crew").thread(f"many-{number:03}")
-            for n in range(each):
-                await thread.save({"n": n, "text": random.randbytes(400)}, durability="memory")
+            for begin in range(0, each, _TOGETHER):
+                async with store.space("crew").batch(durability="memory") as batch:
+                    thread = batch.thread(f"many-{number:03}")
+                    for n in range(begin, min(begin + _TOGETHER, each)):
+                        thread.save({"n": n, "text": random.randbytes(400)}, overwrite=True)
 
     await asyncio.gather(*(fill(range(nth, _THREADS, _WRITERS)) for nth in range(_WRITERS)))
 

@@ -52,7 +52,7 @@ from simulation.plan import (
 )
 from simulation.profiles import Profile, profile_of
 from simulation.shipping import shipped
-from simulation.tiering import tiered
+from simulation.tiering import shelved, tiered
 
 ACTS_MIN = 20
 DURATION_S = (5.0, 30.0)
@@ -142,6 +142,8 @@ def _drawn(seed: int, profile: str) -> _Drawn:
     plan = _in_steps(plan, _random(f"heavy/{profile}/{seed}"))
     if wanted.tiered:
         plan = tiered(plan, _random(f"tiered/{profile}/{seed}"), SPARED_S)
+    if wanted.shelved:
+        plan = shelved(plan, _random(f"shelved/{profile}/{seed}"), SPARED_S)
     if wanted.ships:
         plan = shipped(plan, _random(f"ship/{profile}/{seed}"))
     marks = {"truncated": "log_keep_s", "refilled": "snapshot_operations_min"}

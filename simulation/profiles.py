@@ -20,6 +20,7 @@ class Profile(NamedTuple):
     called: bool = False  # Whether each node is called at every instant of its life, which begins or begins anew often.
     escaped: bool = False  # Whether nodes lose what they have pushed besides.
     tiered: bool = False  # Whether threads go to a bucket, which fails.
+    shelved: bool = False  # Whether files stay there.
     ships: bool = False  # Whether the cluster is backed up, to a bucket that fails.
     own: frozenset[str] = frozenset()  # Families of acts that each seed has; most are in no other profile.
 
@@ -36,6 +37,7 @@ PROFILES = {
     "escapes": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, escaped=True),
     "cold": Profile(kinds=0.2, faults_max=2, acts_max=24, composed=0.3, tiered=True),
     "cold-members": Profile(kinds=0.05, faults_max=2, acts_max=24, composed=1.0, operated=True, tiered=True),
+    "shelved": Profile(kinds=0.2, faults_max=2, acts_max=24, composed=0.3, tiered=True, shelved=True),
     "cold-shipped": Profile(kinds=0.1, faults_max=2, acts_max=24, tiered=True, ships=True),
 }
 

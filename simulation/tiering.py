@@ -47,6 +47,18 @@ def tiered(plan: Plan, random: Random, begins: float) -> Plan:
     return replace(plan, settings=settings | plan.settings, acts=sorted(acts, key=_at), faults=sorted(faults, key=_at))
 
 
+def shelved(plan: Plan, random: Random, begins: float) -> Plan:
+    """The plan of `tiered`, with files that stay in the bucket: they are put, move and are read, while it fails or does not."""
+    acts: list[Act] = list(plan.acts)
+    for _ in range(random.randint(1, SCENES_MAX)):
+        at, name = random.uniform(begins, max(begins, plan.duration_s - 3.0)), random.choice("ab")
+        for kind in ("set-tiering", "put-file-away", "move-now", "read-file-away", "move-now", "read-file-away"):
+            acts.append(_act(random, at, random.randrange(plan.agents), kind, name))
+            at += random.choice((0.05, 0.3, 1.0))
+    settings: dict[str, int | float | str] = {"files_stay": 1}
+    return replace(plan, settings=plan.settings | settings, acts=sorted(acts, key=_at))
+
+
 def _scene(random: Random, plan: Plan, within: tuple[float, float], acts: list[Act], faults: list[Fault]) -> float:
     """One agent fills a thread, which moves; and what comes then. Returns when that is."""
     begins, agent = random.uniform(within[0], max(within[0], within[1] - 4.0)), random.randrange(plan.agents)

@@ -1,7 +1,8 @@
 """Stubs: what is left here of a chunk whose bytes are in an object store; and the one place where a stub is seen.
 
 Laws:
-- A stub never passes as content: a read of one through `ColdStorage` raises, whoever reads. Only what asks `raw` sees it.
+- A stub never passes as content: a read of one through `ColdStorage` gives its chunk, if that is in memory, or raises, whoever
+  reads. Only what asks `raw` sees it.
 - A stub is no content, and no content is a stub, whatever its bytes: a chunk is stored under its SHA-256, which a stub lacks.
 - Only chunks have stubs: rows under the hash of their value. The row stays, with its key, so that it is deleted as before.
 - A stub is a fact of one directory. It is neither replicated nor compared, and its value goes to no peer and no backup.
@@ -27,7 +28,8 @@ NODE_BYTES = 1024
 _MAGIC = b"\xc1SHOLCLD"  # The first byte begins no msgpack.
 _DIGEST, _KEY = 32, 32
 _STUB_BYTES = len(_MAGIC) + _DIGEST + _KEY + 4 + 4
-CHUNKS = (b"D", b"Vc")
+FILE_CHUNKS = b"Vc"
+CHUNKS = (b"D", FILE_CHUNKS)
 """The tables of a thread's rows that hold chunks: of states, and of files."""
 
 _GENERATION_BYTES = 5  # A 0 byte and the number, before the rows of a later generation.
@@ -65,6 +67,12 @@ def stub_of(key: bytes, value: bytes) -> Stub | None:
     pack, after = len(_MAGIC) + _DIGEST, len(_MAGIC) + _DIGEST + _KEY
     start, size = int.from_bytes(value[after : after + 4], "big"), int.from_bytes(value[after + 4 :], "big")
     return Stub(value[len(_MAGIC) : pack], value[pack:after], start, size)
+
+
+def is_of_file(row: bytes) -> bool:
+    """Whether a row within an object, its generation included, is a chunk of a file."""
+    digest = digest_in(row)
+    return digest is not None and row.endswith(FILE_CHUNKS + digest)
 
 
 def size_of(key: bytes, value: bytes) -> int:
@@ -142,6 +150,8 @@ class ColdStorage:
         self.erase = raw.erase
         self.write_witness = raw.write_witness
         self.close = raw.close
+        self.beside: Callable[[bytes, Stub], bytes | None] = lambda key, stub: None
+        """The chunk of a stub, if it is in memory: a read of one that stays in the object store."""
         self.armed = False
         """Whether there may be stubs."""
         if next(iter(raw.scan(_RECORDS, successor(_RECORDS), limit=1)), None) is not None:
@@ -184,7 +194,7 @@ class ColdStorage:
         """As `Storage.get`.
 
         Raises:
-            StoreCorrupt: the value is a stub.
+            StoreCorrupt: the value is a stub, and `beside` has no chunk for it.
         """
         return self._get if self.armed else self.raw.get
 
@@ -209,8 +219,10 @@ class ColdStorage:
 
     def _get(self, key: bytes, /) -> bytes | None:
         value = self.raw.get(key)
-        if value is not None and value.startswith(_MAGIC) and stub_of(key, value) is not None:
-            raise _away(key)
+        if value is not None and value.startswith(_MAGIC) and (stub := stub_of(key, value)) is not None:
+            value = self.beside(key, stub)
+            if value is None:
+                raise _away(key)
         return value
 
     def _scan(

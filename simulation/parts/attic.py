@@ -48,6 +48,8 @@ SETTINGS: dict[str, int | float | str] = {
 }
 """Bounds by which threads of seconds, and of some KiB, move."""
 
+FILES_STAY = 0
+"""Whether files go as soon as they are put, and stay in the bucket when they are read."""
 _IDLE_S = (0.2, 0.5, 2.0)
 _ATTEMPTS = 40
 _TURNS_S = 0.5
@@ -169,7 +171,7 @@ class _Agent:
         idle = random.choice(_IDLE_S)
 
         async def send() -> None:
-            await self._bench.space.tiering.set(URL, idle=idle, durability=act.durability)
+            await self._bench.space.tiering.set(URL, idle=idle, files=bool(FILES_STAY), durability=act.durability)
 
         await self._sent(act, random, send, f"tiering after {idle:g} s")
 

@@ -5146,8 +5146,10 @@ export interface components {
         SetTieringBody: {
             /** @description Only try the address, and count what would move now. Default: `false`. */
             dry_run?: boolean;
-            /** @description At least a minute. */
-            idle_s: number;
+            /** @description Files go as soon as they are put, and stay there when they are read. Default: `false`. */
+            files?: boolean;
+            /** @description At least a minute; without it files alone go. Default: `0.0`. */
+            idle_s?: number;
             /** @description s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR, for each node's own credentials. */
             url: string;
         };
@@ -5622,9 +5624,10 @@ export interface components {
             fetched: number;
             /** @description and their bytes, */
             fetched_bytes: number;
+            /** @description Whether files go as soon as they are put, and stay there when they are read. */
+            files: boolean;
             /** @description and the bytes of their chunks that are here. */
             idle_bytes: number;
-            /** @description A thread is idle to which nothing was written for so long. */
             idle_s: number;
             /** @description Of a dry run: threads that the rule would move from this node now; at most 10,000 are counted, */
             idle_threads: number;

@@ -45,8 +45,9 @@ Place = Annotated[
     str, typer.Argument(metavar="PLACE", help="s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR.", show_default=False)
 ]
 Idle = Annotated[
-    str, typer.Option("--idle", metavar="AGE", help="Threads to which nothing was written for so long, as in 30d.")
+    str | None, typer.Option("--idle", metavar="AGE", help="Threads to which nothing was written for so long, as in 30d.")
 ]
+Files = Annotated[bool, typer.Option("--files", help="Files as soon as they are put; they stay there when they are read.")]
 
 _SHOWN_MAX = 20  # Threads that a person is shown.
 
@@ -237,7 +238,8 @@ def _show_retained(space: str, found: Retained, *, json: bool) -> None:
 def set_place(
     space: Space,
     place: Place,
-    idle: Idle,
+    idle: Idle = None,
+    files: Files = False,
     dry_run: DryRun = False,
     data: Data = None,
     url: Url = None,
@@ -245,15 +247,19 @@ def set_place(
 ) -> None:
     """Have the bytes of idle threads moved to an object store, by each node from now on. They come back when they are read.
 
+    With --files, files go there within a minute, and stay there; without --idle nothing else goes.
+
     With --dry-run the address is tried, and it says what would move from this node now. Credentials come from the environment
     of the nodes. The node writes, reads and deletes there before anything is recorded.
 
     Example: shoal tiering set crew s3://bucket/cold --idle 30d --url http://n1:7400
     """
-    idle_s = age_with_unit("--idle", idle) or 0
-    _execute_tiering(
-        space, lambda tiering: tiering.set(place, idle=idle_s, dry_run=dry_run), data, url, json=json, dry_run=dry_run
-    )
+    idle_s = age_with_unit("--idle", idle)
+
+    async def set_it(tiering: SpaceTiering) -> TieringView:
+        return await tiering.set(place, idle=idle_s, files=files, dry_run=dry_run)
+
+    _execute_tiering(space, set_it, data, url, json=json, dry_run=dry_run)
 
 
 def show_place(space: Space, data: Data = None, url: Url = None, json: Json = False) -> None:
@@ -306,9 +312,11 @@ def _show_tiering(view: TieringView, *, json: bool, counts: bool = False) -> Non
         )
         line("nothing was recorded, and nothing moved")
         return
-    if view.url:
+    if view.url and view.files:
+        line(f"files of space {view.space} go to {view.url} as soon as they are put, and stay there")
+    if view.url and view.idle_ms:
         line(f"threads of space {view.space} go to {view.url} once nothing was written to them for {span(view.idle_ms)}")
-    else:
+    if not view.url:
         line(f"threads of space {view.space} go nowhere" + ("; what is away comes back" if view.away_bytes else ""))
     line(f"this node has {shown_bytes(view.away_bytes)} of it there, in {view.packs:,} objects")
     if view.moved_bytes or view.fetched or view.failed:

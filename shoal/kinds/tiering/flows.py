@@ -24,10 +24,13 @@ async def set_rule(
     url: str,
     idle_ms: int,
     *,
+    files: bool = False,
     dry_run: bool = False,
     durability: Durability | None = None,
 ) -> TieringView:
     """Have idle threads of a space moved to an address from now on. Returns the rule as the node knows it then.
+
+    With `files`, files go as soon as they are put, and stay there when they are read; if `idle_ms` is 0, nothing else goes.
 
     With `dry_run` nothing is recorded, and the answer counts what would move.
 
@@ -39,12 +42,14 @@ async def set_rule(
     check_name("space", space)
     if space == RESERVED:
         raise InvalidInput(f"{RESERVED!r} is the space of the nodes themselves, and stays where it is. Nothing was written.")
-    if not IDLE_MS_MIN <= idle_ms < state.IDLE_MS_MAX:
-        raise InvalidInput(f"idle must be at least {IDLE_MS_MIN // 1000} s. Nothing was written.", field="idle")
-    tried = await connection.read(TryTiering(space, url, idle_ms if dry_run else 0))
+    if not (IDLE_MS_MIN <= idle_ms < state.IDLE_MS_MAX or (files and idle_ms == 0)):
+        raise InvalidInput(
+            f"idle must be at least {IDLE_MS_MIN // 1000} s, or left out for files alone. Nothing was written.", field="idle"
+        )
+    tried = await connection.read(TryTiering(space, url, idle_ms if dry_run else 0, files and dry_run))
     if dry_run:
         return tried
-    return await _record(connection, Rule(space, url, idle_ms), durability)
+    return await _record(connection, Rule(space, url, idle_ms, files=files), durability)
 
 
 async def unset_rule(connection: Connection, space: str, *, durability: Durability | None = None) -> TieringView:
@@ -73,12 +78,15 @@ class SetTiering(Flow[TieringView], frozen=True):
 
     space: str
     url: str  # s3://BUCKET/PREFIX, gs://…, az://… or file:///DIR, for each node's own credentials.
-    idle_ms: Annotated[Seconds, Named("idle_s")]  # At least a minute.
+    idle_ms: Annotated[Seconds, Named("idle_s")] = 0  # At least a minute; without it files alone go.
+    files: bool = False  # Files go as soon as they are put, and stay there when they are read.
     dry_run: bool = False  # Only try the address, and count what would move now.
 
     async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> TieringView:
         """Try the address, record the rule, and read it as the serving node knows it then."""
-        return await set_rule(connection, self.space, self.url, self.idle_ms, dry_run=self.dry_run, durability=durability)
+        return await set_rule(
+            connection, self.space, self.url, self.idle_ms, files=self.files, dry_run=self.dry_run, durability=durability
+        )
 
 
 class UnsetTiering(Flow[TieringView], frozen=True):

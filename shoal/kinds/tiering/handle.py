@@ -25,19 +25,31 @@ class SpaceTiering:
         self._space = space
 
     async def set(
-        self, url: str, *, idle: timedelta | float, dry_run: bool = False, durability: Durability | None = None
+        self,
+        url: str,
+        *,
+        idle: timedelta | float | None = None,
+        files: bool = False,
+        dry_run: bool = False,
+        durability: Durability | None = None,
     ) -> requests.TieringView:
         """Have the chunks of threads to which nothing was written for `idle` (seconds, or a timedelta) moved to `url`.
+
+        With `files`, files go there within a minute after they were put, and stay there when they are read; without `idle`
+        nothing else goes.
 
         With `dry_run` nothing is recorded or moved: `idle_threads` and `idle_bytes` of the answer say what would move from the
         node that serves.
 
         Raises:
-            InvalidInput: it is no address, or one that the node's operator does not allow; or `idle` is below a minute.
+            InvalidInput: it is no address, or one that the node's operator does not allow; or `idle` is below a minute, or
+                neither that nor `files` is given.
             BackupUnreachable: the serving node cannot write, read and delete there. Nothing was recorded.
         """
         idle_ms = as_duration_ms(idle, what="idle") or 0
-        return await flows.set_rule(self._connection, self._space, url, idle_ms, dry_run=dry_run, durability=durability)
+        return await flows.set_rule(
+            self._connection, self._space, url, idle_ms, files=files, dry_run=dry_run, durability=durability
+        )
 
     async def get(self) -> requests.TieringView:
         """The rule, and what the node that serves has in the object store."""

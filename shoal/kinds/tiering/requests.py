@@ -22,12 +22,13 @@ class ReadTiering(Read["TieringView"], array_like=True, frozen=True, tag="read-t
 class TryTiering(Read["TieringView"], array_like=True, frozen=True, tag="try-tiering"):
     """Find out whether the serving node may use an address, and can write, read and delete there. Nothing is recorded.
 
-    With `idle_ms` it counts what such a rule would move.
+    With `idle_ms` or `files` it counts what such a rule would move.
     """
 
     space: str
     url: str
     idle_ms: int = 0
+    files: bool = False
 
 
 @operation(
@@ -46,7 +47,9 @@ class TieringView(Reply, array_like=True, frozen=True, tag="tiering-view"):
 
     space: str
     url: str = ""  # Where idle threads go; empty: nowhere. What is there comes back by itself.
-    idle_ms: Annotated[Seconds, Named("idle_s")] = 0  # A thread is idle to which nothing was written for so long.
+    idle_ms: Annotated[Seconds, Named("idle_s")] = (
+        0  # A thread is idle to which nothing was written for so long; 0: none ever is.
+    )
     wall_ms: Annotated[int, Shape.MOMENT] = 0  # When it was set; 0: it never was.
     away_bytes: Natural = 0  # Of chunks of this space that are in the object store, as of the last look,
     packs: Natural = 0  # in so many objects.
@@ -58,3 +61,4 @@ class TieringView(Reply, array_like=True, frozen=True, tag="tiering-view"):
     trouble: str = ""  # Why something is not done, for people; else empty.
     idle_threads: Natural = 0  # Of a dry run: threads that the rule would move from this node now; at most 10,000 are counted,
     idle_bytes: Natural = 0  # and the bytes of their chunks that are here.
+    files: bool = False  # Whether files go as soon as they are put, and stay there when they are read.

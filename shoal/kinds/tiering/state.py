@@ -27,9 +27,10 @@ class Rule(NamedTuple):
 
     space: str
     url: str  # Empty: nowhere any more, and all comes back.
-    idle_ms: int  # A thread is idle to which nothing was written for so long.
+    idle_ms: int  # A thread is idle to which nothing was written for so long; 0: none ever is.
     wall_ms: int = 0  # When it was set, by the clock of the node that did it.
     trouble: str = ""  # Why it moves nothing, for people; else empty.
+    files: bool = False  # Whether files go as soon as they are put, and stay there when they are read.
 
 
 def key_of(space: str) -> str:
@@ -39,7 +40,8 @@ def key_of(space: str) -> str:
 
 def packed(rule: Rule) -> bytes:
     """A rule's record."""
-    return values.encode({"space": rule.space, "url": rule.url, "idle_ms": rule.idle_ms})
+    record = {"space": rule.space, "url": rule.url, "idle_ms": rule.idle_ms}
+    return values.encode(record | ({"files": True} if rule.files else {}))
 
 
 def held_back(rule: Rule, restored_ms: int) -> Rule:
@@ -62,9 +64,9 @@ def _parsed(key: str, packed: bytes, wall_ms: int) -> Rule | None:
         record = values.decode(packed)
     except ShoalError:
         return None
-    if not isinstance(record, dict) or record.keys() != {"space", "url", "idle_ms"}:
+    if not isinstance(record, dict) or record.keys() - {"files"} != {"space", "url", "idle_ms"}:
         return None
-    space, url, idle_ms = record["space"], record["url"], record["idle_ms"]
-    if not isinstance(space, str) or not isinstance(url, str) or type(idle_ms) is not int:
+    space, url, idle_ms, files = record["space"], record["url"], record["idle_ms"], record.get("files", False)
+    if not isinstance(space, str) or not isinstance(url, str) or type(idle_ms) is not int or type(files) is not bool:
         return None
-    return Rule(space, url, idle_ms, wall_ms) if key_of(space) == key and 0 <= idle_ms < IDLE_MS_MAX else None
+    return Rule(space, url, idle_ms, wall_ms, files=files) if key_of(space) == key and 0 <= idle_ms < IDLE_MS_MAX else None

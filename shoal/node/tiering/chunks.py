@@ -9,6 +9,8 @@ Laws:
   waits longer than `WAIT_S` gets an error that can be tried again; the fetch goes on.
 - A bucket that cannot be reached, or lacks an object that peers do not have either, changes nothing here: the read is refused
   with an error that can be tried again.
+- Of a space whose files stay in the object store (`staying`), a read of a file puts nothing back: it is read from memory, which
+  holds the last packs, up to `HELD_BYTES_MAX`.
 - What goes to peers and to backups has chunks in the place of stubs. Nothing is put back for that.
 """
 
@@ -16,10 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from hashlib import sha256
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -102,6 +104,9 @@ class Chunks:
         self._missing: set[bytes] = set()  # Packs that their bucket lacked when they were last asked for.
         self._soon = Background()
         self._wanted: set[tuple[Target, tuple[bytes, ...]]] = set()
+        self.staying: frozenset[str] = frozenset()
+        """The spaces whose files stay in the object store."""
+        context.storage.beside = self._beside
         self.fetched = self.fetched_bytes = self.failed = 0
         """Packs that were fetched for reads in this opening, their bytes, and fetches that failed."""
         self.troubles: dict[str, str] = {}
@@ -146,15 +151,20 @@ class Chunks:
         """As `bring_back`, and says what the bucket lacks."""
         of = keys.object_rows(target.partition, *target)
         stubs = self._stubs(target, lost)
-        packs = {stub.pack: stub.key for stub in stubs.values()}
-        outcomes = await asyncio.gather(*(self.thaw(of, pack, key) for pack, key in packs.items()), return_exceptions=True)
-        missing = ""
-        for pack, outcome in zip(packs, outcomes, strict=True):
+        prefix = self.generations.current(Transaction(self._raw), target).rows.key(b"")
+        passing = [row for row in stubs if target.space in self.staying and cold.is_of_file(row)]
+        packs = {stub.pack: stub.key for row, stub in stubs.items() if row not in passing}
+        work: list[Coroutine[Any, Any, bool]] = [self.thaw(of, pack, key) for pack, key in packs.items()]
+        work += [self._passed(of, prefix + row, stubs[row]) for row in passing]
+        outcomes = await asyncio.gather(*work, return_exceptions=True)
+        missing, passed = "", False
+        for pack, outcome in zip([*packs, *(stubs[row].pack for row in passing)], outcomes, strict=True):
+            passed = passed or outcome is True
             if isinstance(outcome, StoreCorrupt):
                 missing = missing or (outcome.message if pack in self._missing else "")
             elif isinstance(outcome, BaseException):
                 raise outcome
-        return Brought(any(row not in self._stubs(target, stubs) for row in stubs), missing)
+        return Brought(passed or any(row not in self._stubs(target, stubs) for row in stubs), missing)
 
     def soon(self, target: Target, lost: tuple[bytes, ...], then: Callable[[], None] = lambda: None) -> bool:
         """Fetch those of these rows that are away, beside, and call `then`, also if that failed. False: nothing was begun."""
@@ -206,8 +216,21 @@ class Chunks:
                 raise
             return chunk
 
-    async def thaw(self, of: bytes, pack: bytes, key: bytes) -> None:
-        """Put the chunks of a pack back, and let the pack go.
+    async def _passed(self, of: bytes, key: bytes, stub: cold.Stub) -> bool:
+        """Have the pack of a chunk in memory, for the read that comes next. Raises as `thaw`."""
+        opened = self._held.get(stub.pack) or await self._opened(of, stub.pack, stub.key)
+        opened.chunk(key[len(of) :])
+        self._hold(stub.pack, opened)
+        return True
+
+    def _beside(self, key: bytes, stub: cold.Stub) -> bytes | None:
+        opened = self._held.get(stub.pack)
+        with suppress(StoreCorrupt):
+            return None if opened is None else opened.chunk(key[len(keys.object_of(key)) :])
+        return None
+
+    async def thaw(self, of: bytes, pack: bytes, key: bytes) -> bool:
+        """Put the chunks of a pack back, and let the pack go. Returns False: what came is to be looked for.
 
         Raises:
             Cold: the bucket could not be read in time.
@@ -225,6 +248,7 @@ class Chunks:
                 await self._thaw(of, pack, key)
         finally:
             self._thaws.release()
+        return False
 
     async def _thaw(self, of: bytes, pack: bytes, key: bytes) -> None:
         opened = await self._opened(of, pack, key)

@@ -16,7 +16,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
 
@@ -24,6 +24,7 @@ import msgspec
 
 from shoal.crdt.rows import successor
 from shoal.errors import BackupDamaged, Cold, ReadOnly, ShoalError, StorageFull, StoreCorrupt
+from shoal.kinds.file.state import HELD
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Target
@@ -76,39 +77,41 @@ class Mover:
 
     # ── moving ────────────────────────────────────────────────────────────────
 
-    async def move(self, target: Target, url: str) -> int:
-        """Move the chunks of a thread. Returns how many of its bytes are away then that were here.
+    async def move(self, target: Target, url: str, *, files: bool = False) -> int:
+        """Move the chunks of a thread, or with `files` those of its files. Returns how many of its bytes went.
 
         Raises:
             BackupUnreachable, BackupDamaged: the bucket failed. What was moved before stays there; the rest stays here.
             StorageFull, ReadOnly: storage rejects writes.
         """
         async with self._turn:
-            moved = await self._move(target, url)
+            moved = await self._move(target, url, (cold.FILE_CHUNKS,) if files else cold.CHUNKS)
         if moved:
             self._database.garbage.reclaim_soon()
         return moved
 
-    async def _move(self, target: Target, url: str) -> int:
+    async def _move(self, target: Target, url: str, tables: Sequence[bytes]) -> int:
         moved, after = 0, b""
         while True:
-            filled = await in_turns(self._fill(target, after), self._environment.pause)
+            filled = await in_turns(self._fill(target, after, tables), self._environment.pause)
             if filled.packing.bytes >= PACK_BYTES_MIN:
                 moved += await self._put(target, filled, url)
             if not filled.after:
                 return moved
             after = filled.after
 
-    def _fill(self, target: Target, after: bytes) -> Steps[_Filled]:
+    def _fill(self, target: Target, after: bytes, tables: Sequence[bytes]) -> Steps[_Filled]:
         """Pack chunks that are here, after a row of the object."""
         of = keys.object_rows(target.partition, *target)
         packing = Packing(self._environment.entropy(KEY_BYTES))
         rows: dict[bytes, bytes] = {}
-        for found in self._large(target, after):
+        for found in self._large(target, after, tables):
             if found is None:
                 yield
                 continue
             key, value = found
+            if len(tables) < len(cold.CHUNKS) and self._is_on_its_way(key):
+                continue
             row = key[len(of) :]
             if sha256(value).digest() == cold.digest_in(row):
                 packing.add(row, value)
@@ -117,22 +120,28 @@ class Mover:
                     return _Filled(packing, rows, row)
         return _Filled(packing, rows, b"")
 
-    def bytes_here(self, target: Target) -> Steps[int]:
-        """The bytes of a thread's chunks that are here and would go."""
+    def _is_on_its_way(self, key: bytes) -> bool:
+        """Whether an upload holds a chunk: its file is put soon, and then read once more."""
+        digest = cold.digest_in(key[len(keys.object_of(key)) :]) or b""
+        held = key[: -len(cold.FILE_CHUNKS + digest)] + HELD + digest
+        return next(iter(self._raw.scan(held, successor(held), limit=1)), None) is not None
+
+    def bytes_here(self, target: Target, *, files: bool = False) -> Steps[int]:
+        """The bytes of a thread's chunks, or with `files` of those of its files, that are here and would go."""
         size = 0
-        for found in self._large(target, b""):
+        for found in self._large(target, b"", (cold.FILE_CHUNKS,) if files else cold.CHUNKS):
             if found is None:
                 yield
             elif cold.stub_of(*found) is None:
                 size += len(found[1])
         return size if size >= PACK_BYTES_MIN else 0
 
-    def _large(self, target: Target, after: bytes) -> Iterator[tuple[bytes, bytes] | None]:
+    def _large(self, target: Target, after: bytes, tables: Sequence[bytes]) -> Iterator[tuple[bytes, bytes] | None]:
         """The large rows of chunks after a row of the object; None where others are due a turn."""
         of = keys.object_rows(target.partition, *target)
         prefix = self._prefix(target)
         stride = Stride.usual()
-        for table in cold.CHUNKS:
+        for table in tables:
             start, stop = prefix + table, successor(prefix + table)
             assert stop is not None  # It begins with the table's byte.
             at = max(start, of + after + b"\x00") if after else start
@@ -268,7 +277,7 @@ class Mover:
                 after = of
             await self._environment.pause()
 
-    async def _tried(self, space: str, work: Awaitable[None]) -> str:
+    async def _tried(self, space: str, work: Awaitable[object]) -> str:
         """Do this; returns why it failed, for people, and names no thread. One pack that fails holds up no other."""
         try:
             await work

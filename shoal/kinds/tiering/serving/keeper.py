@@ -3,7 +3,8 @@
 Laws:
 - Each node moves its own copy, to a place of its own, and asks nobody: what is moved is what it stores, and nothing that it
   tells others changes. A wrong clock moves something too early, which comes back when it is read.
-- A thread moves if it is known to be idle, nothing in it waits, and nothing of it came back within the same time.
+- A thread moves if it is known to be idle, nothing in it waits, and nothing of it came back within the same time. Files move at
+  the next look, where the rule says that they stay in the object store.
 - A look reads in steps. It takes at most one part in `LOOK_SHARE` of the time.
 - A bucket that fails is tried again at the next look, and holds up no other space. What failed is told.
 - In a store that was made of a backup a rule moves nothing until it is set once more: a store that somebody looks into must not
@@ -15,7 +16,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +51,7 @@ _PAGE = 256
 _PAGES_MAX = 16  # Of rules; those beyond are not carried out.
 _QUIET_MAX = 65_536  # Threads of which is known that nothing goes.
 _QUIET = 20  # For one part in so many of the rule's time, unless something is written.
+_FILES_MS = 24 * 3_600_000  # As the time of a rule that is about files alone.
 _PROBE_BYTES = 16
 _COUNTED_MAX = 10_000  # Threads of a dry run.
 
@@ -96,6 +98,8 @@ class TieringKeeper:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
+        with suppress(ShoalError):  # A look tells.
+            self._stay(self.rules() if self._is_used() else {})
         self._task = lasting(self._run(), "tiering")
 
     async def stop(self) -> None:
@@ -121,6 +125,7 @@ class TieringKeeper:
         """
         rules = self.rules() if self._is_used() else {}
         troubles: dict[str, str] = {}
+        self._stay(rules)
         for space, rule in sorted(rules.items()):
             if rule.url and only in (None, space):
                 if told := rule.trouble or await self._space(rule):
@@ -135,6 +140,9 @@ class TieringKeeper:
             if told != self.troubles.get(space):
                 log(events.TIERING_TROUBLE, reason=told)
         self.troubles, self.last_ms = troubles, self._environment.now_ms()
+
+    def _stay(self, rules: Mapping[str, Rule]) -> None:
+        self._chunks.staying = frozenset(space for space, rule in rules.items() if rule.url and rule.files)
 
     @property
     def _troubled(self) -> dict[str, str]:
@@ -184,24 +192,31 @@ class TieringKeeper:
             return
         if self._partitions.load(target.partition).closed:
             return
+        if rule.files:
+            await self.mover.move(target, rule.url, files=True)
+            written = self._partitions.written(target.partition)
         if await self._is_due(target, rule):
             await self.mover.move(target, rule.url)
             written = self._partitions.written(target.partition)
         self._quiet.pop(target, None)
-        self._quiet[target] = _Quiet(written, rule, now_ms + rule.idle_ms // _QUIET)
+        self._quiet[target] = _Quiet(written, rule, now_ms + (rule.idle_ms or _FILES_MS) // _QUIET)
         if len(self._quiet) > _QUIET_MAX:
             del self._quiet[next(iter(self._quiet))]
 
     async def _is_due(self, target: Target, rule: Rule) -> bool:
         """Whether nothing was written to a thread, and nothing of it came back, within the rule's time."""
         now_ms = self._environment.now_ms()
-        return self._stayed_away(target, rule, now_ms) and await in_turns(
-            is_idle(
-                lambda: self._database.document(target).rows,
-                RetainThread(target.space, target.name, thread_older_than_ms=rule.idle_ms),
-                now_ms,
-            ),
-            self._environment.pause,
+        return (
+            rule.idle_ms > 0
+            and self._stayed_away(target, rule, now_ms)
+            and await in_turns(
+                is_idle(
+                    lambda: self._database.document(target).rows,
+                    RetainThread(target.space, target.name, thread_older_than_ms=rule.idle_ms),
+                    now_ms,
+                ),
+                self._environment.pause,
+            )
         )
 
     def _stayed_away(self, target: Target, rule: Rule, now_ms: int) -> bool:
@@ -232,6 +247,7 @@ class TieringKeeper:
             self._chunks.fetched_bytes,
             self._chunks.failed,
             self._troubled.get(space, ""),
+            files=rule.files,
         )
 
     async def _try(self, request: TryTiering, bookmark: Bookmark) -> TieringView:
@@ -252,9 +268,9 @@ class TieringKeeper:
         if found != probe:
             raise BackupUnreachable(f"{request.url} does not give back what is put there. Nothing was recorded.")
         view = await self._view(ReadTiering(request.space), bookmark)
-        if not request.idle_ms:
+        if not request.idle_ms and not request.files:
             return view
-        threads, size = await self._idle(Rule(request.space, request.url, request.idle_ms))
+        threads, size = await self._idle(Rule(request.space, request.url, request.idle_ms, files=request.files))
         return msgspec.structs.replace(view, idle_threads=threads, idle_bytes=size)
 
     async def _idle(self, rule: Rule) -> tuple[int, int]:
@@ -265,8 +281,9 @@ class TieringKeeper:
             names = self._database.catalog.names(rule.space, Kind.THREAD, prefix="", after=after, limit=_PAGE)
             for after in names:
                 target = Target(Kind.THREAD, rule.space, after)
-                if not self._partitions.load(target.partition).closed and await self._is_due(target, rule):
-                    here = await in_turns(self.mover.bytes_here(target), self._environment.pause)
+                is_due = not self._partitions.load(target.partition).closed and await self._is_due(target, rule)
+                if is_due or rule.files:
+                    here = await in_turns(self.mover.bytes_here(target, files=not is_due), self._environment.pause)
                     count, size = count + bool(here), size + here
             if len(names) < _PAGE:
                 break
