@@ -131,15 +131,6 @@ def one_key_opens_all_packs(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(mover, "Packing", lambda _key: Packing(b"k" * KEY_BYTES))
 
 
-def a_file_that_stays_is_not_asked_of_its_bucket(patch: pytest.MonkeyPatch) -> None:
-    """It is as if it were damaged, and no peer has it either."""
-
-    async def passed(self: Chunks, of: bytes, key: bytes, stub: cold.Stub) -> bool:
-        raise StoreCorrupt("it is away")
-
-    patch.setattr(Chunks, "_passed", passed)
-
-
 def files_that_stay_go_without_being_read_back(patch: pytest.MonkeyPatch) -> None:
     a_put_that_failed_is_taken_for_made(patch)
 
@@ -163,12 +154,6 @@ MUTANTS = (
     _mutant(what_came_back_is_never_forgotten, "what says that a thread came back outlives it", "15"),
     _mutant(objects_with_stubs_are_compared, "stubs are compared with chunks of peers", "4", "20"),
     _mutant(one_key_opens_all_packs, "a key that is still there opens what was erased", "15"),
-    Mutant(
-        a_file_that_stays_is_not_asked_of_its_bucket,
-        "a file that stays in the bucket cannot be read",
-        ("3", "9", "10"),
-        profile="shelved",
-    ),
     Mutant(
         files_that_stay_go_without_being_read_back,
         "files go to a bucket that did not take them",
