@@ -82,7 +82,6 @@ NOT_OVER_HTTP: Reasons = {
 NOT_IN_PYTHON: Reasons = {
     "steps of `PutFile`, `DeleteFile` and of what nodes sweep by themselves": (
         requests.NameFile,
-        requests.RemoveFile,
         requests.SweepFiles,
         requests.DropFiles,
     ),

@@ -47,7 +47,7 @@ Place = Annotated[
 Idle = Annotated[
     str | None, typer.Option("--idle", metavar="AGE", help="Threads to which nothing was written for so long, as in 30d.")
 ]
-Files = Annotated[bool, typer.Option("--files", help="Files as soon as they are put; they stay there when they are read.")]
+Files = Annotated[bool, typer.Option("--blobs", help="Files as soon as they are put; they stay there when they are read.")]
 
 _SHOWN_MAX = 20  # Threads that a person is shown.
 
@@ -247,7 +247,7 @@ def set_place(
 ) -> None:
     """Have the bytes of idle threads moved to an object store, by each node from now on. They come back when they are read.
 
-    With --files, files go there within a minute, and stay there; without --idle nothing else goes.
+    With --blobs, files go there within a minute, and stay there; without --idle nothing else goes.
 
     With --dry-run the address is tried, and it says what would move from this node now. Credentials come from the environment
     of the nodes. The node writes, reads and deletes there before anything is recorded.
