@@ -11,9 +11,11 @@ Laws:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from hashlib import sha256
-from typing import Any
+from typing import Any, Protocol
 
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
@@ -132,6 +134,21 @@ def objects(storage: Storage, number: int, start: bytes = b"", stop: bytes | Non
     return found
 
 
+class HeldPack(Protocol):
+    """A pack that was read."""
+
+    @property
+    def size(self) -> int:
+        """Bytes."""
+
+    def chunk(self, row: bytes) -> bytes:
+        """The chunk of a row.
+
+        Raises:
+            StoreCorrupt: the pack holds another one, or none.
+        """
+
+
 def raw_of(storage: Any) -> Any:
     """The storage below, which shows stubs as they are stored."""
     return getattr(storage, "raw", storage)
@@ -150,8 +167,8 @@ class ColdStorage:
         self.erase = raw.erase
         self.write_witness = raw.write_witness
         self.close = raw.close
-        self.beside: Callable[[bytes, Stub], bytes | None] = lambda key, stub: None
-        """The chunk of a stub, if it is in memory: a read of one that stays in the object store."""
+        self.held: OrderedDict[bytes, HeldPack] = OrderedDict()
+        """Packs in memory, by their names. Chunks of files are read from these; who fetches packs fills and bounds it."""
         self.armed = False
         """Whether there may be stubs."""
         if next(iter(raw.scan(_RECORDS, successor(_RECORDS), limit=1)), None) is not None:
@@ -194,7 +211,7 @@ class ColdStorage:
         """As `Storage.get`.
 
         Raises:
-            StoreCorrupt: the value is a stub, and `beside` has no chunk for it.
+            StoreCorrupt: the value is a stub, and nothing that is `held` has its chunk.
         """
         return self._get if self.armed else self.raw.get
 
@@ -220,10 +237,17 @@ class ColdStorage:
     def _get(self, key: bytes, /) -> bytes | None:
         value = self.raw.get(key)
         if value is not None and value.startswith(_MAGIC) and (stub := stub_of(key, value)) is not None:
-            value = self.beside(key, stub)
+            value = self._in_memory(key, stub)
             if value is None:
                 raise _away(key)
         return value
+
+    def _in_memory(self, key: bytes, stub: Stub) -> bytes | None:
+        row = key[len(keys.object_of(key)) :]
+        pack = self.held.get(stub.pack) if is_of_file(row) else None
+        with suppress(StoreCorrupt):
+            return None if pack is None else pack.chunk(row)
+        return None
 
     def _scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None

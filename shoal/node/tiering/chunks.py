@@ -17,7 +17,6 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from hashlib import sha256
@@ -100,13 +99,12 @@ class Chunks:
         self._slots = asyncio.Semaphore(FETCHES_MAX)
         self._thaws = asyncio.Semaphore(FETCHES_MAX)
         self._under_way: dict[bytes, asyncio.Task[OpenedPack]] = {}  # By pack.
-        self._held: OrderedDict[bytes, OpenedPack] = OrderedDict()
+        self._held = context.storage.held
         self._missing: set[bytes] = set()  # Packs that their bucket lacked when they were last asked for.
         self._soon = Background()
         self._wanted: set[tuple[Target, tuple[bytes, ...]]] = set()
         self.staying: frozenset[str] = frozenset()
         """The spaces whose files stay in the object store."""
-        context.storage.beside = self._beside
         self.fetched = self.fetched_bytes = self.failed = 0
         """Packs that were fetched for reads in this opening, their bytes, and fetches that failed."""
         self.troubles: dict[str, str] = {}
@@ -222,12 +220,6 @@ class Chunks:
         opened.chunk(key[len(of) :])
         self._hold(stub.pack, opened)
         return True
-
-    def _beside(self, key: bytes, stub: cold.Stub) -> bytes | None:
-        opened = self._held.get(stub.pack)
-        with suppress(StoreCorrupt):
-            return None if opened is None else opened.chunk(key[len(keys.object_of(key)) :])
-        return None
 
     async def thaw(self, of: bytes, pack: bytes, key: bytes) -> bool:
         """Put the chunks of a pack back, and let the pack go. Returns False: what came is to be looked for.
@@ -387,7 +379,7 @@ class Chunks:
         _, kind, space, name, _ = keys.split_object(of)
         return f"{kind.label} {name!r} of space {space!r} has chunks in the object store: {why}"
 
-    def _hold(self, pack: bytes, opened: OpenedPack) -> None:
+    def _hold(self, pack: bytes, opened: cold.HeldPack) -> None:
         self._held[pack] = opened
         self._held.move_to_end(pack)
         while len(self._held) > 1 and sum(each.size for each in self._held.values()) > HELD_BYTES_MAX:
