@@ -33,8 +33,7 @@ from shoal.client.reading import (
     WorklistReading,
 )
 from shoal.client.store import Backup, MetricSample, Space, Store
-from shoal.client.subjects import Subjects
-from shoal.client.watching import Change, Reset
+from shoal.client.watching import Change, Reset, Subjects
 from shoal.config import Config
 from shoal.crew.crew import AgentStatus, Crew, CrewStatus, MachineStatus
 from shoal.crew.driving import CrewContext
@@ -73,7 +72,6 @@ from shoal.kinds.tiering.handle import SpaceTiering
 from shoal.kinds.worklist.handle.queues import Finish, Job
 from shoal.kinds.worklist.handle.worklist import Done, Inbox, Message, Sent, Worklist, WorklistItem, WorklistProgress
 from shoal.opening import connect, open
-from shoal.protocol.replacing import noting as redactions
 from shoal.protocol.requests import (
     NO_HEAD,
     BackupView,
@@ -122,6 +120,7 @@ from shoal.protocol.requests import (
     WorkQueue,
 )
 from shoal.protocol.requests import Holder as BudgetHolder
+from shoal.protocol.session import noting as redactions
 from shoal.schemas import Schema
 from shoal.schemas.rule import Flaw
 from shoal.values import register

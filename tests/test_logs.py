@@ -96,7 +96,7 @@ def test_nothing_is_logged_past_the_table() -> None:
         for node in ast.walk(tree)
         if isinstance(node, (ast.Import, ast.ImportFrom))
         and {"logging", "structlog"} & {*(alias.name for alias in node.names), getattr(node, "module", None)}
-        and name not in {*SET_LEVELS, "shoal/cli/logs.py"}
+        and name not in {*SET_LEVELS, "shoal/cli/node.py"}
     ]
     assert past == []
 
@@ -259,20 +259,20 @@ def test_lines_that_nobody_wants_are_not_counted(records: list[logging.LogRecord
 def test_the_form_follows_the_setting_and_the_terminal(
     form: str, is_terminal: bool, is_text: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from shoal.cli import logs
+    from shoal.cli.node import configure
     from shoal.config import Config
 
     made: list[logging.Handler] = []
     monkeypatch.setattr(logging, "basicConfig", lambda **given: made.extend(given["handlers"]))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
-    logs.configure(Config(log_format=form))
+    configure(Config(log_format=form))
     assert isinstance(made[0].formatter, TextForm if is_text else JsonForm)
 
 
 @pytest.fixture
 def unread() -> Iterator[tuple[int, logging.Logger]]:
     """A pipe that nobody reads, which is full, and a logger that writes to it."""
-    from shoal.cli.logs import UnreadHandler
+    from shoal.cli.node import UnreadHandler
 
     reading, writing = os.pipe()
     os.set_blocking(writing, False)

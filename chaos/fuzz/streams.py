@@ -21,7 +21,7 @@ import aiohttp
 
 from chaos.fuzz.probes import SPACE, Asked, Probes
 from shoal.api.yjs.door import HOCUSPOCUS_PATH, YJS_PATH
-from shoal.protocol.hocuspocus import prefix
+from shoal.protocol.yjs import prefix
 
 ANSWER_S_MAX = 30.0  # Then a stream counts as hung.
 _QUIET_S = 0.02  # Then nothing more is expected of it.

@@ -20,9 +20,8 @@ from typing import Any
 from msgspec import Struct
 
 from shoal import errors
-from shoal.api import batches
+from shoal.api import batches, contents
 from shoal.api.derived import EXAMPLES, SOURCES
-from shoal.api.document import documents
 from shoal.api.http import problems
 from shoal.api.route import Route
 from shoal.api.thread import mutations, resume
@@ -403,7 +402,7 @@ BODIES: dict[Any, Any] = {
     batches.ReadBody: {
         "reads": [{"op": "counter", "counter": "{crew}/tokens"}, {"op": "register", "register": "{crew}/goal"}],
     },
-    list[documents.PatchOperation]: [{"op": "add", "path": "/tasks", "value": {"t1": {"done": False}}}],
+    list[contents.PatchOperation]: [{"op": "add", "path": "/tasks", "value": {"t1": {"done": False}}}],
     dict[str, Any]: {"tasks": {"t1": {"done": False}}, "title": "Survey"},
 }
 """Examples of bodies, by the type of a route's body."""

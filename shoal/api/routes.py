@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import access, batches, files, health, pages, watching
+from shoal.api import batches, contents, health, pages, watching
 from shoal.api.derived import OPERATIONS
-from shoal.api.document import documents
 from shoal.api.http.exchange import ReadQuery, WriteQuery
 from shoal.api.http.problems import RangeNotSatisfiable, RequestTimeout, UnsupportedEncoding
 from shoal.api.metrics import Figures
@@ -97,13 +96,13 @@ BY_HAND: tuple[Route, ...] = (
         content_type="text/plain",
         reason="the answer is Prometheus's text",
     ),
-    Route("GET", "/v1/access", access.access, "Who the caller is, and what it may do", access.AccessView, reason=_COOKIE),
+    Route("GET", "/v1/access", health.access, "Who the caller is, and what it may do", health.AccessView, reason=_COOKIE),
     Route(
         "POST",
         "/v1/access/cookie",
-        access.keep_cookie,
+        health.keep_cookie,
         "Keep the caller's token as a cookie, for browsers",
-        access.AccessView,
+        health.AccessView,
         reads=True,
         errors=(Unsupported,),
         reason=_COOKIE,
@@ -111,9 +110,9 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "DELETE",
         "/v1/access/cookie",
-        access.drop_cookie,
+        health.drop_cookie,
         "Forget the cookie",
-        access.AccessView,
+        health.AccessView,
         reads=True,
         is_open=True,
         reason=_COOKIE,
@@ -146,7 +145,7 @@ BY_HAND: tuple[Route, ...] = (
             Route(
                 "GET",
                 f"{place}/files/{{name}}",
-                files.get,
+                contents.get,
                 f"A file of {what}, or the part that `Range` asks for",
                 query=ReadQuery,
                 content_type="application/octet-stream",
@@ -156,9 +155,9 @@ BY_HAND: tuple[Route, ...] = (
             Route(
                 "PUT",
                 f"{place}/files/{{name}}",
-                files.put,
+                contents.put,
                 f"Store the body as a file of {what}",
-                files.StoredFile,
+                contents.StoredFile,
                 201,
                 query=WriteQuery,
                 errors=(FileIncomplete, InvalidValue, Overloaded, RequestTimeout, TooLarge, UnsupportedEncoding),
@@ -224,7 +223,7 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "GET",
         DOCUMENT,
-        documents.read_document,
+        contents.read_document,
         "A document as JSON",
         Any,
         query=ReadQuery,
@@ -234,11 +233,11 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "PATCH",
         DOCUMENT,
-        documents.patch_document,
+        contents.patch_document,
         "Apply a JSON Patch, and return the document",
         Any,
-        body=list[documents.PatchOperation],
-        query=documents.EditQuery,
+        body=list[contents.PatchOperation],
+        query=contents.EditQuery,
         body_type="application/json-patch+json",
         compares=True,
         errors=(Conflict, RootConflict, DocumentChanged),
@@ -247,11 +246,11 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "PUT",
         DOCUMENT,
-        documents.put_document,
+        contents.put_document,
         "Edit a document in place until it equals the body, and return it",
         Any,
         body=dict[str, Any],
-        query=documents.EditQuery,
+        query=contents.EditQuery,
         compares=True,
         errors=(RootConflict, DocumentChanged),
         reason=_CONTENT,

@@ -57,9 +57,8 @@ from shoal.protocol.frames import (
     messages,
     payload_bytes,
 )
-from shoal.protocol.replacing import noting
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Replaced
-from shoal.protocol.session import Prompt, Session
+from shoal.protocol.session import Prompt, Session, noting
 from shoal.protocol.tracing import NOT_RECORDED
 from shoal.traces.sessions import arrived, left, untraced
 

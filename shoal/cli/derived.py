@@ -4,7 +4,7 @@ Laws:
 - A command's arguments and options are fields of the request, with the protocol's types and bounds. Packed values are
   given as JSON.
 - A command that destroys asks first, unless `--yes` is given. With `--dry-run` it says what would go.
-- As JSON the reply is whole, in the form that HTTP gives it (`shoal.cli.replies`). People see what the declaration names.
+- As JSON the reply is whole, in the form that HTTP gives it (`shoal.cli.output`). People see what the declaration names.
 - A command that names an object to read rejects a name that was never written: it is misspelt.
 - A command is derived, or stands in `BY_HAND` with the reason.
 """
@@ -28,8 +28,23 @@ from shoal.cli.arguments import age_of, bytes_of, json_of, json_of_file, millise
 from shoal.cli.command import TAKEN, Run, Work, command_of
 from shoal.cli.execution import FAILED, agreed
 from shoal.cli.finding import check_there, event_id, holder_origin, note_absence, other_spaces
-from shoal.cli.output import Listing, emit, line, note, show_value
-from shoal.cli.replies import age, bare, cell, columns_of, date, document, fields, marks_of, present, shown
+from shoal.cli.output import (
+    Listing,
+    age,
+    bare,
+    cell,
+    columns_of,
+    date,
+    document,
+    emit,
+    fields,
+    line,
+    marks_of,
+    note,
+    present,
+    show_value,
+    shown,
+)
 from shoal.client.store import Space, Store
 from shoal.errors import NotFound
 from shoal.kinds import KINDS

@@ -107,7 +107,7 @@ async def _collecting(work: Coroutine[None, None, T]) -> T:
     from asyncio import get_running_loop
 
     from shoal.cli.output import note
-    from shoal.protocol.replacing import noting
+    from shoal.protocol.session import noting
 
     collects = get_running_loop().call_later(_STARTED_S, gc.enable)
     try:

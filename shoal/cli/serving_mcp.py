@@ -19,7 +19,7 @@ import shoal
 from shoal.access.failures import Failures
 from shoal.api.http.origins import Hosts
 from shoal.api.http.problems import CrossOrigin
-from shoal.cli.access import exposure
+from shoal.cli import settings
 from shoal.cli.target import Target, ensured, tls_ca, token_file, wait_s
 from shoal.client.store import Store
 from shoal.config import Config
@@ -56,7 +56,7 @@ async def serving_mcp(
             store = await stack.enter_async_context(ensured(target))
         else:
             asks = await _asks(target.url)
-        exposure.check_closed_to_mcp(config, asks=asks, insecure=insecure)
+        settings.check_closed_to_mcp(config, asks=asks, insecure=insecure)
 
         def connect(token: str | None) -> AbstractAsyncContextManager[Store]:
             return (

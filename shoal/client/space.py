@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.connection import StoreConnection
-from shoal.client.yjs_client_ids import Place
+from shoal.client.connection import Place, StoreConnection
 from shoal.kinds.document.state.yjs import CLIENT_ID_BITS
 from shoal.names import check_name
 from shoal.outcomes import partly
@@ -32,8 +31,7 @@ _FOREVER_S = 1e9  # Some thirty years.
 if TYPE_CHECKING:
     from shoal.client.batch import Batch
     from shoal.client.reading import Reading
-    from shoal.client.subjects import Subjects
-    from shoal.client.watching import Change, Reset
+    from shoal.client.watching import Change, Reset, Subjects
     from shoal.kinds.budget.handle import Budget
     from shoal.kinds.counter.handle import Counter
     from shoal.kinds.document.handle.document import Document
@@ -202,7 +200,7 @@ class Space:
     @property
     def subjects(self) -> Subjects:
         """The data subjects of this space: which objects carry data about whom."""
-        from shoal.client.subjects import Subjects
+        from shoal.client.watching import Subjects
 
         return Subjects(self._connection, self.name)
 
@@ -520,5 +518,5 @@ class Space:
 
 
 def _client_id(connection: StoreConnection) -> int:
-    """A new Yjs client id. Two mirrors that share one diverge for good: see `shoal.client.yjs_client_ids`."""
+    """A new Yjs client id. Two mirrors that share one diverge for good: see `shoal.client.connection`."""
     return int.from_bytes(connection.entropy(8), "big") >> (64 - CLIENT_ID_BITS)

@@ -20,7 +20,7 @@ from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     Durability,
 )
-from shoal.workflows.moments import as_duration_ms
+from shoal.workflows.connection import as_duration_ms
 
 if TYPE_CHECKING:
     from shoal.workflows.transfer.importing import ImportReport
@@ -258,7 +258,7 @@ class Store:
             InvalidInput: the file exists, or cannot be written; or a thread is named without its space.
         """
         from shoal.workflows.transfer.exporting import Wanted
-        from shoal.workflows.transfer.files import written
+        from shoal.workflows.transfer.importing import written
 
         return await written(self._connection, Wanted(space, thread, reveal, changes), file)
 
@@ -282,8 +282,7 @@ class Store:
             Unsupported: a later version wrote it. Nothing was written.
             OutcomeUnknown: a part of it could not be written; import it again with "resume".
         """
-        from shoal.workflows.transfer.files import read
-        from shoal.workflows.transfer.importing import Aim
+        from shoal.workflows.transfer.importing import Aim, read
 
         return await read(self._connection, file, Aim(space, name, existing, durability))
 

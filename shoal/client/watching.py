@@ -1,4 +1,6 @@
-"""Changes in a space: `async for change in space.watch():`.
+"""Changes in a space, `async for change in space.watch():`, and its data subjects, `space.subjects`.
+
+Changes in a space: `async for change in space.watch():`.
 
     async for change in space.watch(after=bookmark):
         if isinstance(change, shoal.Reset):
@@ -23,13 +25,16 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
+from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection, StreamTimer, resumed
 from shoal.errors import Disconnected
 from shoal.protocol import requests
 from shoal.protocol.position import Position
-from shoal.protocol.requests import ObjectKind
-from shoal.workflows.moments import moment
+from shoal.protocol.requests import Durability, ObjectKind
+from shoal.workflows import subjects
+from shoal.workflows.connection import moment
 from shoal.workflows.spaces import check_kinds
+from shoal.workflows.subjects import SubjectKind, SubjectReport, SubjectTag
 
 
 class Change(Struct, frozen=True):
@@ -126,3 +131,54 @@ def pushed(
 
 def _change(push: requests.Change, position: Position) -> Change:
     return Change(push.space, push.kind, push.name, push.what, push.id, push.hlc, push.wall_ms, position)
+
+
+@named
+class Subjects:
+    """Which objects of a space carry data about which person, so that all of it can be found and erased.
+
+    Tag an object before it is written for the first time: then nothing is stored that no erasure finds.
+    """
+
+    def __init__(self, connection: StoreConnection, space: str) -> None:
+        self._connection = connection
+        self._space = space
+
+    async def tag(
+        self, subject: str, kind: SubjectKind, name: str, part: str = "", *, durability: Durability | None = None
+    ) -> bool:
+        """Tag an object, which need not exist yet. False if it is tagged already.
+
+        `kind`: thread, document, items, map, set, counter, register, budget, or event. `name` is the object's; of items the
+        labels of their namespace, joined by periods; of an event its thread's. `part`: the key of an item or of a map's entry,
+        a member of a set as JSON, or an event's id; empty for the whole object.
+
+        Raises:
+            InvalidInput, InvalidName: there is no such kind, it has no parts, or a name is not legal.
+        """
+        found = [SubjectTag(kind, name, part)]
+        return bool(await subjects.write_tag(self._connection, self._space, subject, found, durability=durability))
+
+    async def untag(
+        self, subject: str, kind: SubjectKind, name: str, part: str = "", *, durability: Durability | None = None
+    ) -> bool:
+        """Remove a tag; the object stays. False if there was none.
+
+        Raises:
+            InvalidInput, InvalidName: as `tag`.
+        """
+        found = [SubjectTag(kind, name, part)]
+        return bool(await subjects.write_tag(self._connection, self._space, subject, found, remove=True, durability=durability))
+
+    async def find(self, subject: str) -> list[SubjectTag]:
+        """The objects that are tagged with a subject."""
+        return await subjects.find(self._connection, self._space, subject)
+
+    async def erase(self, subject: str, *, durability: Durability | None = None) -> SubjectReport:
+        """Delete all that is tagged with a subject, on every node, and then its tags. This cannot be undone.
+
+        The report says what became of each object. What was tagged meanwhile, or at a node that was away, is found when it is
+        erased again.
+        """
+        report, _ = await subjects.erase(self._connection, self._space, subject, durability=durability)
+        return report

@@ -9,7 +9,7 @@
 
 Laws:
 - An agent is a thread of the space, driven under its lease. Nothing else decides who may drive it.
-- The declaration is recorded in the space, and outlives the programs (`shoal.crew.record`).
+- The declaration is recorded in the space, and outlives the programs (`shoal.crew.seat`).
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ from shoal.crew import declaration
 from shoal.crew.declaration import CrewRecord, Declared, Taker
 from shoal.crew.driving import Function, Stage
 from shoal.crew.machine import Machine, machines_of
-from shoal.crew.record import Record
-from shoal.crew.seat import WAITS
+from shoal.crew.seat import WAITS, Record
 from shoal.errors import InvalidInput, NotFound
 from shoal.kinds.step.handle.resume import HELD, Standing
 from shoal.names import check_name

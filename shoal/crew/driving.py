@@ -24,8 +24,7 @@ from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection, attend, waiting
 from shoal.client.store import Space
 from shoal.crew.declaration import CrewRecord, Declared, finished, parted, raised
-from shoal.crew.record import Record
-from shoal.crew.seat import Seat
+from shoal.crew.seat import Record, Seat
 from shoal.errors import NotFound, ShoalError
 from shoal.kinds.lease.handle.leases import Lease
 from shoal.kinds.step.flows import StepRecord

@@ -28,9 +28,8 @@ from shoal.kinds.items.serving.indexes import Declaring, Indexer, Indexes
 from shoal.kinds.items.serving.items import Items
 from shoal.kinds.items.serving.ranking import Rankings
 from shoal.kinds.items.serving.searches import Searches
-from shoal.kinds.journal.serving.journals import Journals
+from shoal.kinds.journal.serving.journals import Journals, Retentions
 from shoal.kinds.journal.serving.readers import Consumers, ProgressHandler, Reductions
-from shoal.kinds.journal.serving.retention import Retentions
 from shoal.kinds.label.handler import Labels
 from shoal.kinds.map.handler import Maps
 from shoal.kinds.redaction.serving.hooks import Hook
@@ -39,19 +38,17 @@ from shoal.kinds.retention.serving.threads import ThreadRetention
 from shoal.kinds.schema.handler import Rules, Schemas
 from shoal.kinds.step.serving.status import StatusHandler, StatusLister
 from shoal.kinds.step.serving.steps import Steps
-from shoal.kinds.thread.serving.branches import Branches
 from shoal.kinds.thread.serving.checkpoints import Checkpoints, Inspection, Verifying
 from shoal.kinds.thread.serving.ownership import Fencing
 from shoal.kinds.thread.serving.pruning import Prunes
-from shoal.kinds.thread.serving.saves import Saves
+from shoal.kinds.thread.serving.saves import Branches, Saves
 from shoal.kinds.thread.serving.shapes import ShapeCache
 from shoal.kinds.worklist.serving.queues import Queues, Tries
 from shoal.node.catalog import Catalog
-from shoal.node.collection.answers import changed_by
-from shoal.node.collection.erasure import Erasure
+from shoal.node.collection.answers import Erasure, changed_by
+from shoal.node.collection.entries import Generations
 from shoal.node.collection.expiring import KeySweeper
 from shoal.node.collection.garbage import Collector
-from shoal.node.collection.generations import Generations
 from shoal.node.collection.retiring import Orphans, Retiring
 from shoal.node.collection.truncating import Truncator
 from shoal.node.context import NodeContext

@@ -28,9 +28,8 @@ from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp, successor
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change
-from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.naming import implied_key
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import NOTHING, Blobs, ObjectRows, Transaction
 from shoal.node.turns import Steps
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

@@ -27,8 +27,8 @@ from shoal.kinds.schema import state as schema
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.protocol.bookmark import SEEN_BYTES_MAX, Bookmark
-from shoal.protocol.keys import is_made
 from shoal.protocol.requests import Save
+from shoal.protocol.session import is_made
 from shoal.schemas.secret_fields import parts_of
 
 

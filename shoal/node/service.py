@@ -55,10 +55,9 @@ from shoal.node.conditions.watcher import Watcher
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers, Contest, Flow, target_of
-from shoal.node.reads.cluster import ClusterReads, Listings, Readiness
+from shoal.node.reads.cluster import ClusterReads, Listings, Readiness, Subscriptions, speaks
 from shoal.node.reads.reads import Reads
 from shoal.node.reads.search import Searches
-from shoal.node.reads.subscriptions import Subscriptions
 from shoal.node.reads.summaries import Glances
 from shoal.node.reads.timeline import Timelines
 from shoal.node.replicas import Cluster, ReadRepair
@@ -67,7 +66,6 @@ from shoal.node.spaces.growth import Growth
 from shoal.node.spaces.quotas import Quotas
 from shoal.node.statements import AuditReads, Recorder, Signer, StateRoots
 from shoal.node.turns import Background, Resting
-from shoal.node.versions import speaks
 from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Issued, Located
 from shoal.outcomes import after, partly

@@ -13,9 +13,8 @@ from shoal.kinds.redaction.serving.redactor import noted
 from shoal.node.spaces.sharing import Lane
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
-from shoal.protocol.replacing import note
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription, space_of
-from shoal.protocol.session import Told
+from shoal.protocol.session import Told, note
 
 if TYPE_CHECKING:
     from shoal.node.service import Service

@@ -1,4 +1,15 @@
-"""The interface between all layers: a `Session` answers requests.
+"""The interface between all layers: a `Session` answers requests. Their keys, and what was replaced in their writes.
+
+Idempotency keys that clients generate.
+
+A key is `c`, 12 hex digits of milliseconds since 1970, `-`, and 20 hex digits of
+randomness. Its time bounds how long a node must remember it. Keys that users
+choose contain no time and may have any other form.
+
+The replacements in writes, told to whoever makes them: beside the replies, whose forms are as they were.
+
+Law: what is noted goes to the innermost `noting` around the call, in this task and those that it has begun; without one it is
+dropped.
 
 Twin trees, a local and a remote client or a blocking and an asynchronous one, drift apart. So a feature is one request, one
 handler and one method of a handle, and `shoal.sync` is a proxy.
@@ -10,14 +21,65 @@ request). The pipelined connection to a node is another implementation, and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
 from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
 from shoal.errors import ShoalError
+from shoal.kinds.redaction.requests import Replaced
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription
+
+_FORM = re.compile(r"c[0-9a-f]{12}-[0-9a-f]{20}", re.ASCII)
+RANDOM_BYTES = 10
+
+
+def make_key(now_ms: int, random: bytes) -> str:
+    """A new key; `random` is `RANDOM_BYTES` bytes."""
+    return f"c{now_ms:012x}-{random.hex()}"
+
+
+def is_made(key: str) -> bool:
+    """Whether a client generated `key`; false for a key that a user chose."""
+    return key[:1] == "c" and _FORM.fullmatch(key) is not None
+
+
+def first_key(now_ms: int) -> str:
+    """A key that sorts before every key that a client generates from this time on, and after all that were generated before."""
+    return f"c{max(0, now_ms):012x}"
+
+
+def is_made_before(key: str, wall_ms: int) -> bool:
+    """Whether a client generated `key` before `wall_ms`; false for a key that a user chose."""
+    # Generated keys sort by their times: most are new, and this comparison settles them.
+    return key < first_key(wall_ms) and _FORM.fullmatch(key) is not None
+
+
+NOTED_MAX = 4096  # In one context; what comes beyond is dropped.
+
+_noted: ContextVar[list[Replaced] | None] = ContextVar("replaced", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[Replaced]]:
+    """The replacements in the writes that are made in this context, in the order of their answers."""
+    found: list[Replaced] = []
+    token = _noted.set(found)
+    try:
+        yield found
+    finally:
+        _noted.reset(token)
+
+
+def note(replaced: Sequence[Replaced]) -> None:
+    """Tell that this was replaced in a write that is answered now."""
+    found = _noted.get()
+    if found is not None:
+        found.extend(replaced[: NOTED_MAX - len(found)])
+
 
 Credential = str | PurePath | Callable[[], str | Awaitable[str]]
 """A token for nodes that ask for one: itself; the path of a file that holds it; or a function that returns it, now or when

@@ -1,6 +1,6 @@
 """Crash-test your own agents with `crash_everywhere`: see docs/TESTING_AGENTS.md."""
 
 from shoal.testing.crash_everywhere import crash_everywhere
-from shoal.testing.crash_report import CrashUnsafe, Point, Problem, Report, Trial
+from shoal.testing.lives import CrashUnsafe, Point, Problem, Report, Trial
 
 __all__ = ["CrashUnsafe", "Point", "Problem", "Report", "Trial", "crash_everywhere"]

@@ -68,8 +68,8 @@ from shoal.protocol.frames import (
     message_bytes,
     messages,
 )
-from shoal.protocol.replacing import note
 from shoal.protocol.requests import Durability, Push, R, Read, Replaced, Request, Subscription, reply_of
+from shoal.protocol.session import note
 from shoal.protocol.tracing import sent_along
 from shoal.transport.dialling import Connect, DialledSocket, open_socket, sent_before, unreached, untrusted, why
 

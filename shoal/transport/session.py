@@ -57,7 +57,6 @@ from shoal.errors import (
 )
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.conformance import check_manner, conforming
-from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import (
     Durability,
     Push,
@@ -66,7 +65,7 @@ from shoal.protocol.requests import (
     Subscription,
     Write,
 )
-from shoal.protocol.session import Credential
+from shoal.protocol.session import RANDOM_BYTES, Credential, make_key
 from shoal.transport.credentials import Credentials
 from shoal.transport.dialling import shuffled, split_urls, summed_up, unreached
 from shoal.transport.link import Link

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 from shoal import values
 from shoal.client.store import Space, Store
 from shoal.errors import LeaseLost, ShoalError, Taken
-from shoal.kinds.worklist.flows import item_id
-from shoal.kinds.worklist.handle.queues import Job
+from shoal.kinds.worklist.handle.queues import Job, item_id
 from shoal.protocol.requests import ClaimItem, CompleteItem, ReadQueue, ReadQueueEntry
 from shoal.protocol.session import Session
 from simulation.judging.obligations import Losses

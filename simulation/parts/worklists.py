@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from shoal.errors import NotFound, ShoalError
-from shoal.kinds.worklist.flows import item_id
+from shoal.kinds.worklist.handle.queues import item_id
 from shoal.protocol import requests
 from shoal.protocol.requests import Dequeue, Enqueue, Purge, Write
 from shoal.protocol.session import Session

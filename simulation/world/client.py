@@ -12,7 +12,6 @@ from shoal.config import Config
 from shoal.errors import Disconnected, OutcomeUnknown
 from shoal.node.node import Node
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import (
     AnyReply,
     AnyWrite,
@@ -26,6 +25,7 @@ from shoal.protocol.requests import (
     Subscription,
     Write,
 )
+from shoal.protocol.session import RANDOM_BYTES, make_key
 from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession, SessionContext
 from simulation.world.environment import START_MS

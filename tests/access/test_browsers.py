@@ -192,7 +192,7 @@ async def test_a_hocuspocus_provider_that_may_only_read_is_told_that_its_edits_a
 ) -> None:
     from pycrdt import Doc, Text
 
-    from shoal.protocol import hocuspocus
+    from shoal.protocol import yjs as hocuspocus
     from shoal.protocol import yjs as protocol
 
     served = await serve(token_keys=mint.keys)
@@ -231,7 +231,7 @@ async def test_each_edit_of_a_client_that_may_only_read_is_compared_with_what_is
 ) -> None:
     from pycrdt import Doc, Text
 
-    from shoal.protocol import hocuspocus
+    from shoal.protocol import yjs as hocuspocus
     from shoal.protocol import yjs as protocol
 
     compared: list[int] = []
@@ -271,7 +271,7 @@ async def test_a_revoked_token_ends_connections_and_what_they_send_from_then_on_
 ) -> None:
     from pycrdt import Doc, Text
 
-    from shoal.protocol import hocuspocus
+    from shoal.protocol import yjs as hocuspocus
     from shoal.protocol import yjs as protocol
 
     served = await serve(token_keys=mint.keys)

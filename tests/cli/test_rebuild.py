@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import shoal
 from shoal.cli.main import app
-from shoal.cli.rebuilding import show
+from shoal.cli.operating.cluster_key import show
 from shoal.protocol.requests import GivenUp, RebuildView, Survivor
 from tests.cli.conftest import PATIENCE_S, served
 

@@ -16,8 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 import shoal
-from shoal.cli import rotating
 from shoal.cli.main import app
+from shoal.cli.operating import cluster_key
 from shoal.errors import Disconnected, OutcomeUnknown, Unavailable, Unreachable
 from shoal.protocol.requests import ClusterView, Member, NodeStatus
 from shoal.transport.keyring import Keyring, name_of, parsed
@@ -187,7 +187,7 @@ class Cluster:
         self.set(Keyring(OLD))
         self.answers: dict[str, Any] = {f"n{number}": Keyring(OLD).names for number in (1, 2, 3)}
         self.changes: dict[str, Any] = {}
-        monkeypatch.setattr(rotating, "_ask", self._ask)
+        monkeypatch.setattr(cluster_key, "_ask", self._ask)
 
     def set(self, ring: Keyring) -> None:
         write(self.file, ring.text)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from shoal.cli.main import app
 from shoal.cli.operating.upgrading import Seat, lacking, unasked, waiting_features
-from shoal.node.versions import hindrances, speaks
+from shoal.node.reads.cluster import hindrances, speaks
 from shoal.protocol.requests import ClusterView, Member
 from tests.api.conftest import STATUS
 from tests.cli.conftest import PATIENCE_S, clean_environment

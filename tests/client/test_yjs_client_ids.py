@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from shoal.client.connection import StoreConnection
+from shoal.client.connection import ClientIds, Ended, Place, StoreConnection
 from shoal.client.store import Space, Store
-from shoal.client.yjs_client_ids import ClientIds, Ended, Place
 from shoal.config import Config
 from shoal.errors import Disconnected
 from shoal.kinds.document.handle.document import Document

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.crew.record import THREAD
+from shoal.crew.seat import THREAD
 from shoal.errors import CrewConflict, InvalidInput, InvalidName, NotFound
 from shoal.protocol.requests import AcquireLease
 from tests.crew.machines import SPACE, TTL_S, Ground, Saved, now, on_ground

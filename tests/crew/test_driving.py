@@ -12,7 +12,7 @@ import shoal
 from shoal.access.grants import Rights, parsed
 from shoal.crew.declaration import CrewRecord, Declared, restarted
 from shoal.crew.driving import Driving, Stage
-from shoal.crew.record import Record
+from shoal.crew.seat import Record
 from shoal.protocol.requests import Load
 from tests.crew.machines import SPACE, TTL_S, Ground, now, on_ground
 

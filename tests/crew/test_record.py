@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 import shoal
 from shoal.crew.declaration import CrewRecord, Declared, Taker, to_channels
-from shoal.crew.record import THREAD, Record
+from shoal.crew.seat import THREAD, Record
 from shoal.errors import CrewConflict, NoQuorum
 from shoal.kinds.thread.flows.checkpoints import encode_channels, encode_metadata
 from shoal.protocol.requests import Save

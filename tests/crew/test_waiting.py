@@ -12,8 +12,7 @@ from shoal.client.connection import lasting, waiting
 from shoal.crew.crew import AgentStatus
 from shoal.crew.declaration import CrewRecord, Declared, Outcome
 from shoal.crew.driving import Driving, Stage
-from shoal.crew.record import Record
-from shoal.crew.seat import Seat
+from shoal.crew.seat import Record, Seat
 from shoal.errors import HeadMoved, LeaseHeld, LeaseLost, Unavailable
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol.requests import AcquireLease, ReleaseLease, RenewLeases

@@ -7,7 +7,7 @@ from collections.abc import Collection
 import pytest
 
 from shoal.cluster.comparing import Clocks, Leads
-from shoal.node.peers.clocks import ClockComparison
+from shoal.node.peers.replica import ClockComparison
 from tests.mutants.mutant import Mutant
 
 _OFF = frozenset({"clock_off"})
@@ -37,7 +37,7 @@ def a_step_of_the_clock_shows_with_the_next_comparison(patch: pytest.MonkeyPatch
         sound(self, now_ms if told is None else round(told + self._environment.monotonic() * 1000))
 
     patch.setattr(ClockComparison, "check", check)
-    patch.setattr("shoal.node.peers.clocks._STEPPED_MS", 1 << 60)
+    patch.setattr("shoal.node.peers.replica._STEPPED_MS", 1 << 60)
 
 
 MUTANTS = (

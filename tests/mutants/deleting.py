@@ -9,8 +9,8 @@ import pytest
 from shoal.crdt.rows import Rows
 from shoal.kinds.budget.handler import Budgets
 from shoal.kinds.items import state as items
+from shoal.node.collection.entries import Generation, Generations, rows_of
 from shoal.node.collection.garbage import Collector
-from shoal.node.collection.generations import Generation, Generations, rows_of
 from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.storage.keys import Kind

@@ -16,8 +16,8 @@ from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
 from shoal.kinds.set.handler import Sets
 from shoal.node import service
+from shoal.node.collection.entries import Generation, Generations, rows_of
 from shoal.node.collection.garbage import Collector
-from shoal.node.collection.generations import Generation, Generations, rows_of
 from shoal.node.handler import Target, WriteContext
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests

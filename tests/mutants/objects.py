@@ -24,9 +24,8 @@ from shoal.kinds.thread.state import dag
 from shoal.kinds.thread.state.dag import Head
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Change
-from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.handler import Made, WriteContext
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import NOTHING, Blobs, Transaction
 from shoal.protocol import requests
 from shoal.protocol.session import Session
 from shoal.storage import keys

@@ -15,13 +15,12 @@ from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import PeerRefused, ShoalError
-from shoal.node import blobs
-from shoal.node.blobs import NOTHING, Blobs
+from shoal.node import transaction
 from shoal.node.peers import incoming
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.members import Members
 from shoal.node.peers.quorum import Quorum
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import NOTHING, Blobs, Transaction
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -128,7 +127,7 @@ async def what_is_refused_leaves_no_trace() -> None:
             requests.Add("crew", "other", 1),
         ]
         whole, other = await issued_by(fleet["a"], [fleet["a"].node.session().call(write) for write in writes])
-        beside = blobs.pack([NOTHING, Blobs(b"\x02")])
+        beside = transaction.pack_blobs([NOTHING, Blobs(b"\x02")])
         assert await take(fleet["b"], [msgspec.structs.replace(whole, attached=beside), other])
         assert await fleet["b"].store().space("crew").counter("{x}n").value() == 0
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import InvalidValue
-from shoal.protocol import hocuspocus, yjs
-from shoal.protocol.hocuspocus import ADDRESS_BYTES_MAX, Addressed, Close, Open, Said
+from shoal.protocol import yjs
+from shoal.protocol.yjs import ADDRESS_BYTES_MAX, Addressed, Close, Open, Said
 
 NAME = b"\x04plan"
 
@@ -29,7 +29,7 @@ NAME = b"\x04plan"
     ],
 )
 def test_a_message_has_an_address(message: bytes, found: Addressed | None) -> None:
-    assert hocuspocus.decode(message) == found
+    assert yjs.decode_named(message) == found
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_a_message_has_an_address(message: bytes, found: Addressed | None) -> No
 )
 def test_malformed_messages_are_refused(message: bytes, reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason):
-        hocuspocus.decode(message)
+        yjs.decode_named(message)
 
 
 @given(st.binary())
 def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
     try:
-        found = hocuspocus.decode(message)
+        found = yjs.decode_named(message)
     except InvalidValue:
         return
     assert found is None or len(found.address) < len(message)
@@ -67,10 +67,10 @@ def test_any_bytes_are_a_message_or_refused(message: bytes) -> None:
     ],
 )
 def test_a_message_that_is_cut_anywhere_is_refused_or_says_less(message: bytes) -> None:
-    whole = hocuspocus.decode(message)
+    whole = yjs.decode_named(message)
     for end in range(len(message)):
         try:
-            found = hocuspocus.decode(message[:end])
+            found = yjs.decode_named(message[:end])
             if found is not None and isinstance(found.said, Said):
                 yjs.decode(found.said.messages)
         except InvalidValue:
@@ -83,14 +83,14 @@ def test_a_message_that_is_cut_anywhere_is_refused_or_says_less(message: bytes) 
 
 
 def test_an_address_names_a_document_and_perhaps_a_provider() -> None:
-    assert hocuspocus.document_of(b"plan") == hocuspocus.document_of(b"plan\x00f3k") == "plan"
+    assert yjs.document_of(b"plan") == yjs.document_of(b"plan\x00f3k") == "plan"
     with pytest.raises(InvalidValue, match="not UTF-8"):
-        hocuspocus.document_of(b"\xff")
+        yjs.document_of(b"\xff")
 
 
 def test_messages_to_the_provider_are_those_that_it_reads() -> None:
-    assert hocuspocus.prefix(b"plan") == NAME
-    assert hocuspocus.encode_accepted("readonly") == b"\x02\x02\x08readonly"
-    assert hocuspocus.encode_denied("no") == b"\x02\x01\x02no"
-    assert (hocuspocus.encode_status(durable=True), hocuspocus.encode_status(durable=False)) == (b"\x08\x01", b"\x08\x00")
-    assert hocuspocus.encode_close("gone") == b"\x07\x04gone"
+    assert yjs.prefix(b"plan") == NAME
+    assert yjs.encode_accepted("readonly") == b"\x02\x02\x08readonly"
+    assert yjs.encode_denied("no") == b"\x02\x01\x02no"
+    assert (yjs.encode_status(durable=True), yjs.encode_status(durable=False)) == (b"\x08\x01", b"\x08\x00")
+    assert yjs.encode_close("gone") == b"\x07\x04gone"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import shoal
-from shoal.crew.record import THREAD
+from shoal.crew.seat import THREAD
 from shoal.errors import NotFound
 from shoal.testing import crash_everywhere
 

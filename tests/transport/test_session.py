@@ -31,8 +31,8 @@ from shoal.errors import (
     Unreachable,
 )
 from shoal.protocol.frames import encode_error, encode_push, encode_reply
-from shoal.protocol.keys import is_made_before
 from shoal.protocol.requests import Added, Change, CounterValue, Prune, Watch
+from shoal.protocol.session import is_made_before
 from shoal.transport.credentials import Credentials
 from shoal.transport.dialling import split_urls
 from shoal.transport.link import Link

@@ -13,7 +13,7 @@ import pytest
 import shoal
 from shoal import Space, Store
 from shoal.errors import HeadMoved, TooLarge
-from shoal.kinds.thread.flows import checkpoints, editing
+from shoal.kinds.thread.flows import checkpoints, merging
 from shoal.kinds.thread.flows import merging as merges
 from shoal.kinds.thread.flows import mutations as undo
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
@@ -109,14 +109,14 @@ async def test_an_undo_and_an_edit_build_on_the_winner(space: Space, bare: Threa
     await thread.save({"n": 1})
     await thread.save({"n": 2})
     await undo.undo(bare, 1, branch="main")
-    edited = await editing.edit(bare, {"m": 7}, by="me", branch="main")
+    edited = await merging.edit(bare, {"m": 7}, by="me", branch="main")
     assert (edited.state, edited.author) == ({"n": 1, "m": 7}, "me")
 
 
 async def test_a_save_of_a_handle_that_has_not_seen_it_is_rejected(space: Space, bare: ThreadCheckpoints) -> None:
     thread = space.thread("t")
     await thread.save({"n": 1})
-    await editing.edit(bare, {"n": 2}, by="me", branch="main")
+    await merging.edit(bare, {"n": 2}, by="me", branch="main")
     with pytest.raises(HeadMoved):
         await thread.save({"n": 3})
 

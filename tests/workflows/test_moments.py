@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.errors import InvalidInput
-from shoal.workflows.moments import as_duration_ms
+from shoal.workflows.connection import as_duration_ms
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ from shoal.kinds import LABELS
 from shoal.kinds.document.state import yjs
 from shoal.kinds.worklist.state import identify
 from shoal.protocol import requests
+from shoal.workflows.transfer import lines, objects
 from shoal.workflows.transfer import lines as transfer_lines
-from shoal.workflows.transfer import objects, sending
 from shoal.workflows.transfer.exporting import Wanted, export
 from shoal.workflows.transfer.importing import TYPE_CHARACTERS_MAX, TYPES_MAX, Aim, ImportReport, import_from
 from shoal.workflows.transfer.objects import KINDS
@@ -339,8 +339,8 @@ def test_every_kind_is_exported() -> None:
 
 
 async def test_writes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "WRITES_MAX", 4)
-    monkeypatch.setattr(sending, "BYTES_MAX", 1000)
+    monkeypatch.setattr(lines, "WRITES_MAX", 4)
+    monkeypatch.setattr(lines, "BYTES_MAX", 1000)
     sizes: list[int] = []
 
     class Noting:
@@ -349,7 +349,7 @@ async def test_writes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
             return requests.ImportReply([])
 
     connection: Any = Noting()
-    sender = sending.Sender(connection, None)
+    sender = lines.Sender(connection, None)
     for size in [1] * 10 + [2000, 1]:
         await sender.put(requests.Imported(requests.Append("crew", "t", b"x" * size)))
     await sender.flush()

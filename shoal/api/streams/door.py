@@ -32,9 +32,8 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.session import Session
 from shoal.workflows.streams.decisions import Append, Command, Create, Delete, Hold, LetGo, Settle, absence
-from shoal.workflows.streams.forking import forked
 from shoal.workflows.streams.record import COMMITTED, Fork, Head, Offset, State, candidate, caught_up, thread_of
-from shoal.workflows.streams.writer import STREAM_IDLE_S, Answer, Writer
+from shoal.workflows.streams.writer import STREAM_IDLE_S, Answer, Writer, forked
 
 STREAM_PRODUCERS_MAX = 256  # Idempotent producers of one stream; beyond this, one that was silent for an hour is forgotten.
 STREAM_FORKS_MAX = 1024  # Forks of one stream.

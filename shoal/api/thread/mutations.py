@@ -17,7 +17,7 @@ from shoal import values
 from shoal.api.derived import show, view_of
 from shoal.api.http.exchange import Exchange, ReadQuery
 from shoal.errors import HeadMoved, InvalidInput
-from shoal.kinds.thread.flows import editing
+from shoal.kinds.thread.flows import merging
 from shoal.kinds.thread.flows import merging as merges
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
 from shoal.kinds.thread.flows.merging import ABSENT, UNRESOLVED, difference, merged
@@ -194,7 +194,7 @@ async def edit(exchange: Exchange) -> web.Response:
     patch = exchange.value(body.patch)
     if not isinstance(patch, dict) and not (isinstance(patch, list) and all(isinstance(step, dict) for step in patch)):
         raise InvalidInput("`patch` must be a map of channels or a JSON Patch. Nothing was written.", field="patch")
-    made = await editing.edit(
+    made = await merging.edit(
         exchange.checkpoints(), patch, by=body.by, branch=body.branch, key=exchange.key, durability=exchange.durability
     )
     return await exchange.answer(_view(exchange, made))

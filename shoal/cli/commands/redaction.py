@@ -11,8 +11,7 @@ import typer
 
 from shoal.cli.arguments import PANEL, DryRun, Yes
 from shoal.cli.execution import agreed, execute
-from shoal.cli.output import emit, line, note_empty
-from shoal.cli.replies import document
+from shoal.cli.output import document, emit, line, note_empty
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput
 from shoal.kinds.redaction.flows import PatternToSet

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from shoal.cli import logs, node, settings, target
+from shoal.cli import node, settings, target
 from shoal.cli.access import certificates, tokens
 from shoal.cli.arguments import By
 from shoal.cli.execution import execute, failure, interruptible
@@ -131,7 +131,7 @@ def serve(
     Example: shoal serve --data ./n1 --listen 127.0.0.1:7401 --join 127.0.0.1:7402 --join 127.0.0.1:7403
     """
     # Imported here, because no other command needs it, and all would start more slowly.
-    from shoal.cli.access import exposure
+    from shoal.cli import settings
 
     try:
         flags = _before_the_command()
@@ -146,11 +146,11 @@ def serve(
         flags += [settings.Given("log_level", log_level, "--log-level")] if log_level is not None else []
         flags += [settings.Given("log_format", log_format, "--log-format")] if log_format is not None else []
         chosen = settings.load(flags=flags, environment=os.environ, file=config)
-        exposure.check_closed(chosen, insecure=insecure)
+        settings.check_closed(chosen, insecure=insecure)
     except InvalidConfig as error:
         raise failure(error.message) from None
-    logs.configure(chosen)
-    logs.warn(settings.unknown_variables(os.environ))
+    node.configure(chosen)
+    node.warn(settings.unknown_variables(os.environ))
     node.begin_anew(data, chosen)
     # Imported here, because no other command needs it, and all would start more slowly.
     from shoal.cli.serving import serving
@@ -194,7 +194,7 @@ def ui(
             # In a thread of its own: some browsers let their caller wait.
             Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
-    logs.configure(msgspec.structs.replace(chosen, log_level="warning"))
+    node.configure(msgspec.structs.replace(chosen, log_level="warning"))
     caught = execute(serving(data, chosen, ready=ready))
     if caught is not signal.SIGTERM:
         raise typer.Exit(128 + caught)
@@ -255,8 +255,8 @@ def mcp(
         from shoal.cli.serving_mcp import serving_mcp
 
         config = _listening(listen, tls, assignments or [])
-        logs.configure(config)
-        logs.warn(settings.unknown_variables(os.environ))
+        node.configure(config)
+        node.warn(settings.unknown_variables(os.environ))
         work = serving_mcp(target, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
         with node.traced(listen, node.tell_traces):
             execute(interruptible(work))

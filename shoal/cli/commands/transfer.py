@@ -128,13 +128,13 @@ def import_(
 
 
 async def _import(target: Target, source: Path, space: str | None, name: str | None, aim: Aim) -> ImportReport:
-    from shoal.workflows.transfer import files
+    from shoal.workflows.transfer import importing
 
     named = aim._replace(space=space, name=name)
     if str(source) != "-":
-        await files.check(source)  # Before a directory is made for what cannot be imported.
+        await importing.check(source)  # Before a directory is made for what cannot be imported.
     async with ensured(target) as store:
-        return await files.read(store.connection, sys.stdin.buffer if str(source) == "-" else source, named, checked=True)
+        return await importing.read(store.connection, sys.stdin.buffer if str(source) == "-" else source, named, checked=True)
 
 
 def _import_graphs(target: Target, database: str, space: str, allow: list[str] | None, trust: bool, json: bool) -> None:

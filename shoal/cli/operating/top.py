@@ -146,7 +146,7 @@ def by_space(before: Look, now: Look) -> dict[str, float] | None:
 
 def full_at(usage: UsageView) -> int | None:
     """When the node's disk will be full, in milliseconds since 1970; None: that cannot be said, or is far away."""
-    from shoal.node.spaces.forecast import full_at_ms  # The node's own; most commands need none of it.
+    from shoal.node.spaces.growth import full_at_ms  # The node's own; most commands need none of it.
 
     points = [(point.at_ms, point.free_bytes) for point in usage.points]
     return full_at_ms([*points, (usage.now_ms, usage.free_bytes)], usage.now_ms)

@@ -112,7 +112,10 @@ def upgrade_check(url: Url = None, json: Json = False) -> None:
 
 
 async def _judged(urls: Sequence[str]) -> tuple[list[str], list[Seat]]:
-    from shoal.node.versions import hindrances, speaks  # It names the engine and the storage, which no other command needs.
+    from shoal.node.reads.cluster import (  # It names the engine and the storage, which no other command needs.
+        hindrances,
+        speaks,
+    )
 
     seats = list(await asyncio.gather(*map(_asked, urls)))
     against = [f"{seat.name} does not answer: {seat.trouble}" for seat in seats if seat.status is None]

@@ -11,8 +11,7 @@ import typer
 
 from shoal.cli.execution import execute
 from shoal.cli.operating.top import forecast, full_at
-from shoal.cli.output import emit, line, moment, note, note_empty, plain, shown_bytes, table
-from shoal.cli.replies import document
+from shoal.cli.output import document, emit, line, moment, note, note_empty, plain, shown_bytes, table
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.protocol.requests import SpaceUsageView, UsagePoint, UsageView
 

@@ -27,7 +27,6 @@ except ModuleNotFoundError as missing:
 
 from shoal.integrations.adk.artifacts import ShoalArtifactService
 from shoal.integrations.adk.memories import ShoalMemoryService
-from shoal.integrations.adk.services import ShoalServices, register
-from shoal.integrations.adk.sessions import ShoalSessionService
+from shoal.integrations.adk.sessions import ShoalServices, ShoalSessionService, register
 
 __all__ = ["ShoalArtifactService", "ShoalMemoryService", "ShoalServices", "ShoalSessionService", "register"]

@@ -14,8 +14,7 @@ except ModuleNotFoundError as missing:
     ) from None
 
 from shoal.integrations.harness.memory import ShoalMemoryStore
-from shoal.integrations.harness.plans import ShoalPlanStore
-from shoal.integrations.harness.spend import ShoalSpendStore
+from shoal.integrations.harness.plans import ShoalPlanStore, ShoalSpendStore
 from shoal.integrations.harness.steps import ShoalStepStore
 
 __all__ = ["ShoalMemoryStore", "ShoalPlanStore", "ShoalSpendStore", "ShoalStepStore"]

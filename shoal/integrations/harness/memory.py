@@ -26,7 +26,7 @@ from shoal.errors import InvalidInput, InvalidValue, ItemChanged
 from shoal.integrations import escaping
 from shoal.integrations.base import InSpace
 from shoal.integrations.escaping import escaped, name_of, unescaped, unsafe
-from shoal.integrations.harness.forms import FORM, NAME
+from shoal.integrations.harness.plans import FORM, NAME
 from shoal.kinds.items.handle.item import Item, delete_request, put_request
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM

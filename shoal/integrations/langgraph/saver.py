@@ -1,4 +1,12 @@
-"""`ShoalSaver`: LangGraph's checkpointer on Shoal.
+"""`ShoalSaver`: LangGraph's checkpointer on Shoal; and the lease of a graph's thread.
+
+The lease of a graph's thread: `async with saver.lease("t"):` or `with saver.lease("t"):` around a run.
+
+Laws:
+- In the block, only this saver's store writes to the thread. What it reads holds all that earlier holders were acknowledged.
+- If the lease is lost, the next write of the graph raises `LeaseLost`, and so does the block. On the store's own loop the
+  block is cancelled at once.
+- A lease whose acquirer was cancelled or interrupted is given up.
 
     async with ShoalSaver.open("./state") as saver:
         graph = builder.compile(checkpointer=saver)
@@ -12,6 +20,9 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from types import TracebackType
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -28,19 +39,109 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from shoal import opening
 from shoal.client.store import Store
 from shoal.config import Config
-from shoal.errors import NotFound, StoreCorrupt, TooLarge
+from shoal.errors import InvalidInput, NotFound, ShoalError, StoreClosed, StoreCorrupt, TooLarge, Unavailable
 from shoal.integrations.base import Bridge, Opening, checked_store
 from shoal.integrations.escaping import text_of
 from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.checkpoints import THREAD, Checkpoints, Put
 from shoal.integrations.langgraph.encoding import AllowedTypes, name_of, serialiser
-from shoal.integrations.langgraph.lease import RunLease
 from shoal.integrations.langgraph.writes import Writes
-from shoal.kinds.lease.handle.leases import Leasing
+from shoal.kinds.lease.handle.leases import Lease, Leasing
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.protocol.session import Credential
+
+_Left = tuple[type[BaseException] | None, BaseException | None, TracebackType | None]
+_LEFT: _Left = None, None, None
+
+
+class RunLease:
+    """A lease to hold for one block, by any thread or loop. Made by `ShoalSaver.lease`."""
+
+    def __init__(self, bridge: Bridge, leasing: Leasing) -> None:
+        self._bridge = bridge
+        self._leasing = leasing
+        self._lease: Lease | None = None  # Set and cleared on the store's loop.
+        self._abandoned: Future[None] | None = None  # Keeps the release of a lease that nobody waited for alive.
+
+    async def __aenter__(self) -> RunLease:
+        with self._given_up():
+            await self._bridge.awaited(self._enter)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(*_closed_in(error)):
+            await self._bridge.awaited(lambda: self._leave((kind, error, trace)))
+
+    def __enter__(self) -> RunLease:
+        with self._given_up():
+            self._bridge.blocking(self._enter)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        with suppress(*_closed_in(error)):
+            self._bridge.blocking(lambda: self._leave((kind, error, trace)))
+
+    @property
+    def fence(self) -> int:
+        """The fencing number: greater than each that was given for this thread before.
+
+        Raises:
+            InvalidInput: it is not held, because its block was not entered or is left.
+        """
+        return self._held().fence
+
+    async def acheck(self) -> None:
+        """Return if it was not lost: call it before an effect outside the store.
+
+        Raises:
+            LeaseLost: it was. Stop.
+            InvalidInput: its block was not entered, or is left.
+        """
+        await self._bridge.awaited(self._check)
+
+    def check(self) -> None:
+        """`acheck`, blocking."""
+        self._bridge.blocking(self._check)
+
+    async def _check(self) -> None:
+        self._held().check()
+
+    def _held(self) -> Lease:
+        if self._lease is None:
+            raise InvalidInput("this lease is not held: it is for the time of its `with` block. Nothing was written.")
+        return self._lease
+
+    async def _enter(self) -> None:
+        self._lease = await self._leasing.__aenter__()
+
+    async def _leave(self, left: _Left) -> None:
+        if self._lease is not None:
+            self._lease = None
+            await self._leasing.__aexit__(*left)
+
+    @contextmanager
+    def _given_up(self) -> Iterator[None]:
+        try:
+            yield
+        except ShoalError:
+            raise
+        except BaseException:
+            # It may have been acquired at this moment, on another loop.
+            with suppress(StoreClosed):
+                self._abandoned = self._bridge.handed(lambda: self._leave(_LEFT))
+            raise
+
+
+def _closed_in(error: BaseException | None) -> tuple[type[ShoalError], ...]:
+    """The context in which `LeaseLost` does not replace the block's own error: a closed store has given up its leases by
+    itself.
+    """
+    return () if error is None else (StoreClosed, Unavailable)
+
 
 _FRACTION_DIGITS = 16
 _RUN = "the id of a run"

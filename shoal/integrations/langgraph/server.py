@@ -1,11 +1,20 @@
-"""A checkpointer and a store for LangGraph's own server, which `langgraph.json` names; so `langgraph dev` keeps its state.
+"""A checkpointer and a store for LangGraph's own server, which `langgraph.json` names, with its `ttl`.
+
+The `ttl` of `langgraph.json`: items of the store that expire, and threads that go.
+
+Laws:
+- The server hands its configuration over in variables of the environment, and so does everything here read it.
+- A rule of retention that a person has set stays: what `langgraph.json` says of threads is set only where no rule is.
+- Whatever hinders a rule is logged, and ends no start: runs do not need it.
+
+A checkpointer and a store for LangGraph's own server, which `langgraph.json` names; so `langgraph dev` keeps its state.
 
     "checkpointer": {"path": "shoal.integrations.langgraph.server.checkpointer"},
     "store": {"path": "shoal.integrations.langgraph.server.store"}
 
 SHOAL_DATA names a directory, or SHOAL_URL a node or several: the same variables as of the command line. A node that cannot be
 reached, or that refuses the token, ends the server's start with the reason, not its first run. `ttl` of both sections is
-carried out (`shoal.integrations.langgraph.expiring`).
+carried out (`shoal.integrations.langgraph.server`).
 
 Law: of a process there is one Shoal store, on a loop and a thread of its own. The server enters both context managers once
 on each of its loops; a second opening of one directory would be locked out, and a store on the server's loop would hold up
@@ -15,19 +24,87 @@ its requests. The store is closed when the last of them ends.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
+
+from langgraph.store.base import TTLConfig
 
 from shoal import opening
-from shoal.client.store import Store
-from shoal.errors import InvalidConfig
+from shoal.client.store import Space, Store
+from shoal.errors import InvalidConfig, ShoalError
 from shoal.integrations.base import Opening
-from shoal.integrations.langgraph import expiring
 from shoal.integrations.langgraph.saver import ShoalSaver
 from shoal.integrations.langgraph.store import ShoalStore
+from shoal.logs import events
+from shoal.logs.lines import log
+from shoal.outcomes import why
+from shoal.protocol.requests import RetentionRules
+
+_STORE, _CHECKPOINTER, _THREADS = "LANGGRAPH_STORE", "LANGGRAPH_CHECKPOINTER", "LANGGRAPH_THREAD_TTL"
+
+
+def of_items(environment: Mapping[str, str]) -> TTLConfig | None:
+    """The `ttl` of the section `store`; None if it has none.
+
+    Raises:
+        InvalidConfig: it is no JSON object. Nothing was opened.
+    """
+    found: Any = _object(environment, _STORE).get("ttl")
+    return found or None
+
+
+def of_threads(environment: Mapping[str, str]) -> timedelta | None:
+    """After how long without a write a thread goes; None if none does. LANGGRAPH_THREAD_TTL goes before `checkpointer`.
+
+    Raises:
+        InvalidConfig: it is neither a number of minutes nor a JSON object. Nothing was opened.
+    """
+    given = environment.get(_THREADS, "").strip()
+    try:
+        minutes: Any = float(given) if given and not given.startswith("{") else None
+    except ValueError:
+        raise InvalidConfig(f"{_THREADS} is neither minutes nor a JSON object: {given[:80]!r}. Nothing was opened.") from None
+    if minutes is None:
+        ttl = _object(environment, _THREADS) if given else _object(environment, _CHECKPOINTER).get("ttl") or {}
+        if ttl.get("strategy", "delete") != "delete":
+            log(events.TTL_STRATEGY, strategy=repr(ttl["strategy"]))
+            return None
+        minutes = ttl.get("default_ttl")
+    try:
+        return None if minutes is None else timedelta(minutes=minutes)
+    except (TypeError, OverflowError, ValueError):
+        raise InvalidConfig(f"{minutes!r} is no number of minutes for `ttl` of threads. Nothing was opened.") from None
+
+
+async def declare(space: Space, ttl: timedelta) -> RetentionRules | None:
+    """Have threads go to which nothing was written for so long. None: a rule is there already, or it could not be set."""
+    try:
+        known = [rule.threads_older_than_ms for rule in (await space.retention.get()).rules if not rule.prefix]
+        if known:
+            if known != [int(ttl.total_seconds() * 1000)]:
+                log(events.TTL_OTHER_RULE, space=space.name)
+            return None
+        return await space.retention.set(threads_older_than=ttl)
+    except ShoalError as error:
+        log(events.TTL_TROUBLE, reason=why(error))
+        return None
+
+
+def _object(environment: Mapping[str, str], name: str) -> dict[str, Any]:
+    try:
+        found = json.loads(environment.get(name) or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidConfig(f"{name} is no JSON object. Nothing was opened.")
+    return found
+
 
 _WAIT_S = 30.0  # A node that starts together with the server has this long.
 
@@ -37,10 +114,10 @@ class _Both:
 
     def __init__(self, store: Store, space: str, environment: Mapping[str, str]) -> None:
         self.saver = ShoalSaver(store, space=space)
-        self.store = ShoalStore(store, space=space, ttl=expiring.of_items(environment))
-        ttl = expiring.of_threads(environment)
+        self.store = ShoalStore(store, space=space, ttl=of_items(environment))
+        ttl = of_threads(environment)
         # The trial of a rule looks at every thread, so nobody waits for it.
-        self._declaring = None if ttl is None else asyncio.create_task(expiring.declare(store.space(space), ttl))
+        self._declaring = None if ttl is None else asyncio.create_task(declare(store.space(space), ttl))
 
     def ask(self) -> None:
         """Read what every run reads first, a thread: it raises what the first run would have met."""

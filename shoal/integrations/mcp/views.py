@@ -40,7 +40,7 @@ from shoal.errors import InvalidInput, Overloaded, ShoalError, Unauthenticated
 from shoal.integrations.mcp.resources import Subscriptions
 from shoal.names import check_name
 from shoal.protocol import requests
-from shoal.protocol.keys import RANDOM_BYTES, make_key
+from shoal.protocol.session import RANDOM_BYTES, make_key
 from shoal.records import NamedTuple
 
 MCP_REQUESTS_MAX = 4096  # On standard input: requests whose keys are remembered, for those that are sent again.

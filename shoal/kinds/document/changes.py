@@ -11,7 +11,7 @@ from shoal.kinds.document.state import compaction, document, repeats, yjs
 from shoal.kinds.document.state.compaction import Coverage
 from shoal.names import check_names
 from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What
-from shoal.node.blobs import ERASED, Blobs, is_gone
+from shoal.node.transaction import ERASED, Blobs, is_gone
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit
 from shoal.storage.keys import Kind

@@ -13,7 +13,7 @@ from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds.file import state as files
 from shoal.names import check_name
 from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare
-from shoal.node.blobs import Blobs, is_gone
+from shoal.node.transaction import Blobs, is_gone
 from shoal.storage.keys import Kind
 
 _TYPE_CHARACTERS_MAX = 255

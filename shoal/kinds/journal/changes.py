@@ -7,12 +7,11 @@ from hashlib import sha256
 from shoal import values
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
-from shoal.kinds.journal.state import consumers, events, journal, progress, reductions, retention, trimming
+from shoal.kinds.journal.state import events, journal, readers, trimming
 from shoal.kinds.journal.state.events import ERASED as ERASED_VALUE
 from shoal.names import check_key, check_name
 from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare, position_of
-from shoal.node.blobs import ERASED, Blobs, is_gone
-from shoal.node.transaction import ObjectRows
+from shoal.node.transaction import ERASED, Blobs, ObjectRows, is_gone
 from shoal.storage.keys import Kind
 
 
@@ -47,28 +46,28 @@ def _erased_id(_name: str, _stamp: Stamp, change: journal.Erase) -> str:
     return change.position.hex()
 
 
-def _check_ack(stamp: Stamp, change: consumers.Ack) -> None:
+def _check_ack(stamp: Stamp, change: readers.Ack) -> None:
     check_name("consumer", change.consumer)
     try:
         cursor = journal.Cursor.unpack(change.cursor)
     except InvalidValue:
         raise BadOperation("its cursor cannot be read", reason="content") from None
-    if not 0 <= change.generation <= consumers.GENERATION_MAX or journal.clipped(cursor, stamp.context) != cursor:
+    if not 0 <= change.generation <= readers.GENERATION_MAX or journal.clipped(cursor, stamp.context) != cursor:
         raise BadOperation("its cursor claims operations that its origin had not applied", reason="content")
 
 
-def _check_reduce(_stamp: Stamp, change: reductions.Reduce) -> None:
+def _check_reduce(_stamp: Stamp, change: readers.Reduce) -> None:
     check_name("reducer", change.reducer)
     try:
-        reductions.check(change)
+        readers.check(change)
         values.check(change.value)
     except (ValueError, InvalidValue) as error:
         raise BadOperation(f"its snapshot cannot be read ({error})", reason="content") from None
 
 
-def _check_reach(_stamp: Stamp, change: progress.Reach) -> None:
+def _check_reach(_stamp: Stamp, change: readers.Reach) -> None:
     check_key("loop key", change.key)
-    if not (0 <= change.generation <= progress.NUMBER_MAX and 0 <= change.place <= progress.NUMBER_MAX):
+    if not (0 <= change.generation <= readers.NUMBER_MAX and 0 <= change.place <= readers.NUMBER_MAX):
         raise BadOperation("its place is not valid", reason="content")
 
 
@@ -79,9 +78,9 @@ def _check_trim(stamp: Stamp, change: trimming.Trim) -> None:
         raise BadOperation(f"its trim cannot be applied ({error})", reason="content") from None
 
 
-def _check_retain(_stamp: Stamp, change: retention.Retain) -> None:
+def _check_retain(_stamp: Stamp, change: trimming.Retain) -> None:
     try:
-        retention.check(change)
+        trimming.check_rule(change)
     except ValueError as error:
         raise BadOperation(f"its retention is not valid ({error})", reason="content") from None
 
@@ -125,9 +124,9 @@ APPLIERS: Appliers = {
         effects=Effects(sweeps=Sweep(What.VALUES, None, _kept_aside), erases=_erases_values),
         since=lambda _: 7,
     ),
-    consumers.Ack: bare(Kind.THREAD, consumers.apply, _check_ack),
-    reductions.Reduce: bare(Kind.THREAD, reductions.apply, _check_reduce),
-    progress.Reach: bare(Kind.THREAD, progress.apply, _check_reach),
+    readers.Ack: bare(Kind.THREAD, readers.apply_cursor, _check_ack),
+    readers.Reduce: bare(Kind.THREAD, readers.apply_reduction, _check_reduce),
+    readers.Reach: bare(Kind.THREAD, readers.apply_progress, _check_reach),
     trimming.Trim: bare(
         Kind.THREAD,
         trimming.apply,
@@ -137,7 +136,7 @@ APPLIERS: Appliers = {
             erases=_erases_events,
         ),
     ),
-    retention.Retain: bare(Kind.THREAD, retention.apply, _check_retain),
+    trimming.Retain: bare(Kind.THREAD, trimming.apply_rule, _check_retain),
 }
 
 

@@ -24,8 +24,7 @@ from shoal.errors import InvalidInput, JournalTrimmed, NotFound
 from shoal.kinds.journal.state.journal import Cursor
 from shoal.protocol import requests
 from shoal.records import NamedTuple
-from shoal.workflows.connection import Connection
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import Connection, moment
 
 _PAGE = 1000
 

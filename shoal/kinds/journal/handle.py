@@ -37,7 +37,7 @@ from shoal.kinds.journal.flows import Event, Naming, Reducer, events, put_snapsh
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.workflows.moments import as_duration_ms, moment
+from shoal.workflows.connection import as_duration_ms, moment
 
 KEYS_MAX = 4096  # How many keys a reader remembers to leave out repetitions.
 

@@ -9,9 +9,8 @@ from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.kinds.label import state as labels
-from shoal.kinds.thread.state import ownership
 from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare, position_of
-from shoal.node.blobs import ERASED, Blobs, is_gone
+from shoal.node.transaction import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
 
@@ -48,8 +47,8 @@ def _check_cut(_stamp: Stamp, change: labels.Cut) -> None:
         raise BadOperation("its cut has no valid vector", reason="content") from None
 
 
-def _check_mark(_stamp: Stamp, change: ownership.LeaseMark | ownership.TimedMark) -> None:
-    if not 0 < change.fence <= ownership.FENCE_MAX:
+def _check_mark(_stamp: Stamp, change: labels.LeaseMark | labels.TimedMark) -> None:
+    if not 0 < change.fence <= labels.FENCE_MAX:
         raise BadOperation("its fencing number is out of range", reason="content")
 
 
@@ -72,9 +71,7 @@ APPLIERS: Appliers = {
         _check_cut,
         effects=Effects(sweeps=Sweep(What.NOTES, lambda _stamp, cut: labels.pack_cut(cut)), erases=_erases),
     ),
-    ownership.TakeOwnership: bare(Kind.THREAD, ownership.apply),
-    ownership.LeaseMark: bare(Kind.THREAD, ownership.apply_mark, _check_mark, effects=Effects(marks_lease=True)),
-    ownership.TimedMark: bare(
-        Kind.THREAD, ownership.apply_term, _check_mark, effects=Effects(marks_lease=True), since=lambda _: 7
-    ),
+    labels.TakeOwnership: bare(Kind.THREAD, labels.apply),
+    labels.LeaseMark: bare(Kind.THREAD, labels.apply_mark, _check_mark, effects=Effects(marks_lease=True)),
+    labels.TimedMark: bare(Kind.THREAD, labels.apply_term, _check_mark, effects=Effects(marks_lease=True), since=lambda _: 7),
 }

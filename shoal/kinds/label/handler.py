@@ -11,11 +11,11 @@ from shoal.errors import InvalidInput, TooLarge
 from shoal.kinds.label import state as labels
 from shoal.kinds.thread.serving.checkpoints import Checkpoints, found_checkpoint
 from shoal.kinds.thread.serving.ownership import check_owner
-from shoal.kinds.thread.state import dag, ownership
+from shoal.kinds.thread.state import dag
 from shoal.names import NAME_BYTES_MAX, check_key, check_name
-from shoal.node.blobs import Blobs
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX, check_size
+from shoal.node.transaction import Blobs
 from shoal.protocol import requests
 from shoal.protocol.requests import Annotate, Annotated, Claim, Claimed, Labelled, ReadLabels, Unlabel, Unlabelled
 
@@ -126,6 +126,6 @@ def _unlabel(context: WriteContext, request: Unlabel) -> Unlabelled:
 def _claim(context: WriteContext, request: Claim) -> Claimed:
     # If one request went to two nodes, both claims have the same token and are one claim.
     source = (context.implied_key or "").encode() or context.stamp.pack_position()
-    claim = ownership.TakeOwnership(sha256(source).digest()[:16])
+    claim = labels.TakeOwnership(sha256(source).digest()[:16])
     context.apply(claim)
     return Claimed(claim.token.hex())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation
+from shoal.kinds.label.state import FENCE_MAX
 from shoal.kinds.register import state as register
-from shoal.kinds.thread.state.ownership import FENCE_MAX
 from shoal.node.appliers.applier import Appliers, bare
 from shoal.storage.keys import Kind
 

@@ -14,7 +14,7 @@ from shoal.client.connection import StoreConnection
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import moment
 
 
 @dataclass(frozen=True, slots=True)

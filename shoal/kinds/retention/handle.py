@@ -11,7 +11,7 @@ from shoal.kinds.retention.flows import Retained
 from shoal.kinds.retention.state import Rule
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.workflows.moments import as_duration_ms
+from shoal.workflows.connection import as_duration_ms
 
 
 @named

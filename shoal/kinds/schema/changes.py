@@ -8,7 +8,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds.schema import state as schema
 from shoal.node.appliers.applier import Applier, Appliers
-from shoal.node.blobs import Blobs
+from shoal.node.transaction import Blobs
 from shoal.storage.keys import Kind
 
 

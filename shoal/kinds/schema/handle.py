@@ -16,7 +16,7 @@ from shoal.errors import InvalidSchema
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import moment
 
 
 class SchemaVersion(Struct, frozen=True):

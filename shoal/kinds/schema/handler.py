@@ -27,11 +27,10 @@ from shoal.kinds.schema import state as schema
 from shoal.kinds.thread.serving.shapes import completed, value_of
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
-from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog, Recent
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.handler import Applied, Checks, Memory, Place, Readers, Target, View, WriteContext, Writers
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import Blobs, Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import PutSchema, ReadSchema, ReadViolations, SchemaVersion, SchemaVersions, Violation, Violations
 from shoal.records import NamedTuple

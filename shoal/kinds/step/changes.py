@@ -8,7 +8,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds.step import state as step_log
 from shoal.node.appliers.applier import Applier, Appliers, Effects, bare
-from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.transaction import NOTHING, Blobs
 from shoal.storage.keys import Kind
 
 

@@ -19,8 +19,7 @@ from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
 from shoal.kinds.thread.flows.provenance import SAID_AGAIN_EVERY, differences_of, drift_refused
 from shoal.protocol import requests
 from shoal.protocol.requests import StepState
-from shoal.workflows.connection import Connection
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import Connection, moment
 
 
 class Attempt(Struct, frozen=True):

@@ -12,8 +12,7 @@ from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds.thread.state import dag, pruning
 from shoal.names import check_name
 from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare
-from shoal.node.blobs import ERASED, Blobs, is_gone
-from shoal.node.transaction import ObjectRows
+from shoal.node.transaction import ERASED, Blobs, ObjectRows, is_gone
 from shoal.storage.keys import Kind
 
 

@@ -9,7 +9,7 @@ from shoal.client.connection import StoreConnection
 from shoal.kinds.tiering import flows
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
-from shoal.workflows.moments import as_duration_ms
+from shoal.workflows.connection import as_duration_ms
 
 
 @named

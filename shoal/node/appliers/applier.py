@@ -20,8 +20,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.document.state.compaction import Coverage
 from shoal.kinds.document.state.document import Pace
 from shoal.kinds.thread.state.dag import Record
-from shoal.node.blobs import NOTHING, Blobs
-from shoal.node.transaction import ObjectRows
+from shoal.node.transaction import NOTHING, Blobs, ObjectRows
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit
 from shoal.records import NamedTuple

@@ -23,7 +23,7 @@ from shoal.errors import StoreCorrupt
 from shoal.kinds import Kind, declared
 from shoal.kinds.document.state.document import Pace
 from shoal.node.appliers.applier import NO_EFFECTS, Applier, Appliers, Effects, Sweep, What, bare
-from shoal.node.blobs import NOTHING, Blobs
+from shoal.node.transaction import NOTHING, Blobs
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit
 

@@ -32,7 +32,7 @@ from shoal.errors import ShoalError
 from shoal.kinds.budget import state as budget
 from shoal.kinds.map import state as ormap
 from shoal.kinds.map.state import ADDS_FOLDED_MIN
-from shoal.node.collection.generations import Generations, split
+from shoal.node.collection.entries import Generations, split
 from shoal.node.context import NodeContext
 from shoal.node.handler import Target, stored
 from shoal.node.replicas import Replicas

@@ -35,9 +35,8 @@ from shoal.kinds.thread.serving.pruning import SLICE, Marking
 from shoal.kinds.thread.state import dag, pruning
 from shoal.node.appliers.applier import What
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.collection.entries import Garbage, GarbageEntry, Made, left_by, pack, unpack
-from shoal.node.collection.erasure import Erasure
-from shoal.node.collection.generations import dead_range, rows_of
+from shoal.node.collection.answers import Erasure
+from shoal.node.collection.entries import Garbage, GarbageEntry, Made, dead_range, left_by, pack, rows_of, unpack
 from shoal.node.context import NodeContext
 from shoal.node.handler import Target
 from shoal.node.replicas import Replicas

@@ -15,8 +15,8 @@ from shoal.errors import StoreCorrupt
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.peers.admission import Resets
-from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.members import Members, MemberState
+from shoal.node.peers.replica import ClockComparison
 from shoal.node.verification.scrubbing import Scrubber
 from shoal.protocol.requests import ClusterView, Member
 

@@ -29,17 +29,15 @@ from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.kinds.document.state.document import Pace
 from shoal.kinds.thread.state import dag
 from shoal.names import check_key, check_name
-from shoal.node import blobs
 from shoal.node import partitions as retirement
 from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import Applier
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import Blobs, is_gone
 from shoal.node.collection import answers
 from shoal.node.context import NodeContext
 from shoal.node.handler import Applied, Memories, Place, Target
 from shoal.node.partitions import Ahead, Partition
-from shoal.node.transaction import Nested, Transaction
+from shoal.node.transaction import Blobs, Nested, Transaction, is_gone, unpack_blobs
 from shoal.node.turns import Steps
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Staged
@@ -189,7 +187,7 @@ class Incoming:
             mutations = mutation.decode(body.payload) if mutations is None else mutations
         except StoreCorrupt:  # It speaks of this node's log, and this is what a peer sent.
             raise _bad(arrival, "its changes cannot be decoded", "content") from None
-        besides = blobs.unpack(shipment.attached)
+        besides = unpack_blobs(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
         is_fresh = body.key is not None and self._claim(own, number, body.key, dot, body.wall_ms)
@@ -362,6 +360,6 @@ def vet(shipment: Shipment, pace: Pace) -> Steps[None]:
     """Check the merged updates of compactions, some structs at a time."""
     with suppress(Exception):  # No content of an operation may stop the node: its check says what is wrong.
         body = operation.decode(shipment.packed)
-        for change, beside in zip(mutation.decode(body.payload), blobs.unpack(shipment.attached), strict=False):
+        for change, beside in zip(mutation.decode(body.payload), unpack_blobs(shipment.attached), strict=False):
             if not is_gone(beside) and (steps := mutation.vetting(change.change, beside, pace)) is not None:
                 yield from steps

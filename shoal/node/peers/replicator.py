@@ -57,7 +57,6 @@ from shoal.node.database import Database
 from shoal.node.membership.changes import Sight
 from shoal.node.membership.roster import Pins, Roster
 from shoal.node.peers.admission import Admission, Marking, Resets
-from shoal.node.peers.clocks import ClockComparison
 from shoal.node.peers.cluster_state import ClusterState
 from shoal.node.peers.delivering import Deliveries, Operation
 from shoal.node.peers.members import Members, addresses_of
@@ -65,7 +64,7 @@ from shoal.node.peers.memberships import Memberships
 from shoal.node.peers.outgoing import Settling, busy
 from shoal.node.peers.quorum import Quorum
 from shoal.node.peers.read_repair import ReadRepairer
-from shoal.node.peers.replica import NodeReplica, Outlets, Pace, limits_of
+from shoal.node.peers.replica import ClockComparison, NodeReplica, Outlets, Pace, limits_of
 from shoal.node.snapshots.exchange import SnapshotExchange
 from shoal.node.snapshots.witnessing import Others, Owners
 from shoal.node.verification.scrubbing import Scrubber

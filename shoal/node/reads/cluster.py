@@ -1,4 +1,14 @@
-"""Reads of the node's status and of the cluster, and a read that waits for what a quorum holds of a thread.
+"""Reads of the node's status and of the cluster, its versions, open subscriptions, and a read that waits for a quorum.
+
+The versions of protocols and formats that this program has, and whether it can work with those of a node.
+
+Laws:
+- A node that does not say what it has is not judged: silence is no consent.
+- Of two nodes, the older one's newest version must be one that the newer one still speaks, and their documents' engines must
+  share their major and minor version.
+- A directory that a newer version can have written is not given to an older one.
+
+Reads of the node's status and of the cluster, and a read that waits for what a quorum holds of a thread.
 
 Whether a node serves, and says that it is ready: only on positive knowledge that it may.
 
@@ -15,47 +25,109 @@ Laws:
   the next page begins. So a search for rare metadata does not delay other requests.
 - A search by status reads the threads that have it; the catalog leads to them, their own rows decide.
 - An answer also shows which threads do not match: the bookmark notes their partitions too.
+
+Open subscriptions: watches of a space, and followers of a document or of presence.
+
+Law: a subscriber misses nothing. A follower of a document is subscribed before the document's state is read; a watch begins
+once everything that was written before it is durable.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Literal
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
+from typing import Any, Literal
 
+from shoal.cluster.handshake import PEER_PROTOCOL, PEER_PROTOCOL_OLDEST
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, NoQuorum
+from shoal.kinds.presence.handler import Presences
 from shoal.kinds.step import state as status
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name, is_colocated
+from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.incarnation import Incarnation
 from shoal.node.replicas import Company, Replicas
+from shoal.node.watching.changelog import ResumableWatch
+from shoal.node.watching.feed import Subscriber
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.declared import FILTER_TERMS_MAX
+from shoal.protocol.frames import PROTOCOL, PROTOCOL_OLDEST
 from shoal.protocol.requests import (
     CatchUp,
     CaughtUp,
     ChangeMembers,
     Cluster,
     ClusterView,
+    Follow,
+    FollowPresence,
     ListObjects,
     ListSpaces,
     ListThreads,
     MembersView,
     Names,
     NodeStatus,
+    Push,
     ReadMembers,
     Rebuild,
     RebuildView,
     Status,
+    Subscription,
     ThreadNames,
+    Watch,
 )
 from shoal.storage.commit import GroupCommit
 from shoal.storage.keys import KINDS, Kind
+from shoal.storage.layout import ENCRYPTED_NUMBER, FORMAT_NUMBER
 from shoal.values.filtering import Filter
+
+_ENGINE = 1000  # Times the engine's major version, plus its minor one.
+_SPOKEN = {"peers": "the protocol among nodes", "sessions": "the protocol of clients"}
+
+
+@cache
+def speaks() -> dict[str, int]:
+    """The newest and the oldest version of `peers`, `sessions` and `storage` (`…_oldest`), and the documents' `engine`."""
+    # Imported here, because a store that is only opened need not load what reads the environment's packages.
+    from importlib.metadata import version
+
+    major, minor = version("pycrdt").split(".")[:2]
+    return {
+        "peers": PEER_PROTOCOL,
+        "peers_oldest": PEER_PROTOCOL_OLDEST,
+        "sessions": PROTOCOL,
+        "sessions_oldest": PROTOCOL_OLDEST,
+        "storage": ENCRYPTED_NUMBER,
+        "storage_oldest": FORMAT_NUMBER,
+        "engine": int(major) * _ENGINE + int(minor),
+    }
+
+
+def hindrances(own: Mapping[str, int], theirs: Mapping[str, int]) -> list[str]:
+    """Why a node with the versions `own` cannot join, or take the place of, one with `theirs`; empty: it can."""
+    if not theirs:
+        return ["it does not say which protocols it has: it is older than this check, so compare the releases by hand"]
+    found = [
+        f"{what}: this version has {own[name + '_oldest']} to {own[name]}, it has {theirs[name + '_oldest']} to {theirs[name]}"
+        for name, what in _SPOKEN.items()
+        if min(own[name], theirs[name]) < max(own[f"{name}_oldest"], theirs[f"{name}_oldest"])
+    ]
+    if theirs["storage"] > own["storage"]:
+        found.append(f"its directory may have format {theirs['storage']}; this version reads up to {own['storage']}")
+    if theirs["storage"] < own["storage_oldest"]:
+        found.append(f"its directory has format {theirs['storage']}; this version reads {own['storage_oldest']} and newer ones")
+    if theirs["engine"] != own["engine"]:
+        found.append(f"the engine of documents, pycrdt: this version has {_named(own)}, it has {_named(theirs)}")
+    return found
+
+
+def _named(versions: Mapping[str, int]) -> str:
+    return f"{versions['engine'] // _ENGINE}.{versions['engine'] % _ENGINE}"
 
 
 class ClusterReads:
@@ -267,3 +339,68 @@ def _holds(rows: Rows, filter: Filter) -> bool:
     heads = dag.heads(rows, _BRANCH)
     head = dag.checkpoint(rows, heads[0].id) if heads else None
     return head is not None and filter.matches(head.record.metadata)
+
+
+Pushes = AbstractAsyncContextManager[AsyncIterator[Push]]
+
+
+class Subscriptions:
+    """Opens the subscriptions of one node, by kind."""
+
+    def __init__(self, context: NodeContext, database: Database, *, replicas: Replicas, presences: Presences) -> None:
+        self._database = database
+        self._commit = context.commit
+        self._feed = context.feed
+        self._replicas = replicas
+        self._presences = presences
+        self._config = context.config
+        self._kinds: Mapping[type, Callable[[Any, Bookmark], Pushes]] = {
+            Watch: self._watch,
+            Follow: self._follow,
+            FollowPresence: self._follow_presence,
+        }
+
+    def open(self, subscription: Subscription, bookmark: Bookmark) -> Pushes:
+        """A context whose value iterates over the pushes. Entering it may wait; `bookmark` grows by the taken pushes.
+
+        Raises:
+            ShoalError: on entering, as the kinds of subscriptions say.
+        """
+        return self._kinds[type(subscription)](subscription, bookmark)
+
+    @asynccontextmanager
+    async def _watch(self, subscription: Watch, bookmark: Bookmark) -> AsyncIterator[AsyncIterator[Push]]:
+        bytes_max = self._feed.bytes_max
+        subscriber: Subscriber
+        if subscription.after is None:
+            subscriber = Subscriber(subscription, bookmark, bytes_max)
+        else:
+            changelog = self._database.changelog
+            subscriber = ResumableWatch(subscription, bookmark, changelog, bytes_max, config=self._config)
+        with self._feed.told(subscriber):
+            if self._commit.failed is None or subscription.after is not None:
+                # Changes written while nobody watched were not staged. Once they are durable, none can be missed. A
+                # resumed watch reads them from the log; if they can never be durable here, the watch must go elsewhere.
+                await self._database.all_durable()
+            yield subscriber
+
+    @asynccontextmanager
+    async def _follow(self, subscription: Follow, bookmark: Bookmark) -> AsyncIterator[AsyncIterator[Push]]:
+        subscriber = Subscriber(subscription, bookmark, self._feed.bytes_max)
+        with self._feed.told(subscriber):
+            target = Target(Kind.DOCUMENT, subscription.space, check_name("document", subscription.document))
+            wanted = bookmark.vector(target.partition)
+            if not subscription.stale and not self._database.holds(target.partition, wanted):
+                await self._replicas.wait_applied(target.partition, wanted)
+            await self._database.prepare([(subscription, target)])
+            state = self._database.documents.follow(self._database.document(target), subscription)
+            shown = self._database.vector(target)
+            await self._database.durable(target)
+            bookmark.note(target.partition, shown)  # Already now: the first answer to the subscriber carries it.
+            subscriber.lead(state, target.partition, shown)
+            yield subscriber
+
+    @asynccontextmanager
+    async def _follow_presence(self, subscription: FollowPresence, _bookmark: Bookmark) -> AsyncIterator[AsyncIterator[Push]]:
+        with self._presences.follower(subscription) as follower:
+            yield follower

@@ -19,8 +19,9 @@ import msgspec
 from shoal import values
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, InvalidValue, StoreCorrupt
+from shoal.kinds.label.state import marked
 from shoal.kinds.step import state as status
-from shoal.kinds.thread.state import dag, ownership
+from shoal.kinds.thread.state import dag
 from shoal.kinds.worklist import state as queues
 from shoal.names import check_name
 from shoal.node.catalog import STATUS_CODES
@@ -276,7 +277,7 @@ class _Judging:
         request = self.request
         standing = status.current(rows) or status.StatusRecord("running")
         keys = [step for _, step in islice(status.listing(rows, only_open=True), _STEPS_COUNTED)]
-        mark = ownership.marked(rows)
+        mark = marked(rows)
         lease = self._lease(request.space, name) if mark is not None else None
         driven = mark is not None and not mark.over and (lease is None or lease.until_ms > self._now_ms)
         steps = [_open_step(rows, step) for step in keys[:_STEPS_SHOWN]]

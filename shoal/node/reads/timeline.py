@@ -23,8 +23,9 @@ from shoal.crdt.dot import COUNTER_BITS, Dot, wall_ms_of
 from shoal.crdt.rows import POSITION_BYTES, Rows
 from shoal.errors import InvalidInput, InvalidValue, StoreCorrupt
 from shoal.kinds.journal.state import events
+from shoal.kinds.label import state as labels
 from shoal.kinds.step import state as steps
-from shoal.kinds.thread.state import dag, ownership
+from shoal.kinds.thread.state import dag
 from shoal.kinds.thread.state.channel import Recipe
 from shoal.names import check_name
 from shoal.node.database import Database
@@ -81,7 +82,7 @@ class Timelines:
         await self._listings.reach_all(bookmark)
         items, place = await in_turns(self._page(request, [request.thread], before))
         rows = self._rows(request.space, request.thread)
-        mark, terms = ownership.marked(rows), [] if request.after else ownership.tenures(rows)
+        mark, terms = labels.marked(rows), [] if request.after else labels.tenures(rows)
         await self._listings.show(request.space, [request.thread], bookmark)
         held = mark is not None and not mark.over
         return Timeline(

@@ -19,7 +19,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
 from shoal.kinds.step import state as status
 from shoal.node.catalog import STATUS_CODES, standing
-from shoal.node.collection.generations import current_of
+from shoal.node.collection.entries import current_of
 from shoal.node.handler import Target
 from shoal.records import NamedTuple
 from shoal.storage import keys

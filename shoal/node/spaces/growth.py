@@ -1,4 +1,13 @@
-"""The disk of a node, what it holds and how it grew: a census each hour and when somebody asks, and a bounded history of them.
+"""The disk of a node, what it holds and how it grew, in a bounded history; and when it will be full.
+
+When a disk will be full, by how its free space went down.
+
+Laws:
+- It is pure: times are arguments.
+- The slope is the median of those between all pairs of points, so that one restart, compaction or burst moves it little.
+- A disk that was looked at for less than `SPAN_MS`, or that does not fill, has no forecast.
+
+The disk of a node, what it holds and how it grew: a census each hour and when somebody asks, and a bounded history of them.
 
 Laws:
 - An answer never waits for a census, but for the first one of an opening, and for that not longer than `CENSUS_WAIT_S`.
@@ -28,8 +37,7 @@ from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
-from shoal.node.spaces import forecast
-from shoal.node.spaces.census import LARGEST_MAX, Count, SpaceCount, Use, counted
+from shoal.node.spaces.usage import LARGEST_MAX, Count, Held, SpaceCount, counted
 from shoal.node.turns import Steps, in_turns, lasting
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -47,8 +55,44 @@ from shoal.protocol.requests import (
 from shoal.storage import keys
 from shoal.storage.cold import raw_of
 
+SPAN_MS = 30 * 60_000
+"""The shortest history from which anything follows."""
+
+WINDOW_MS = 7 * 86_400_000
+"""Older points say nothing about the present rate."""
+
+FAR_MS = 3_650 * 86_400_000
+"""Beyond ten years it is as good as never."""
+
+_POINTS_MAX = 64  # They are compared pair by pair.
+
+
+def full_at_ms(points: Sequence[tuple[int, int]], now_ms: int) -> int | None:
+    """The time at which nothing is free any more, in milliseconds since 1970; None: that cannot be said, or is far away.
+
+    `points`: times in milliseconds, and the bytes that were free then; less than zero: not known.
+    """
+    known = sorted((at_ms, free) for at_ms, free in points if free >= 0 and now_ms - WINDOW_MS <= at_ms <= now_ms)
+    if not known or known[-1][0] - known[0][0] < SPAN_MS:
+        return None
+    step = -(-len(known) // _POINTS_MAX)
+    chosen = known[::-step][::-1]
+    slopes = sorted(
+        (later - earlier) / (late_ms - early_ms)
+        for index, (early_ms, earlier) in enumerate(chosen)
+        for late_ms, later in chosen[index + 1 :]
+        if late_ms > early_ms
+    )
+    slope = slopes[len(slopes) // 2]
+    if slope >= 0:
+        return None
+    at_ms, free = known[-1]
+    left_ms = free / -slope
+    return None if left_ms > FAR_MS else max(now_ms, round(at_ms + left_ms))
+
+
 _K = TypeVar("_K", str, int)
-_U = TypeVar("_U", bound=Use)
+_U = TypeVar("_U", bound=Held)
 
 CENSUS_EACH_S = 3600.0  # Between two censuses that nobody asked for.
 CENSUS_FIRST_S = 300.0  # After a start.
@@ -117,11 +161,11 @@ class Growth:
         nobody can say, or it is far away.
         """
         now_ms = self._now_ms()
-        return forecast.full_at_ms([*self._free, (now_ms, free)], now_ms)
+        return full_at_ms([*self._free, (now_ms, free)], now_ms)
 
     async def _run(self) -> None:
         with suppress(ShoalError, ValueError):  # The census tells of it.
-            self._free = _freed(await in_turns(self._points(self._now_ms() - forecast.WINDOW_MS)))
+            self._free = _freed(await in_turns(self._points(self._now_ms() - WINDOW_MS)))
         await asyncio.sleep(CENSUS_FIRST_S)
         while True:
             if self._commit.failed is None:

@@ -29,7 +29,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import BackupUnreachable, Cold, ShoalError, StoreCorrupt
 from shoal.logs import events
 from shoal.logs.lines import log
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Target
 from shoal.node.replicas import ReadRepair

@@ -33,13 +33,13 @@ from shoal.config import Config
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError, StoreCorrupt
-from shoal.node import blobs
+from shoal.node import transaction
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import ImportedMutation
-from shoal.node.blobs import Blobs
 from shoal.node.collection.entries import of_partition
 from shoal.node.collection.expiring import range_end
 from shoal.node.partitions import Partitions
+from shoal.node.transaction import Blobs
 from shoal.node.verification.report import Logged, ObjectPlace
 from shoal.records import NamedTuple
 from shoal.storage import cold, keys
@@ -232,4 +232,4 @@ class _Reading:
         if changes is not None:
             self._bytes_left -= len(shipment.packed) + len(shipment.attached)
             self.shown.entries.append(Changes(Logged(shipment.partition, body.hlc, shipment.dot, body), changes))
-            self.shown.supplied[shipment.dot] = blobs.unpack(shipment.attached)
+            self.shown.supplied[shipment.dot] = transaction.unpack_blobs(shipment.attached)

@@ -33,8 +33,7 @@ from shoal.kinds import Kind, declared
 from shoal.kinds.counter import state as counter
 from shoal.node.appliers import mutation
 from shoal.node.collection import answers
-from shoal.node.collection.entries import of_partition
-from shoal.node.collection.generations import split
+from shoal.node.collection.entries import of_partition, split
 from shoal.node.retired import RetiredOrigins
 from shoal.node.snapshots.checking import mark_of, state_root, vector_root
 from shoal.node.turns import at_once

@@ -25,10 +25,9 @@ from shoal.kinds.label import state as notes
 from shoal.kinds.thread.state import dag
 from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import Erased
-from shoal.node.blobs import Blobs, is_gone
+from shoal.node.collection.entries import split
 from shoal.node.collection.expiring import expires
-from shoal.node.collection.generations import split
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import Blobs, ObjectRows, Transaction, is_gone
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
 from shoal.records import NamedTuple
 from shoal.storage.interface import Storage

@@ -27,7 +27,7 @@ from shoal.kinds.document.state.live import LiveDocument
 from shoal.kinds.file import state as files
 from shoal.kinds.thread.state import channel, dag
 from shoal.kinds.thread.state import chunking as tree
-from shoal.node.collection.generations import split
+from shoal.node.collection.entries import split
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.records import NamedTuple
 from shoal.storage import cold, keys

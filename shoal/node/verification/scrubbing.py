@@ -38,7 +38,7 @@ from shoal.kinds.document.state.live import Building, LiveDocument
 from shoal.kinds.document.state.readiness import parts
 from shoal.logs import events
 from shoal.logs.lines import log
-from shoal.node import blobs
+from shoal.node import transaction
 from shoal.node.database import Database
 from shoal.node.handler import Target
 from shoal.node.turns import Steps, document_pace, in_turns
@@ -435,8 +435,8 @@ class Scrubber:
 
     async def _fetch(self, partition: int, dots: list[Dot]) -> Supplied:
         """Fetch the blobs of these operations from peers; an operation whose blobs every peer has erased is in it as erased."""
-        found: dict[Dot, list[blobs.Blobs]] = {}
-        erased: dict[Dot, list[blobs.Blobs]] = {}  # On that peer; the next one may still have them.
+        found: dict[Dot, list[transaction.Blobs]] = {}
+        erased: dict[Dot, list[transaction.Blobs]] = {}  # On that peer; the next one may still have them.
         for peer in list(self._linked()):
             left = [dot for dot in dots if dot not in found]
             while left:
@@ -444,7 +444,7 @@ class Scrubber:
                 if not brought:
                     break
                 for dot, sent in brought.items():
-                    (erased if any(map(blobs.is_gone, sent)) else found)[dot] = sent
+                    (erased if any(map(transaction.is_gone, sent)) else found)[dot] = sent
                 left = [dot for dot in left if dot not in brought]
         return erased | found
 
@@ -464,13 +464,13 @@ class Scrubber:
 
     def _brought(self, partition: int, wanted: set[Dot], supply: Supply | None) -> Supplied:
         """The blobs of a supply's operations that equal those in the log here."""
-        brought: dict[Dot, list[blobs.Blobs]] = {}
+        brought: dict[Dot, list[transaction.Blobs]] = {}
         for shipment in [] if supply is None else supply.operations:
             if isinstance(shipment, Raw) or shipment.partition != partition or shipment.dot not in wanted:
                 continue
             if self._database.exchange.incoming.logged(shipment):
                 with suppress(ShoalError):
-                    brought[shipment.dot] = blobs.unpack(shipment.attached)
+                    brought[shipment.dot] = transaction.unpack_blobs(shipment.attached)
         return brought
 
 

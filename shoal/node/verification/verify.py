@@ -41,7 +41,7 @@ from shoal.kinds.journal.state import events
 from shoal.names import RESERVED
 from shoal.node.appliers import mutation
 from shoal.node.catalog import standing_of, status_flaws
-from shoal.node.collection.generations import split
+from shoal.node.collection.entries import split
 from shoal.node.retired import RetiredOrigins
 from shoal.node.snapshots.receiving import taken
 from shoal.node.verification import remains

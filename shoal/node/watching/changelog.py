@@ -49,7 +49,7 @@ from shoal.kinds import KINDS, LABELS, Kind
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import ImportedMutation, Mutation
 from shoal.node.catalog import Catalog
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.handler import Target
 from shoal.node.partitions import Partitions
 from shoal.node.transaction import Transaction

@@ -20,21 +20,21 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds import Kind
 from shoal.kinds.file.serving.keeping import FileKeeper
+from shoal.kinds.label import state as labels
 from shoal.kinds.thread.serving.ownership import UnderLease
 from shoal.kinds.thread.serving.shapes import ShapeCache, Spot
-from shoal.kinds.thread.state import ownership, pruning
+from shoal.kinds.thread.state import pruning
 from shoal.names import check_label, check_name
 from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import Effects, Sweep, What
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog, Recent, standing_of
-from shoal.node.collection.erasure import Erasure, ErasureDue
+from shoal.node.collection.answers import Erasure, ErasureDue
+from shoal.node.collection.entries import Generation, Generations
 from shoal.node.collection.garbage import Collector
-from shoal.node.collection.generations import Generation, Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, Target, WriteContext, Writers, named_by
-from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.transaction import Blobs, ObjectRows, Transaction
 from shoal.protocol.requests import Deleted, ObjectWrite, reply_of
 from shoal.protocol.requests.families import operations
 
@@ -224,7 +224,7 @@ class Eraser:
             UnderLease: the thread is marked.
         """
         if target not in self._unmarked:
-            mark = ownership.marked(rows)
+            mark = labels.marked(rows)
             if mark is None:
                 self._unmarked.put(target)
             elif not mark.over and mark.fence > ended:

@@ -33,7 +33,7 @@ from shoal.node.collection.answers import Changed, Kept
 from shoal.outcomes import why
 from shoal.protocol import requests
 from shoal.protocol.declared import declaration_of
-from shoal.protocol.keys import is_made_before
+from shoal.protocol.session import is_made_before
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 

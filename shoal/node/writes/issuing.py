@@ -32,18 +32,16 @@ from shoal.errors import ShoalError, SpansPartitions, TooLarge, Unavailable, Uns
 from shoal.kinds.file.serving.files import Referring, check_references
 from shoal.kinds.thread.serving.ownership import DRIVING
 from shoal.names import check_name
-from shoal.node import blobs
 from shoal.node import partitions as retirement
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import IMPORTS_SINCE, FencedMutation, ImportedMutation, Mutation
-from shoal.node.blobs import Blobs
 from shoal.node.collection.answers import Changed
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.environment import turn
 from shoal.node.handler import Handler, Made, Target, WriteContext, target_of
 from shoal.node.partitions import Ahead, Partition
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import Blobs, Transaction, pack_blobs
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Staged
 from shoal.node.writes import idempotency
@@ -399,7 +397,7 @@ class Issuer:
         self.operations += 1
         transaction.written()
         if self._outbound is not None:
-            shipped = Shipment(number, *dot, chain, body, blobs.pack([]))
+            shipped = Shipment(number, *dot, chain, body, pack_blobs([]))
             self._outbound.logged(Logged(partition.written, partition, shipped, may_precede=False))
 
     def _decide(self, writing: _Writing, decision: _Decision, place: int) -> None:
@@ -485,7 +483,7 @@ class Issuer:
         self.operations += 1
         writing.transaction.written()
         if self._outbound is not None:
-            shipped = Shipment(partition.number, *dot, entry.chain, entry.packed, blobs.pack(decision.attached))
+            shipped = Shipment(partition.number, *dot, entry.chain, entry.packed, pack_blobs(decision.attached))
             targets = writing.located.targets
             may_precede = all(target.kind not in _DURABLE_FIRST for target in targets)
             self._outbound.logged(Logged(number, partition, shipped, targets[0].space, may_precede))

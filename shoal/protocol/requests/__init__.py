@@ -34,14 +34,10 @@ from shoal.kinds.tiering.requests import *
 from shoal.kinds.worklist.requests import *
 from shoal.protocol.base import *
 from shoal.protocol.declared import *
-from shoal.protocol.requests.audit import *
-from shoal.protocol.requests.backup import *
+from shoal.protocol.requests.cluster import *
 from shoal.protocol.requests.families import *
-from shoal.protocol.requests.membership import *
 from shoal.protocol.requests.overviews import *
 from shoal.protocol.requests.status import *
-from shoal.protocol.requests.subscriptions import *
-from shoal.protocol.requests.usage import *
 
 # Those of a kind that is not among the imports above, which only type checkers need: it imports them from its own folder.
 for _, _module in modules("requests"):

@@ -13,8 +13,8 @@ from shoal.kinds import modules
 from shoal.kinds.lease.requests import Term
 from shoal.protocol.base import ObjectRead, ObjectWrite, Read, Reply, Request, Write, reply_of
 from shoal.protocol.declared import Elements, Natural, Parts, Writes, declaration_of
-from shoal.protocol.requests import audit, backup, membership, overviews, status, subscriptions, usage
-from shoal.protocol.requests.subscriptions import Subscription
+from shoal.protocol.requests import cluster, overviews, status
+from shoal.protocol.requests.status import Subscription
 
 __all__ = [
     "AnyRead",
@@ -39,7 +39,7 @@ __all__ = [
     "space_of",
 ]
 
-_OWN = (audit, backup, membership, overviews, status, subscriptions, usage)
+_OWN = (cluster, overviews, status)
 FAMILIES = (*(module for _, module in modules("requests")), *_OWN)
 
 

@@ -1,10 +1,18 @@
-"""The lines of an export: writing them, and reading lines that anybody may have written.
+"""The lines of an export: writing them, reading lines that anybody may have written, and sending the writes that they become.
+
+The lines of an export: writing them, and reading lines that anybody may have written.
 
 Laws:
 - A reader holds one line at a time, of at most `LINE_BYTES_MAX`, and one block of `BLOCK_BYTES`.
 - The last line names the number and the SHA-256 of those before it. An export that has none is cut, and one whose sum differs
   was altered: both are told from one that is whole.
 - A value is written as tagged JSON if that gives the same bytes again; else as its bytes. So nothing of it is lost.
+
+Writes of an import, sent together.
+
+Laws:
+- Writes are of one partition at a time, and are carried out in their order.
+- Those that wait are at most `WRITES_MAX`, with `BYTES_MAX` bytes and one write more.
 """
 
 from __future__ import annotations
@@ -16,14 +24,17 @@ from binascii import Error as NoBase64
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Generator
 from contextlib import suppress
 from hashlib import sha256
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, TooLarge
+from shoal.protocol import requests
+from shoal.protocol.requests import Imported
 from shoal.records import NamedTuple
 from shoal.values.stepped import packed_in_steps, text_in_steps
+from shoal.workflows.connection import Connection
 from shoal.workflows.transfer import records
 from shoal.workflows.transfer.records import End, Record
 
@@ -197,3 +208,49 @@ def decoded(text: bytes, number: int) -> Line:
         return Line(number, records.decoder().decode(text) if kind in records.TYPES else None, kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, ValueError) as reason:
         raise InvalidInput(f"line {number} is no record of an export: {reason}. Nothing more was written.") from None
+
+
+WRITES_MAX = 256
+BYTES_MAX = 1024 * 1024
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+class Sender:
+    """Sends writes; `writes` counts them. `durability` is that of each; None: the store's."""
+
+    def __init__(self, connection: Connection, durability: requests.Durability | None) -> None:
+        self._connection, self.durability = connection, durability
+        self._waiting: list[Imported] = []
+        self._bytes = 0
+        self._replies: list[Any] = []
+        self.writes = 0
+
+    async def put(self, write: Imported) -> None:
+        """Send a write, at the latest when `flush` is called.
+
+        Raises:
+            ShoalError: it, or one of those that wait, cannot be written. None of these is.
+        """
+        self._waiting.append(write)
+        self._bytes += len(_encoder.encode(write.write))
+        if len(self._waiting) >= WRITES_MAX or self._bytes >= BYTES_MAX:
+            await self.flush()
+
+    async def flush(self) -> list[Any]:
+        """Send what waits, and return the replies to what was sent last. Raises as `put`."""
+        if self._waiting:
+            waiting, self._waiting, self._bytes = self._waiting, [], 0
+            write: Any = requests.Import(waiting)
+            self._replies = (await self._connection.write(write, key=None, durability=self.durability)).replies
+            self.writes += len(waiting)
+        return self._replies
+
+    def forget(self) -> None:
+        """Drop what waits: it cannot be written."""
+        self._waiting, self._bytes = [], 0
+
+
+def key_of(*named: str) -> str:
+    """The key of a write, of the object that it comes from and its place there."""
+    return f"import:{sha256(chr(0).join(named).encode()).hexdigest()[:40]}"

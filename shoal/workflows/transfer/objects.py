@@ -17,12 +17,10 @@ from shoal.kinds.list.requests import InsertElements, ListPage, ReadList
 from shoal.protocol import requests
 from shoal.protocol.requests import Imported, ObjectKind, ObjectWrite
 from shoal.records import NamedTuple
-from shoal.workflows.connection import Connection
-from shoal.workflows.moments import as_wall_ms, moment
+from shoal.workflows.connection import Connection, as_wall_ms, moment
 from shoal.workflows.transfer import records
-from shoal.workflows.transfer.lines import packed_of, text_of
+from shoal.workflows.transfer.lines import Sender, key_of, packed_of, text_of
 from shoal.workflows.transfer.records import Record
-from shoal.workflows.transfer.sending import Sender, key_of
 
 _ADD_MAX = 2**63 - 1
 ADDS_MAX = 1024  # Adds of which one counter is made.

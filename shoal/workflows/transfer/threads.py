@@ -23,12 +23,10 @@ from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Imported
 from shoal.schemas.secret_fields import hidden_channel, nulled_channel
 from shoal.values.registry import mentioned, mentioned_in
-from shoal.workflows.connection import Connection
-from shoal.workflows.moments import as_wall_ms, moment
+from shoal.workflows.connection import Connection, as_wall_ms, moment
 from shoal.workflows.transfer import records
-from shoal.workflows.transfer.lines import packed_of, text_of
+from shoal.workflows.transfer.lines import Sender, key_of, packed_of, text_of
 from shoal.workflows.transfer.records import Record
-from shoal.workflows.transfer.sending import Sender, key_of
 
 
 class ThreadExport:

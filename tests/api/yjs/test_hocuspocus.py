@@ -10,13 +10,13 @@ import pycrdt
 import pytest
 
 from shoal.errors import ReadOnly
-from shoal.protocol import hocuspocus, requests, yjs
+from shoal.protocol import requests, yjs
 from tests.api.yjs.conftest import PATIENCE_S, Serve, Served, text_of
 from tests.api.yjs.test_refusals import nested_document
 from tests.support.yjs_client import closed
 
-ACCEPTED = hocuspocus.encode_accepted("read-write")
-DURABLE = hocuspocus.encode_status(durable=True)
+ACCEPTED = yjs.encode_accepted("read-write")
+DURABLE = yjs.encode_status(durable=True)
 
 
 class Provider:
@@ -26,7 +26,7 @@ class Provider:
         self.socket = socket
 
     async def say(self, address: bytes, message: bytes) -> None:
-        await self.socket.send_bytes(hocuspocus.prefix(address) + message)
+        await self.socket.send_bytes(yjs.prefix(address) + message)
 
     async def open(self, address: bytes, token: bytes = b"", version: bytes = b"\x054.8.0") -> None:
         await self.say(address, b"\x02\x00" + yjs.sized(token) + version)
@@ -37,7 +37,7 @@ class Provider:
             while True:
                 message = await self.socket.receive()
                 assert message.type is aiohttp.WSMsgType.BINARY, message
-                start = hocuspocus.prefix(address)
+                start = yjs.prefix(address)
                 if message.data.startswith(start) and message.data[len(start)] in kinds:
                     return bytes(message.data[len(start) :])
 
@@ -143,7 +143,7 @@ async def test_a_step_1_opens_nothing_that_was_refused(served: Served) -> None:
         await provider.say(address, yjs.encode_step_1(b"\x00"))
     await provider.open(b"d")
     heard = await provider.socket.receive_bytes(timeout=PATIENCE_S)
-    assert heard == hocuspocus.prefix(b"d") + ACCEPTED, "nothing was said before"
+    assert heard == yjs.prefix(b"d") + ACCEPTED, "nothing was said before"
 
 
 async def test_an_older_provider_is_told_of_the_end_as_it_understands(served: Served) -> None:
@@ -184,7 +184,7 @@ async def test_a_document_that_is_left_says_nothing_more_and_its_presence_ends(s
         async with asyncio.timeout(PATIENCE_S):
             while b"heard" not in message:
                 message = (await provider.socket.receive()).data
-    assert message.startswith(hocuspocus.prefix(b"e"))
+    assert message.startswith(yjs.prefix(b"e"))
 
 
 @pytest.mark.parametrize(("message", "code"), [(b"\x04pla", 4400), ("hello", 1003)])
@@ -252,7 +252,7 @@ async def heard_until_opened(provider: Provider, address: bytes) -> list[bytes]:
     await provider.open(address)
     heard: list[bytes] = []
     async with asyncio.timeout(PATIENCE_S):
-        while not (heard and heard[-1].startswith(hocuspocus.prefix(address))):
+        while not (heard and heard[-1].startswith(yjs.prefix(address))):
             heard.append((await provider.socket.receive()).data)
     return heard[:-1]
 
@@ -299,4 +299,4 @@ async def test_after_a_step_1_only_the_answer_that_brings_everything_is_said_to_
         assert (await provider.hear(b"d", 0, 8))[:2] == bytes((0, expected))
     await provider.say(b"d", yjs.encode_step_2(b"\x00\x00"))
     told = await heard_until_opened(provider, b"e")
-    assert told.count(hocuspocus.prefix(b"d") + DURABLE) == 1
+    assert told.count(yjs.prefix(b"d") + DURABLE) == 1

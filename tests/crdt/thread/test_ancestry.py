@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import NotFound, TooLarge
-from shoal.kinds.thread.state import ancestry, dag, pruning
+from shoal.kinds.thread.state import dag, pruning
 from shoal.kinds.thread.state.dag import Record, Save
 from tests.support.causal import origin
 from tests.support.examples import examples
@@ -39,24 +39,24 @@ def test_it_is_the_newest_that_all_descend_from(history: list[list[int]], data: 
     chosen = data.draw(st.lists(st.integers(0, len(ids) - 1), min_size=1, max_size=4))
     common = set.intersection(*(lines[number] for number in chosen))
     expected = ids[max(common)] if common else None
-    assert ancestry.common_ancestor(rows, [ids[number] for number in chosen]) == expected
-    assert ancestry.in_order(rows, [ids[number] for number in chosen]) == [ids[number] for number in sorted(set(chosen))]
+    assert pruning.common_ancestor(rows, [ids[number] for number in chosen]) == expected
+    assert pruning.in_order(rows, [ids[number] for number in chosen]) == [ids[number] for number in sorted(set(chosen))]
 
 
 def test_a_cursor_too_far_back_is_an_error() -> None:
     rows, ids, _ = grown([[0]] * 10)
-    assert ancestry.common_ancestor(rows, [ids[0], ids[9]], visits_max=10) == ids[0]
+    assert pruning.common_ancestor(rows, [ids[0], ids[9]], visits_max=10) == ids[0]
     with pytest.raises(TooLarge, match="within the last 9"):
-        ancestry.common_ancestor(rows, [ids[0], ids[9]], visits_max=9)
+        pruning.common_ancestor(rows, [ids[0], ids[9]], visits_max=9)
 
 
 def test_a_pruned_checkpoint_is_no_common_ancestor() -> None:
     rows, ids, _ = grown([[], [0], [1]])  # Both others build on the first.
-    assert ancestry.common_ancestor(rows, ids[1:]) == ids[0]
+    assert pruning.common_ancestor(rows, ids[1:]) == ids[0]
     pruning.apply(rows, Stamp(Dot(origin(1), 4), 4, 0, VersionVector()), pruning.Prune([ids[0]]))
-    assert ancestry.common_ancestor(rows, ids[1:]) is None
+    assert pruning.common_ancestor(rows, ids[1:]) is None
 
 
 def test_an_unknown_checkpoint_is_not_found() -> None:
     with pytest.raises(NotFound):
-        ancestry.common_ancestor(DictRows(), [bytes(32)])
+        pruning.common_ancestor(DictRows(), [bytes(32)])

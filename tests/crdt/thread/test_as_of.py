@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Stamp
-from shoal.kinds.thread.state import ancestry, dag
+from shoal.kinds.thread.state import dag, pruning
 from tests.crdt.thread.test_moves import apply, moved, saved
 from tests.support.causal import origin
 from tests.support.examples import examples
@@ -29,7 +29,7 @@ def test_it_is_what_was_put_there_last_by_then(history: list[tuple[bool, int]], 
         apply(rows, at(number + 1, wall_ms), made)
         put.append((wall_ms, made.token, put[0][2] if moves and put else made.token))
     then = [entry for entry in put if entry[0] <= when]
-    assert ancestry.as_of(rows, "main", when) == (max(then)[2] if then else None)
+    assert pruning.as_of(rows, "main", when) == (max(then)[2] if then else None)
 
 
 def test_before_its_beginning_a_branch_was_where_it_began() -> None:
@@ -41,9 +41,9 @@ def test_before_its_beginning_a_branch_was_where_it_began() -> None:
     apply(rows, at(3, 30), moved(rows, "side", second.token, b"side"))
     apply(rows, at(4, 40), saved(rows, "begun", [second.token], b"begun"))
     for branch in ("side", "begun"):
-        assert ancestry.as_of(rows, branch, 25) == second.token
-        assert ancestry.as_of(rows, branch, 15) == first.token
-        assert ancestry.as_of(rows, branch, 5) is None
+        assert pruning.as_of(rows, branch, 25) == second.token
+        assert pruning.as_of(rows, branch, 15) == first.token
+        assert pruning.as_of(rows, branch, 5) is None
 
 
 def test_a_save_under_two_dots_was_made_when_the_least_says() -> None:
@@ -51,7 +51,7 @@ def test_a_save_under_two_dots_was_made_when_the_least_says() -> None:
     save = saved(rows, "main", [], b"once")
     apply(rows, at(1, 50, by=2), save)
     apply(rows, at(1, 10, by=1), save)
-    assert ancestry.as_of(rows, "main", 20) == save.token
+    assert pruning.as_of(rows, "main", 20) == save.token
     assert len(list(rows.scan(dag.WHEN))) == 1
 
 
@@ -62,10 +62,10 @@ def test_removed_rows_are_passed_over() -> None:
     second = saved(rows, "main", [first.token], b"second")
     apply(rows, at(2, 20), second)
     rows.delete(dag.CHECKPOINT + second.token)
-    assert ancestry.as_of(rows, "main", 30) == first.token
+    assert pruning.as_of(rows, "main", 30) == first.token
 
 
 def test_names_that_begin_alike_are_two_branches() -> None:
     rows = DictRows()
     apply(rows, at(1, 10), saved(rows, "main-2", [], b"x"))
-    assert ancestry.as_of(rows, "main", 99) is None
+    assert pruning.as_of(rows, "main", 99) is None

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.journal.state import consumers, journal
-from shoal.kinds.journal.state.consumers import Ack
+from shoal.kinds.journal.state import journal, readers
 from shoal.kinds.journal.state.events import EVENT
 from shoal.kinds.journal.state.journal import Append, Cursor, Sweep
+from shoal.kinds.journal.state.readers import Ack
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.rows import DictRows
@@ -26,7 +26,7 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
     if isinstance(change, bytes):
         journal.apply(rows, stamp, Append(bytes(32)), change)
     else:
-        consumers.apply(rows, stamp, change)
+        readers.apply_cursor(rows, stamp, change)
 
 
 def reader(choose: Choose, got: dict[tuple[int, bytes], None] | None = None) -> Decide:
@@ -36,7 +36,7 @@ def reader(choose: Choose, got: dict[tuple[int, bytes], None] | None = None) -> 
         what = choose(8)
         if what < 4:
             return [bytes([choose(5)])]
-        found = consumers.find(replica.rows, "c")
+        found = readers.find_cursor(replica.rows, "c")
         if what == 4:
             return [Ack("c", found.generation + 1, Cursor().pack())]
         page = journal.read(replica.rows, found.cursor, replica.vector, floor_hlc=None, limit=1 + choose(3), bytes_max=10**6)
@@ -53,7 +53,7 @@ def check(choose: Choose) -> None:
     """What is never delivered again was delivered: the rest and what was got are all there is."""
     got: dict[tuple[int, bytes], None] = {}
     replica = check_converges(choose, apply, reader(choose, got))[0]
-    found = consumers.find(replica.rows, "c")
+    found = readers.find_cursor(replica.rows, "c")
     rest = journal.read(replica.rows, found.cursor, replica.vector, floor_hlc=None, limit=10**6, bytes_max=10**9)
     events = [event.position for event in rest.events]
     if rest.more:
@@ -134,17 +134,17 @@ def test_an_acknowledgement_of_before_a_reset_does_not_undo_it() -> None:
     rows = DictRows()
     far = Cursor(VersionVector({origin(1): 9}), b"z" * 34)
     for number, ack in enumerate([Ack("c", 0, far.pack()), Ack("c", 1, Cursor().pack()), Ack("c", 0, far.pack())], 1):
-        consumers.apply(rows, stamp(number), ack)
-    assert consumers.find(rows, "c") == ("c", 1, 1002, Cursor())
+        readers.apply_cursor(rows, stamp(number), ack)
+    assert readers.find_cursor(rows, "c") == ("c", 1, 1002, Cursor())
 
 
 def test_consumers_are_listed_by_name_each_with_its_own_cursor() -> None:
     rows = DictRows()
     for number, name in enumerate(["b", "a", "ab"], 1):
-        consumers.apply(rows, stamp(number), Ack(name, 0, Cursor(VersionVector({origin(1): number})).pack()))
-    assert [found.name for found in consumers.consumers(rows)] == ["a", "ab", "b"]
-    assert [found.name for found in consumers.consumers(rows, after="a")] == ["ab", "b"]
-    assert consumers.find(rows, "b").cursor.vector == VersionVector({origin(1): 1})
+        readers.apply_cursor(rows, stamp(number), Ack(name, 0, Cursor(VersionVector({origin(1): number})).pack()))
+    assert [found.name for found in readers.consumers(rows)] == ["a", "ab", "b"]
+    assert [found.name for found in readers.consumers(rows, after="a")] == ["ab", "b"]
+    assert readers.find_cursor(rows, "b").cursor.vector == VersionVector({origin(1): 1})
 
 
 def test_a_cursor_is_clipped_to_what_was_applied() -> None:

@@ -14,8 +14,7 @@ from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.journal.state import events, journal, trimming
 from shoal.kinds.journal.state.events import ERASED, EVENT, Event
 from shoal.kinds.journal.state.journal import Append, Erase
-from shoal.kinds.journal.state.retention import Retain
-from shoal.kinds.journal.state.trimming import Trim
+from shoal.kinds.journal.state.trimming import Retain, Trim
 from tests.crdt.thread import test_trimming
 from tests.crdt.thread.test_trimming import appends, everything, trimmed
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin

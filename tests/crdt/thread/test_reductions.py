@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.journal.state import events, journal, reductions, trimming
+from shoal.kinds.journal.state import events, journal, readers, trimming
 from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES
 from shoal.kinds.journal.state.journal import Append, Cursor
-from shoal.kinds.journal.state.reductions import Reduce, Snapshot
+from shoal.kinds.journal.state.readers import Reduce, Snapshot
 from shoal.kinds.journal.state.trimming import Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
@@ -26,7 +26,7 @@ Change = tuple[bytes, str | None] | Reduce  # An event's payload and key, or a s
 
 def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
     if isinstance(change, Reduce):
-        reductions.apply(rows, stamp, change)
+        readers.apply_reduction(rows, stamp, change)
     else:
         payload, key = change
         journal.apply(rows, stamp, Append(payload.rjust(32), key), payload)
@@ -52,10 +52,10 @@ def deciding(choose: Choose) -> Decide:
 def check(choose: Choose) -> None:
     for replica in check_converges(choose, apply, deciding(choose)):
         for version in range(2):
-            for found in reductions.usable(replica.rows, "sum", version, replica.vector):
+            for found in readers.usable(replica.rows, "sum", version, replica.vector):
                 unseen = [made.stamp.hlc for made in replica.applied if not found.vector.covers(made.stamp.dot)]
                 floor = min(unseen, default=None)
-                if reductions.holds(replica.rows, found, replica.vector, floor_hlc=floor, scan_rows_max=10**6):
+                if readers.holds(replica.rows, found, replica.vector, floor_hlc=floor, scan_rows_max=10**6):
                     assert found.value == folded(replica, found.position)
 
 
@@ -76,8 +76,8 @@ def the_last_to_arrive_stays(_stored: bytes) -> int:
 @pytest.mark.parametrize(
     ("module", "name", "bug"),
     [
-        (reductions, "holds", always),
-        (reductions, "_rank", the_last_to_arrive_stays),
+        (readers, "holds", always),
+        (readers, "_rank", the_last_to_arrive_stays),
         (events, "contested", lambda _: Cursor().vector),
     ],
 )
@@ -96,13 +96,11 @@ def test_only_the_last_few_positions_of_the_greatest_version_are_kept() -> None:
     for position in positions:
         replica.issue([Reduce("sum", 3, position, replica.vector.pack(), b"")], wall_ms=20)
     replica.issue([Reduce("sum", 2, positions[0], replica.vector.pack(), b"")], wall_ms=20)
-    kept = [found.position for found in reductions.usable(replica.rows, "sum", 3, replica.vector)]
-    assert kept == positions[::-1][: reductions.SNAPSHOTS_KEPT]
-    assert list(reductions.usable(replica.rows, "sum", 2, replica.vector)) == []
-    assert [found.position for found in reductions.usable(replica.rows, "sum", 3, replica.vector, until=positions[-2])] == kept[
-        1:
-    ]
-    assert reductions.reducers(replica.rows) == {"sum"}
+    kept = [found.position for found in readers.usable(replica.rows, "sum", 3, replica.vector)]
+    assert kept == positions[::-1][: readers.SNAPSHOTS_KEPT]
+    assert list(readers.usable(replica.rows, "sum", 2, replica.vector)) == []
+    assert [found.position for found in readers.usable(replica.rows, "sum", 3, replica.vector, until=positions[-2])] == kept[1:]
+    assert readers.reducers(replica.rows) == {"sum"}
 
 
 def test_a_snapshot_that_lacks_a_trimmed_event_is_not_used() -> None:
@@ -112,7 +110,7 @@ def test_a_snapshot_that_lacks_a_trimmed_event_is_not_used() -> None:
     first, second = [row[1:] for row, _ in replica.rows.scan(EVENT)]
     replica.issue([Reduce("sum", 1, second, VersionVector().pack(), b"")], wall_ms=3)
     trimming.apply(replica.rows, replica.applied[0].stamp, Trim([first[:PLACE_BYTES]]))
-    assert list(reductions.usable(replica.rows, "sum", 1, replica.vector)) == []
+    assert list(readers.usable(replica.rows, "sum", 1, replica.vector)) == []
 
 
 def test_a_snapshot_does_not_hold_where_too_many_rows_would_have_to_be_looked_at() -> None:
@@ -122,7 +120,7 @@ def test_a_snapshot_does_not_hold_where_too_many_rows_would_have_to_be_looked_at
     last = [row[1:] for row, _ in replica.rows.scan(EVENT)][-1]
     found = Snapshot(last, replica.vector, b"")
     for rows_max, expected in ((4, False), (5, True)):
-        assert reductions.holds(replica.rows, found, replica.vector, floor_hlc=None, scan_rows_max=rows_max) is expected
+        assert readers.holds(replica.rows, found, replica.vector, floor_hlc=None, scan_rows_max=rows_max) is expected
 
 
 def test_reducers_with_names_that_begin_alike_keep_their_own() -> None:
@@ -132,6 +130,6 @@ def test_reducers_with_names_that_begin_alike_keep_their_own() -> None:
     [position] = [row[1:] for row, _ in replica.rows.scan(EVENT)]
     stamp = replica.applied[0].stamp
     for number, name in enumerate(["a", "ab"]):
-        reductions.apply(rows, stamp, Reduce(name, number, position, b"", name.encode()))
-    assert [found.value for found in reductions.usable(rows, "a", 0, VersionVector())] == [b"a"]
-    assert [found.value for found in reductions.usable(rows, "ab", 1, VersionVector())] == [b"ab"]
+        readers.apply_reduction(rows, stamp, Reduce(name, number, position, b"", name.encode()))
+    assert [found.value for found in readers.usable(rows, "a", 0, VersionVector())] == [b"a"]
+    assert [found.value for found in readers.usable(rows, "ab", 1, VersionVector())] == [b"ab"]

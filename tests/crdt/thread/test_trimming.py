@@ -12,11 +12,10 @@ from hypothesis import strategies as st
 
 from shoal.crdt.dot import COUNTER_BITS, HORIZON, NO_FLOOR, Dot, Floor, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.journal.state import events, journal, retention, trimming
+from shoal.kinds.journal.state import events, journal, trimming
 from shoal.kinds.journal.state.events import EVENT, Event, Issue
 from shoal.kinds.journal.state.journal import Append, Conflict, Cursor
-from shoal.kinds.journal.state.retention import Retain
-from shoal.kinds.journal.state.trimming import Trim
+from shoal.kinds.journal.state.trimming import Retain, Trim
 from tests.support.causal import Choose, Decide, Replica, check_converges, origin
 from tests.support.examples import examples
 from tests.support.retired import Past
@@ -30,7 +29,7 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
     if isinstance(change, Trim):
         trimming.apply(rows, stamp, change)
     elif isinstance(change, Retain):
-        retention.apply(rows, stamp, change)
+        trimming.apply_rule(rows, stamp, change)
     else:
         journal.apply(rows, stamp, *change)
 

@@ -14,7 +14,7 @@ from google.adk.cli.service_registry import ServiceRegistry, get_service_registr
 from chaos.ports import free_ports
 from shoal.errors import InvalidInput
 from shoal.integrations.adk import ShoalArtifactService, ShoalMemoryService, ShoalSessionService, register
-from shoal.integrations.adk.services import opening_of
+from shoal.integrations.adk.sessions import opening_of
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.integrations.adk.events import WHO, read, said, texts
 

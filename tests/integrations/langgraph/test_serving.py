@@ -10,7 +10,7 @@ import pytest
 
 import shoal
 from shoal.errors import InvalidConfig, Unreachable
-from shoal.integrations.langgraph import expiring, server
+from shoal.integrations.langgraph import server
 from shoal.integrations.langgraph.store import VersionedItem
 
 
@@ -80,7 +80,7 @@ async def test_a_rule_of_a_person_stays(tmp_path: Path, caplog: pytest.LogCaptur
     async with shoal.open(tmp_path) as store:
         space = store.space("langgraph")
         await space.retention.set(keep_last=7)
-        assert await expiring.declare(space, timedelta(minutes=30)) is None
+        assert await server.declare(space, timedelta(minutes=30)) is None
         [rule] = (await space.retention.get()).rules
         assert rule.keep_last == 7
         assert "has another rule" in caplog.text
@@ -88,18 +88,18 @@ async def test_a_rule_of_a_person_stays(tmp_path: Path, caplog: pytest.LogCaptur
 
 async def test_a_rule_that_cannot_be_set_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with shoal.open(tmp_path) as store:
-        assert await expiring.declare(store.space(".shoal"), timedelta(minutes=30)) is None
+        assert await server.declare(store.space(".shoal"), timedelta(minutes=30)) is None
     assert "`ttl` of threads is not used" in caplog.text
 
 
 @pytest.mark.parametrize("value", ["half an hour", "[]", "{", '{"default_ttl": "x"}', "1e300"])
 def test_a_ttl_that_is_none_ends_the_start(value: str) -> None:
     with pytest.raises(InvalidConfig):
-        expiring.of_threads({"LANGGRAPH_THREAD_TTL": value})
+        server.of_threads({"LANGGRAPH_THREAD_TTL": value})
 
 
 def test_a_strategy_that_is_not_carried_out_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    assert expiring.of_threads({"LANGGRAPH_CHECKPOINTER": '{"ttl": {"strategy": "keep_latest", "default_ttl": 3}}'}) is None
+    assert server.of_threads({"LANGGRAPH_CHECKPOINTER": '{"ttl": {"strategy": "keep_latest", "default_ttl": 3}}'}) is None
     assert "saver.prune" in caplog.text
 
 

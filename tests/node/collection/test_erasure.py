@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from shoal.client.store import Space
-from shoal.node.collection import erasure
+from shoal.node.collection import answers
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench, Opener
@@ -21,7 +21,7 @@ LATE = 3600.0
 @pytest.fixture(autouse=True)
 def looked_at_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node looks once a second whether a pass is due, or over."""
-    monkeypatch.setattr(erasure, "_LOOK_INTERVAL_S", 0.01)
+    monkeypatch.setattr(answers, "_LOOK_INTERVAL_S", 0.01)
 
 
 async def settled(bench: Bench, *, passes: int) -> None:

@@ -15,8 +15,8 @@ from shoal.node.handler import Target
 from shoal.node.replicas import SingleNode
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
-from shoal.protocol.keys import RANDOM_BYTES, make_key
 from shoal.protocol.requests import Add, AddEntry, Grant, ReadBudget, Spend
+from shoal.protocol.session import RANDOM_BYTES, make_key
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind

@@ -8,7 +8,7 @@ from shoal.crdt import deletion
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.kinds.items.serving.indexes import Indexes
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.storage.interface import MemoryStorage

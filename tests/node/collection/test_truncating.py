@@ -22,7 +22,7 @@ from shoal.node.collection.answers import Expiry
 from shoal.node.peers.admission import Resets
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
-from shoal.protocol.keys import make_key
+from shoal.protocol.session import make_key
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment

@@ -15,7 +15,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import CatchingUp, HistoryCompacted, InvalidInput, NotFound, TooLarge
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.compaction import Coverage
-from shoal.node.collection.generations import rows_of
+from shoal.node.collection.entries import rows_of
 from shoal.node.handler import Target
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol import requests

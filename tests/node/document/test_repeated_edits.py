@@ -13,7 +13,7 @@ import pytest
 from shoal.config import Config
 from shoal.kinds.document.state import document
 from shoal.kinds.document.state.live import EMPTY
-from shoal.node.collection.generations import rows_of
+from shoal.node.collection.entries import rows_of
 from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify

@@ -10,8 +10,8 @@ import pytest
 
 from shoal import values
 from shoal.errors import InvalidInput, LeaseHeld, LeaseLost, NoQuorum, NotFound, OutcomeUnknown, Overloaded
+from shoal.kinds.label.state import Marked, marked
 from shoal.kinds.lease.state.table import LeaseName
-from shoal.kinds.thread.state import ownership
 from shoal.node.handler import Target
 from shoal.node.node import Node
 from shoal.protocol import requests
@@ -292,7 +292,7 @@ def test_a_claim_that_is_given_up_marks_its_thread_with_the_fencing_number_that_
         await nodes.converged()
         target = Target(Kind.THREAD, "s", "t")
         for member in nodes.members.values():
-            assert ownership.marked(member.node._database._view(target).rows) == ownership.Marked(granted.fence, True, "")
+            assert marked(member.node._database._view(target).rows) == Marked(granted.fence, True, "")
 
     in_fleet(work)
 

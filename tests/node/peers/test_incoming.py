@@ -19,12 +19,12 @@ from shoal.crdt.dot import COUNTER_BITS, END_MS, Dot, Origin
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.state import document
 from shoal.kinds.items import state as items
-from shoal.node import blobs
+from shoal.node import transaction
 from shoal.node.appliers import mutation
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.handler import Target
 from shoal.node.peers import incoming as vetting
+from shoal.node.transaction import NOTHING, Blobs
 from shoal.node.turns import document_pace
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
@@ -40,7 +40,7 @@ COUNT = Target(Kind.COUNTER, "crew", "n")
 ADD = Mutation(Kind.COUNTER, "crew", "n", counter.Add(5))
 BODY = Body(HLC, START_MS, [], None, mutation.encode([ADD]))
 QUARANTINE_S = 0.001
-NO_CONTENT = blobs.pack([NOTHING])
+NO_CONTENT = transaction.pack_blobs([NOTHING])
 
 
 def shipped(body: Body = BODY, *, sequence: int = 1, partition: int = COUNT.partition, beside: bytes = NO_CONTENT) -> Shipment:
@@ -60,7 +60,7 @@ def changed(**fields: Any) -> Shipment:
 
 
 def holding(*mutations: Mutation) -> Shipment:
-    beside = blobs.pack([NOTHING] * len(mutations))
+    beside = transaction.pack_blobs([NOTHING] * len(mutations))
     return shipped(msgspec.structs.replace(BODY, payload=mutation.encode(list(mutations))), beside=beside)
 
 
@@ -86,8 +86,8 @@ BAD: dict[str, tuple[Shipment, str]] = {
     "an empty name": (holding(Mutation(Kind.COUNTER, "crew", "", counter.Add(5))), "must not be empty"),
     "a name that is too long": (holding(Mutation(Kind.COUNTER, "crew", "n" * 70_000, counter.Add(5))), "at most"),
     "a key that is too long": (changed(key="k" * 70_000), "at most"),
-    "too few attachments": (shipped(beside=blobs.pack([])), "the number of its blobs differs"),
-    "too many attachments": (shipped(beside=blobs.pack([NOTHING] * 2)), "the number of its blobs differs"),
+    "too few attachments": (shipped(beside=transaction.pack_blobs([])), "the number of its blobs differs"),
+    "too many attachments": (shipped(beside=transaction.pack_blobs([NOTHING] * 2)), "the number of its blobs differs"),
     "attachments that are none": (shipped(beside=b"\xc1"), "cannot be read"),
     "no time": (changed(hlc=0), "its time is not after"),
     "a time at the end of time": (changed(hlc=(1 << 64) - 1), "beyond all clocks"),
@@ -113,7 +113,7 @@ BAD: dict[str, tuple[Shipment, str]] = {
         shipped(
             Body(HLC, START_MS, [], None, mutation.encode([Mutation(2, "crew", "n", document.Update(b"d" * 32))])),
             partition=COUNT.partition,
-            beside=blobs.pack([Blobs(b"another", erased=True)]),
+            beside=transaction.pack_blobs([Blobs(b"another", erased=True)]),
         ),
         "does not match its hash",
     ),
@@ -203,9 +203,9 @@ async def test_a_chunk_that_its_checkpoint_does_not_name_is_refused() -> None:
         await fleet.isolate("b")
         first, second, *_ = await write_of_each_kind(fleet)
         assert await take(fleet["b"], [first]) == []
-        [beside] = blobs.unpack(second.attached)
+        [beside] = transaction.unpack_blobs(second.attached)
         more = Blobs(beside.content, {**beside.chunks, b"any": b"a chunk of nobody's"})
-        bad = msgspec.structs.replace(second, attached=blobs.pack([more]))
+        bad = msgspec.structs.replace(second, attached=transaction.pack_blobs([more]))
         [trouble] = await take(fleet["b"], [bad])
         assert "names no such chunk" in trouble.message
 
@@ -216,12 +216,12 @@ async def test_a_record_that_describes_its_values_wrongly_is_refused() -> None:
         await fleet.isolate("b")
         first, second, *_ = await write_of_each_kind(fleet)
         assert await take(fleet["b"], [first]) == []
-        [beside] = blobs.unpack(second.attached)
+        [beside] = transaction.unpack_blobs(second.attached)
         record = msgspec.msgpack.decode(beside.content)
         recipe = record[6]["log"]
         assert recipe[5] is True, "it keeps the tail of the checkpoint before"
         recipe[5] = False
-        bad = blobs.pack([Blobs(msgspec.msgpack.encode(record), beside.chunks)])
+        bad = transaction.pack_blobs([Blobs(msgspec.msgpack.encode(record), beside.chunks)])
         [trouble] = await take(fleet["b"], [msgspec.structs.replace(second, attached=bad)])
         assert "described differently" in trouble.message
 
@@ -248,7 +248,7 @@ async def test_each_operation_that_saved_an_id_keeps_its_own_record() -> None:
         assert await take(fleet[holder], [least]) == []
         want = Want(1, [(partition, other.origin, other.sequence, other.sequence)])
         [sent] = await asked_of(fleet[holder], want)
-        assert blobs.unpack(sent.attached)[0].content == blobs.unpack(other.attached)[0].content
+        assert transaction.unpack_blobs(sent.attached)[0].content == transaction.unpack_blobs(other.attached)[0].content
         assert await take(fleet["c"], [sent]) == []
         assert verify(fleet["c"].storage, config=Config()).problems == []
         assert await asked_of(fleet["c"], want) == [sent], "it can be given on"

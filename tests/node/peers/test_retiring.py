@@ -13,7 +13,7 @@ from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import BadOperation
-from shoal.node import blobs
+from shoal.node import transaction
 from shoal.node.appliers import mutation
 from shoal.node.partitions import Partition
 from shoal.node.verification.verify import verify
@@ -150,7 +150,7 @@ async def test_a_node_does_not_let_others_retire_the_origin_under_which_it_write
 def arrival(dot: Dot, before: bytes, retires: Sequence[tuple[bytes, int]] = ()) -> Arrival:
     body = operation.Body(1 << 62, 0, [], None, mutation.encode([]), retires=list(retires))
     packed = operation.encode(body)
-    shipment = Shipment(PARTITION, *dot, operation.chain(before, PARTITION, dot, packed), packed, blobs.pack([]))
+    shipment = Shipment(PARTITION, *dot, operation.chain(before, PARTITION, dot, packed), packed, transaction.pack_blobs([]))
     return Arrival(shipment, body, dot)
 
 

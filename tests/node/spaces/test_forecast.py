@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.spaces.forecast import FAR_MS, SPAN_MS, WINDOW_MS, full_at_ms
+from shoal.node.spaces.growth import FAR_MS, SPAN_MS, WINDOW_MS, full_at_ms
 
 HOUR = 3_600_000
 NOW = 100 * 24 * HOUR

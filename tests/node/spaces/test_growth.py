@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from shoal.kinds import Kind
-from shoal.node.spaces import census, growth
-from shoal.node.spaces.census import counted, prefix_of
+from shoal.node.spaces import growth
+from shoal.node.spaces import usage as census
 from shoal.node.spaces.growth import leaving
+from shoal.node.spaces.usage import Count, counted, prefix_of
 from shoal.node.turns import at_once
 from shoal.protocol.requests import UsageView
 from shoal.storage import keys
@@ -72,7 +73,7 @@ async def test_an_unknown_space_holds_nothing(bench: Bench) -> None:
 def test_names_of_all_spaces_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of thousands of spaces could have fifty names of a kilobyte."""
     monkeypatch.setattr(census, "LARGEST_ALL_MAX", 4)
-    count = census.Count()
+    count = Count()
     for space in ("a", "b", "c"):
         for size in (3, 1, 2):
             count.add(space, Kind.THREAD, f"n{size}", bytes=size, objects=1)

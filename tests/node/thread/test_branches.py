@@ -9,7 +9,7 @@ from shoal import values
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, Pruned, TooLarge, Unavailable
-from shoal.kinds.thread.serving.branches import head_ids
+from shoal.kinds.thread.serving.saves import head_ids
 from shoal.kinds.thread.state import dag
 from shoal.node.writes.issuing import Outbound
 from shoal.protocol import requests

@@ -9,7 +9,7 @@ from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, NotFound, OwnerSuperseded, TooLarge
 from shoal.kinds.label import state as notes
 from shoal.kinds.label.state import NOTES, Note
-from shoal.node.collection.generations import rows_of
+from shoal.node.collection.entries import rows_of
 from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify

@@ -310,7 +310,7 @@ async def test_a_key_is_remembered_across_a_crash(bench: Bench) -> None:
 
 
 async def test_a_client_made_key_past_the_window_is_expired(bench: Bench) -> None:
-    from shoal.protocol.keys import make_key
+    from shoal.protocol.session import make_key
 
     old = make_key(bench.simulated.now_ms - 25 * 3600 * 1000, bytes(10))
     with pytest.raises(KeyExpired):

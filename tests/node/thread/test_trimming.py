@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import InvalidInput, JournalTrimmed, KeyReused
 from shoal.kinds.journal.handle import Journal
-from shoal.kinds.journal.serving import retention
+from shoal.kinds.journal.serving import journals
 from shoal.node.transaction import ObjectRows
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
@@ -274,7 +274,7 @@ async def test_a_replaced_disk_gets_what_is_left(fleet: Fleet) -> None:
 
 
 async def test_others_have_turns_while_a_trim_is_planned(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retention, "_SLICE", 4)
+    monkeypatch.setattr(journals, "_SLICE", 4)
     journal = bench.space.thread("t").journal
     for n in range(20):
         await journal.append(n)

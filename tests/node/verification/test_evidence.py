@@ -8,7 +8,7 @@ from shoal.node.collection.expiring import range_end
 from shoal.node.partitions import Partitions
 from shoal.node.verification.evidence import Evidence, object_of
 from shoal.protocol import requests
-from shoal.protocol.keys import RANDOM_BYTES, make_key
+from shoal.protocol.session import RANDOM_BYTES, make_key
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
 from shoal.storage.keys import Kind

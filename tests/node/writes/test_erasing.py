@@ -10,8 +10,8 @@ import pytest
 
 from shoal.config import Config
 from shoal.errors import NotFound
-from shoal.node import blobs
-from shoal.node.collection.generations import LIMBO
+from shoal.node import transaction
+from shoal.node.collection.entries import LIMBO
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -229,7 +229,7 @@ async def test_a_dead_change_keeps_its_bytes_for_peers(fleet: Fleet) -> None:
         fleet.link(*pair)
     await fleet.until(lambda: bool(buried(fleet["a"].storage)))
     [row] = buried(fleet["a"].storage)  # Neither b knows the deletion, nor is the save there: a can bring it both.
-    kept = blobs.unpack(row)[0]
+    kept = transaction.unpack_blobs(row)[0]
     assert (bool(kept.content), bool(kept.chunks), kept.erased) == (True, True, False)
     await fleet.dial()
     await fleet.converged()

@@ -11,12 +11,12 @@ import pytest
 
 from shoal.cluster.operation import partition_of
 from shoal.errors import KeyExpired, KeyReused, SpansPartitions
-from shoal.node.collection import erasure as erasing
+from shoal.node.collection import answers as erasing
 from shoal.node.handler import Target
 from shoal.node.writes import issuing
 from shoal.node.writes.issuing import HEAVY_ATTEMPTS_MAX
-from shoal.protocol.keys import make_key
 from shoal.protocol.requests import Add, Added, AddEntry, AlterSet, Assign, Batch, ReadMap, ReadRegister, Watch
+from shoal.protocol.session import make_key
 from shoal.storage import keys
 from simulation.bounds import altered
 from tests.node.conftest import Bench

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shoal.node.peers.clocks import ClockComparison
+from shoal.node.peers.replica import ClockComparison
 from simulation.execution import execute
 from simulation.plan import Act, ClockJump, Crash, Cut, Fault, Leave, Plan
 

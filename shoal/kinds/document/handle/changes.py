@@ -24,7 +24,7 @@ from shoal.client.home import Home
 from shoal.errors import Disconnected, ShoalError, SlowConsumer
 from shoal.protocol.requests import Compact, Compacted, Overwritten
 from shoal.records import NamedTuple
-from shoal.workflows.moments import as_duration_ms, as_timeout_s, moment
+from shoal.workflows.connection import as_duration_ms, as_timeout_s, moment
 
 ChangeKind = Literal["add", "set", "delete", "insert", "conflict"]
 

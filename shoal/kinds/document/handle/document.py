@@ -39,7 +39,7 @@ import pycrdt
 
 from shoal import values
 from shoal.client.arguments import named
-from shoal.client.yjs_client_ids import Ended
+from shoal.client.connection import Ended
 from shoal.config import Config
 from shoal.errors import (
     InvalidInput,
@@ -95,7 +95,7 @@ class Document:
     ) -> Document:
         """Mirror a document; one that does not exist is empty.
 
-        `client_id` (53 bits) is new, or see `shoal.client.yjs_client_ids`: two mirrors
+        `client_id` (53 bits) is new, or see `shoal.client.connection`: two mirrors
         that share one diverge for good. `key_of` makes an idempotency key per request.
 
         Raises:

@@ -24,12 +24,11 @@ from shoal.kinds.document.state import compaction
 from shoal.kinds.document.state.compaction import Coverage, Cut
 from shoal.kinds.document.state.live import Building
 from shoal.names import check_name
-from shoal.node.blobs import Blobs
 from shoal.node.catalog import Catalog
 from shoal.node.handler import Checks, Memory, Preparation, Preparations, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import check_size, expired_hlc
 from shoal.node.replicas import named
-from shoal.node.transaction import ObjectRows
+from shoal.node.transaction import Blobs, ObjectRows
 from shoal.node.turns import Steps, at_once, document_pace, lasting
 from shoal.protocol.requests import Compact, Compacted
 from shoal.records import NamedTuple

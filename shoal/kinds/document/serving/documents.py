@@ -29,7 +29,6 @@ from shoal.kinds.document.state import compaction, document, editing, genesis, r
 from shoal.kinds.document.state.live import Checked, LiveDocument, merged
 from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.names import check_name, check_names
-from shoal.node.blobs import Blobs, is_gone
 from shoal.node.catalog import Catalog
 from shoal.node.handler import (
     Applied,
@@ -45,7 +44,7 @@ from shoal.node.handler import (
     Writers,
 )
 from shoal.node.naming import check_size
-from shoal.node.transaction import Transaction
+from shoal.node.transaction import Blobs, Transaction, is_gone
 from shoal.node.turns import at_once, document_pace
 from shoal.protocol import requests
 from shoal.protocol.requests import RootKind

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from shoal.kinds.document import requests as documents
 from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.node.catalog import Catalog
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Applied, Checks, Memory, Place, Preparation, Preparations, Readers, Target, View, Writers
 from shoal.node.transaction import Transaction

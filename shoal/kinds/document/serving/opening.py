@@ -25,7 +25,7 @@ from shoal.kinds.document.serving.compacting import check_whole
 from shoal.kinds.document.state import compaction, document, yjs
 from shoal.kinds.document.state.live import EMPTY, Building, LiveDocument
 from shoal.kinds.document.state.readiness import parts
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.handler import Place, Target
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Steps, document_pace

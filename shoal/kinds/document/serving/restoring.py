@@ -18,9 +18,9 @@ from shoal.kinds.document.state import document, genesis, yjs
 from shoal.kinds.document.state.editing import VALUES_MAX
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.names import check_name
-from shoal.node.blobs import Blobs
 from shoal.node.handler import Checks, Readers, WriteContext, Writers
 from shoal.node.naming import check_size
+from shoal.node.transaction import Blobs
 from shoal.protocol.requests import Begun, RestoreBeginning
 
 DOCUMENT_BEGINNINGS_MAX = 64  # Beginnings of one document, begun on several nodes at once; beyond this a client adds no other.

@@ -11,7 +11,7 @@ from shoal.kinds.document.serving.restoring import Restoring
 from shoal.kinds.document.serving.snapshots import OverwrittenValues, Snapshots
 from shoal.kinds.redaction.serving.redactor import DocumentGuard
 from shoal.node.catalog import Catalog
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Handler, Preparations, Readers, Writers
 from shoal.protocol.requests import Compact

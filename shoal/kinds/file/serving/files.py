@@ -26,10 +26,10 @@ from shoal.kinds.file import state as files
 from shoal.kinds.file.requests import carries_all
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
-from shoal.node.blobs import Blobs
 from shoal.node.catalog import Recent
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Target, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import check_size, of_hex
+from shoal.node.transaction import Blobs
 from shoal.node.turns import Steps, Stride
 from shoal.protocol.requests import (
     ChunksFound,

@@ -17,7 +17,7 @@ from shoal.errors import InvalidInput
 from shoal.names import check_label
 from shoal.protocol import requests
 from shoal.values.forms import pack
-from shoal.workflows.moments import as_duration_ms, moment
+from shoal.workflows.connection import as_duration_ms, moment
 
 Namespace = tuple[str, ...]
 

@@ -34,7 +34,7 @@ from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
 from shoal.values.forms import pack
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import moment
 
 
 @named

@@ -13,10 +13,10 @@ from shoal import values
 from shoal.config import Config
 from shoal.crdt.dot import wall_ms_of
 from shoal.errors import ConsumerReset, InvalidInput, NotFound, NotReady, TooLarge
-from shoal.kinds.journal.state import consumers, journal, progress, reductions
-from shoal.kinds.journal.state.consumers import Consumer
+from shoal.kinds.journal.state import journal, readers
 from shoal.kinds.journal.state.events import EVENT
 from shoal.kinds.journal.state.journal import Cursor
+from shoal.kinds.journal.state.readers import Consumer
 from shoal.names import check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.naming import position_of
@@ -55,7 +55,7 @@ class Consumers:
         check_name("thread", request.thread)
         check_name("consumer", request.consumer)
         Cursor.unpack(request.cursor)
-        if request.generation is not None and not 0 <= request.generation < consumers.GENERATION_MAX:
+        if request.generation is not None and not 0 <= request.generation < readers.GENERATION_MAX:
             raise InvalidInput("a consumer's generation must come from an earlier answer. Nothing was written.")
 
     def _ack(self, context: WriteContext, request: Ack) -> ConsumerState:
@@ -66,7 +66,7 @@ class Consumers:
             TooLarge: the journal has `CONSUMERS_MAX` consumers.
         """
         rows, stamp = context.rows, context.stamp
-        before = consumers.find(rows, request.consumer)
+        before = readers.find_cursor(rows, request.consumer)
         if not request.reset and request.generation not in (None, before.generation):
             raise ConsumerReset(
                 f"consumer {request.consumer!r} of {request.thread!r} was reset after this reader began. "
@@ -78,14 +78,14 @@ class Consumers:
         generation = before.generation + 1 if request.reset else before.generation
         if not request.reset and before.acked_ms and journal.join(before.cursor, cursor) == before.cursor:
             return _state(before)
-        change = consumers.Ack(request.consumer, generation, cursor.pack())
+        change = readers.Ack(request.consumer, generation, cursor.pack())
         context.apply(change)
-        return _state(consumers.find(rows, request.consumer))
+        return _state(readers.find_cursor(rows, request.consumer))
 
     def _bound(self, context: WriteContext, request: Ack) -> None:
-        if context.rows.get(consumers.CONSUMER + request.consumer.encode()) is not None:
+        if context.rows.get(readers.CONSUMER + request.consumer.encode()) is not None:
             return
-        if sum(1 for _ in islice(consumers.consumers(context.rows), CONSUMERS_MAX)) == CONSUMERS_MAX:
+        if sum(1 for _ in islice(readers.consumers(context.rows), CONSUMERS_MAX)) == CONSUMERS_MAX:
             raise TooLarge(
                 f"the journal of {request.thread!r} has {CONSUMERS_MAX} consumers, which is the maximum. "
                 "Nothing was written. Use one name for a service, not one for each of its processes."
@@ -93,13 +93,13 @@ class Consumers:
 
     def _read(self, view: View, request: ReadConsumer) -> ConsumerState:
         check_name("consumer", request.consumer)
-        return self._behind(view, consumers.find(view.rows, request.consumer), JOURNAL_SCAN_ROWS_MAX)[0]
+        return self._behind(view, readers.find_cursor(view.rows, request.consumer), JOURNAL_SCAN_ROWS_MAX)[0]
 
     def _list(self, view: View, request: ReadConsumers) -> requests.Consumers:
         limit = min(max(1, request.limit), self._config.page_items_max)
         items: list[ConsumerState] = []
         left = JOURNAL_SCAN_ROWS_MAX
-        for found in consumers.consumers(view.rows, after=request.after):
+        for found in readers.consumers(view.rows, after=request.after):
             if len(items) == limit or (items and left <= 0):
                 return requests.Consumers(items, more=True)
             item, scanned = self._behind(view, found, JOURNAL_SCAN_ROWS_MAX)
@@ -130,7 +130,7 @@ class ProgressHandler:
     def _check(self, request: ReachPlace) -> None:
         check_name("thread", request.thread)
         check_key("loop key", request.key)
-        if not 0 <= request.place <= progress.NUMBER_MAX:
+        if not 0 <= request.place <= readers.NUMBER_MAX:
             raise InvalidInput(f"a place must be a number from 0; got {request.place}. Nothing was written.")
 
     def _reach(self, context: WriteContext, request: ReachPlace) -> Place:
@@ -139,21 +139,21 @@ class ProgressHandler:
         Raises:
             TooLarge: `LOOPS_MAX` loops of this thread have stored progress.
         """
-        before = progress.find(context.rows, request.key)
+        before = readers.find_progress(context.rows, request.key)
         if not request.restart and request.place <= before.place:
             return Place(before.place)
-        if before == progress.LoopProgress() and progress.count(context.rows, LOOPS_MAX) == LOOPS_MAX:
+        if before == readers.LoopProgress() and readers.count(context.rows, LOOPS_MAX) == LOOPS_MAX:
             raise TooLarge(
                 f"{LOOPS_MAX} loops of thread {request.thread!r} have stored progress, which is the maximum. "
                 "Nothing was written. Use the same key for a loop in every run."
             )
-        change = progress.Reach(request.key, before.generation + request.restart, request.place)
+        change = readers.Reach(request.key, before.generation + request.restart, request.place)
         context.apply(change)
         return Place(request.place)
 
     def _read(self, view: View, request: ReadPlace) -> Place:
         check_key("loop key", request.key)
-        return Place(progress.find(view.rows, request.key).place)
+        return Place(readers.find_progress(view.rows, request.key).place)
 
 
 class Reductions:
@@ -197,12 +197,12 @@ class Reductions:
             raise NotReady("this replica lacks some of the events in the snapshot. Nothing was written. Try again.")
         if rows.get(EVENT + position) is None:
             raise NotFound(f"the journal of {request.thread!r} has no event {position.hex()}. Nothing was written.")
-        known = reductions.reducers(rows)
+        known = readers.reducers(rows)
         if request.reducer not in known and len(known) >= REDUCERS_MAX:
             raise TooLarge(
                 f"{REDUCERS_MAX} reducers have snapshots of this journal, which is the maximum. Nothing was written."
             )
-        change = reductions.Reduce(request.reducer, request.version, position, vector.pack(), request.value)
+        change = readers.Reduce(request.reducer, request.version, position, vector.pack(), request.value)
         context.apply(change)
         return SnapshotKept(position.hex())
 
@@ -214,13 +214,13 @@ class Reductions:
         """
         _check_reducer(request.reducer, request.version)
         until = None if request.until is None else position_of(request.until)
-        for found in reductions.usable(view.rows, request.reducer, request.version, view.vector, until=until):
+        for found in readers.usable(view.rows, request.reducer, request.version, view.vector, until=until):
             # The HLC of an event is at or above its wall time, and so is that of its snapshot.
             if request.until_ms is not None and wall_ms_of(int.from_bytes(found.position[:8], "big")) > request.until_ms:
                 continue
             floor = view.floor_hlc(found.vector)
             rows_max = JOURNAL_SCAN_ROWS_MAX
-            if reductions.holds(view.rows, found, view.vector, floor_hlc=floor, scan_rows_max=rows_max):
+            if readers.holds(view.rows, found, view.vector, floor_hlc=floor, scan_rows_max=rows_max):
                 after = journal.from_position(found.position, view.vector)
                 return Snapshot(found.value, found.position.hex(), after.pack())
         return Snapshot(None, "", b"")
@@ -228,5 +228,5 @@ class Reductions:
 
 def _check_reducer(reducer: str, version: int) -> None:
     check_name("reducer", reducer)
-    if not 0 <= version <= reductions.VERSION_MAX:
+    if not 0 <= version <= readers.VERSION_MAX:
         raise InvalidInput(f"a reducer's version must be a number from 0; got {version}. Nothing was written.")

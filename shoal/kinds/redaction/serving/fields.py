@@ -23,8 +23,8 @@ from shoal.kinds.redaction.state import packed
 from shoal.protocol import requests
 from shoal.protocol.base import ObjectWrite, Request
 from shoal.protocol.declared import Shape, declaration_of
-from shoal.protocol.keys import is_made
 from shoal.protocol.requests.families import operations
+from shoal.protocol.session import is_made
 from shoal.values.codec import LANGGRAPH
 
 

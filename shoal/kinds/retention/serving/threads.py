@@ -19,7 +19,7 @@ from shoal.crdt.rows import POSITION_BYTES, Rows
 from shoal.errors import InvalidInput
 from shoal.kinds.file import state as files
 from shoal.kinds.journal.state.events import EVENT, hlc_of
-from shoal.kinds.journal.state.retention import too_old
+from shoal.kinds.journal.state.trimming import too_old
 from shoal.kinds.label import state as labels
 from shoal.kinds.step import state as steps
 from shoal.kinds.thread.serving import pruning

@@ -32,13 +32,13 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.kinds.journal.flows import Event, shown_event
 from shoal.kinds.step.flows import StepRecord, catch_up, drift, record_of
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
-from shoal.kinds.thread.flows.editing import edit
+from shoal.kinds.thread.flows.merging import edit
 from shoal.kinds.thread.flows.provenance import some
 from shoal.kinds.thread.handle.checkout import Checkout
 from shoal.protocol import requests
 from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import Durability, ThreadStatus
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import moment
 
 STEPS_LISTED_MAX = 1000
 EVENTS_LISTED_MAX = 1000

@@ -21,7 +21,7 @@ from shoal.kinds.journal.serving.journals import tell
 from shoal.kinds.step import state as status
 from shoal.names import check_name
 from shoal.node.catalog import Catalog, standing_of
-from shoal.node.collection.generations import Generations
+from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import check_text

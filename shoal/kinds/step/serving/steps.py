@@ -18,9 +18,9 @@ from shoal.kinds.journal.serving.journals import tell
 from shoal.kinds.step import state as step_log
 from shoal.kinds.step.state import StepEntry
 from shoal.names import check_key, check_name
-from shoal.node.blobs import NOTHING, Blobs
 from shoal.node.handler import Checks, Contest, Contests, Readers, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX, check_size, check_text
+from shoal.node.transaction import NOTHING, Blobs
 from shoal.protocol.requests import (
     BeginStep,
     EndStep,

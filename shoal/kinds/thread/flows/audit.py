@@ -24,8 +24,7 @@ from shoal.kinds.journal.flows import Event, events
 from shoal.kinds.step.flows import StepRecord, steps
 from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints, is_id
 from shoal.protocol import requests
-from shoal.workflows.connection import Connection
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import Connection, moment
 
 T = TypeVar("T")
 

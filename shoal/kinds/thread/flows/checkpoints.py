@@ -24,8 +24,7 @@ from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import NO_HEAD, Durability
 from shoal.schemas.secret_fields import redacted
-from shoal.workflows.connection import Connection
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import Connection, moment
 
 
 class Checkpoint(Struct, frozen=True):

@@ -43,8 +43,7 @@ from shoal.protocol.requests import NO_HEAD, Durability, Saved
 from shoal.records import NamedTuple
 from shoal.schemas.secret_fields import hidden
 from shoal.values.difference import Change, Owned, applied, channel_differences, differences
-from shoal.workflows.connection import Connection, Flow
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import Connection, Flow, moment
 
 
 class Mutation(Struct, frozen=True):

@@ -52,7 +52,7 @@ from shoal.kinds.worklist.handle.worklist import Message, take_request
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, CommonAncestor, Durability, Heads, Load, Save
-from shoal.workflows.moments import as_wall_ms
+from shoal.workflows.connection import as_wall_ms
 
 
 class _Unsettled(Struct):

@@ -42,7 +42,7 @@ from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import Damage, Durability
 from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
-from shoal.workflows.moments import as_duration_ms
+from shoal.workflows.connection import as_duration_ms
 
 
 @named

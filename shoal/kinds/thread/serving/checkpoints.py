@@ -31,9 +31,9 @@ from shoal.errors import InvalidInput, NotFound, Pruned, StoreCorrupt
 from shoal.kinds.journal.serving.journals import shown_event
 from shoal.kinds.journal.state import journal
 from shoal.kinds.label import state as labels
-from shoal.kinds.thread.serving.branches import absent, check_shown
+from shoal.kinds.thread.serving.saves import absent, check_shown
 from shoal.kinds.thread.serving.shapes import Reader, ShapeCache, Spot, appended, completed, corrupt, value_of
-from shoal.kinds.thread.state import ancestry, channel, dag, pruning
+from shoal.kinds.thread.state import channel, dag, pruning
 from shoal.kinds.thread.state import chunking as tree
 from shoal.kinds.thread.state.channel import Recipe
 from shoal.names import check_name
@@ -91,7 +91,7 @@ class Checkpoints:
             )
         if request.as_of_ms is None:
             return self._loaded(rows, request, stored_checkpoint(rows, request.thread, heads[0].id))
-        then = ancestry.as_of(rows, request.branch, min(max(0, request.as_of_ms), _END_MS))
+        then = pruning.as_of(rows, request.branch, min(max(0, request.as_of_ms), _END_MS))
         if then is None:
             raise NotFound(f"branch {request.branch!r} of thread {request.thread!r} had no checkpoint then.")
         return self._loaded(rows, request, stored_checkpoint(rows, request.thread, then))

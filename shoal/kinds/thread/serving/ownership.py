@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, OwnerSuperseded
-from shoal.kinds.thread.state import ownership
+from shoal.kinds.label import state as labels
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, Target, WriteContext, Writers
 from shoal.protocol.declared import declared
@@ -23,7 +23,7 @@ def check_owner(rows: Rows, request: Save | Annotate | Unlabel) -> None:
     Raises:
         OwnerSuperseded: this replica knows that another writer has claimed the thread.
     """
-    if request.owner and ownership.owner(rows).hex() != request.owner:
+    if request.owner and labels.owner(rows).hex() != request.owner:
         raise OwnerSuperseded(
             f"another writer has claimed thread {request.thread!r} since this one did. Nothing was written. "
             "Stop, or claim the thread again and continue from its current state."
@@ -33,7 +33,7 @@ def check_owner(rows: Rows, request: Save | Annotate | Unlabel) -> None:
 class UnderLease(Exception):
     """A write without a lease, to a thread that may be under one: the quorum register knows."""
 
-    def __init__(self, target: Target, mark: ownership.Marked) -> None:
+    def __init__(self, target: Target, mark: labels.Marked) -> None:
         super().__init__()
         self.target = target
         self.mark = mark
@@ -64,21 +64,21 @@ class Fencing:
 
 def _check(request: MarkLease) -> None:
     check_name("thread", request.thread)
-    if not 0 < request.fence <= ownership.FENCE_MAX:
-        raise InvalidInput(f"a fencing number is 1 to {ownership.FENCE_MAX}; got {request.fence}. Nothing was written.")
+    if not 0 < request.fence <= labels.FENCE_MAX:
+        raise InvalidInput(f"a fencing number is 1 to {labels.FENCE_MAX}; got {request.fence}. Nothing was written.")
     if request.holder:
         check_name("holder", request.holder)
 
 
 def _mark(context: WriteContext, request: MarkLease) -> MarkedLease:
-    mark = ownership.marked(context.rows)
+    mark = labels.marked(context.rows)
     wanted = (request.fence, request.over, request.holder)
-    timed = ownership.TimedMark(request.fence, request.holder, request.over)
+    timed = labels.TimedMark(request.fence, request.holder, request.over)
     is_known = context.is_known_to_peers(timed)
     if mark is None or mark < wanted:
-        context.apply(timed if is_known else ownership.LeaseMark(request.fence, request.holder, request.over))
+        context.apply(timed if is_known else labels.LeaseMark(request.fence, request.holder, request.over))
         return MarkedLease(request.fence)
-    if is_known and request.over and ownership.is_open(context.rows, request.fence):
+    if is_known and request.over and labels.is_open(context.rows, request.fence):
         context.apply(timed)  # The mark of the next holder came first: this one only says when the term was given back.
     return MarkedLease(mark.fence, mark == wanted)
 

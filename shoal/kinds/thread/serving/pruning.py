@@ -33,7 +33,7 @@ from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.kinds.journal.state.events import HLC_BYTES
 from shoal.kinds.label import state as labels
 from shoal.kinds.step import state as step_log
-from shoal.kinds.thread.serving.branches import head_ids
+from shoal.kinds.thread.serving.saves import head_ids
 from shoal.kinds.thread.serving.shapes import Reader
 from shoal.kinds.thread.state import channel, dag, pruning
 from shoal.kinds.thread.state import chunking as tree

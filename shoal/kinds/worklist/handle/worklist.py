@@ -45,13 +45,12 @@ from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.errors import InvalidInput
 from shoal.kinds.lease.handle.leases import check_times
-from shoal.kinds.worklist.flows import item_id
-from shoal.kinds.worklist.handle.queues import Finish, Job, Queue, claimed, completed, finishes, revive_request
+from shoal.kinds.worklist.handle.queues import Finish, Job, Queue, claimed, completed, finishes, item_id, revive_request
 from shoal.kinds.worklist.state import INBOX
 from shoal.names import check_name
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, QueueEntry, QueueTry
-from shoal.workflows.moments import moment
+from shoal.workflows.connection import moment
 
 _ADDED_AT_ONCE = 500
 

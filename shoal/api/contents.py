@@ -1,4 +1,6 @@
-"""Files over HTTP: streamed in and out, whole or in part.
+"""Documents and files over HTTP.
+
+Files over HTTP: streamed in and out, whole or in part.
 
 Laws:
 - A file is never whole in memory: what an upload may hold counts as one body (`Bodies`), and an answer holds one batch.
@@ -15,16 +17,98 @@ import base64
 import binascii
 import re
 from contextlib import aclosing
+from typing import Any
 from urllib.parse import quote
 
+import msgspec
 from aiohttp import hdrs, web
-from msgspec import Struct
+from msgspec import Raw, Struct
 
-from shoal.api.http.exchange import Exchange, ReadQuery, WriteQuery
+from shoal.api.http.exchange import (
+    JSON,
+    JSON_PATCH,
+    MSGPACK,
+    MSGPACK_TYPES,
+    Exchange,
+    ReadQuery,
+    WriteQuery,
+    no_json,
+    too_many_values,
+)
 from shoal.api.http.problems import RangeNotSatisfiable, UnsupportedEncoding, internal
 from shoal.errors import InvalidInput, ShoalError
 from shoal.kinds.file.flows import UPLOAD_BYTES, Download, Upload, found_file
-from shoal.protocol.requests import SPACE_FILES, FileInfo
+from shoal.protocol.requests import SPACE_FILES, DocumentJson, FileInfo, Patch, ReadDocumentJson, Replace, document_version
+from shoal.values.stepped import has_more_values
+from shoal.values.work import NODES_MAX
+
+
+class EditQuery(WriteQuery, forbid_unknown_fields=True):
+    """The parameters of an edit."""
+
+    author: str = ""
+
+
+class PatchOperation(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """One step of a JSON Patch (RFC 6902). It describes the body only: the node checks the steps."""
+
+    op: str
+    path: str
+    value: Any = None
+    from_: str | None = msgspec.field(default=None, name="from")
+
+
+async def read_document(exchange: Exchange) -> web.Response:
+    """Read a document as JSON. Its content's version is the ETag."""
+    reply = await exchange.call(
+        ReadDocumentJson(exchange.name("space"), exchange.name("document")), stale=exchange.query(ReadQuery).stale
+    )
+    return _document(exchange, reply)
+
+
+async def patch_document(exchange: Exchange) -> web.Response:
+    """Apply a JSON Patch as an edit in place, so that concurrent edits merge.
+
+    Raises:
+        InvalidInput: the body is not an array, or a step is malformed.
+        Conflict: a `test` failed, or a path is not there; nothing was written.
+        DocumentChanged: the content is not the version that `If-Match` names; nothing was written.
+    """
+    patch = await exchange.raw_body(JSON_PATCH, JSON)
+    if has_more_values(patch, NODES_MAX):
+        raise too_many_values()
+    try:
+        msgspec.json.decode(patch, type=list[Raw])
+    except msgspec.ValidationError:
+        raise InvalidInput("a JSON Patch must be an array of steps (RFC 6902). Nothing was written.") from None
+    except (msgspec.DecodeError, RecursionError) as reason:
+        raise no_json(patch, reason) from None
+    author = exchange.query(EditQuery).author
+    expect = exchange.expected(None)
+    reply = await exchange.call(Patch(exchange.name("space"), exchange.name("document"), patch, author, expect))
+    return _document(exchange, reply)
+
+
+async def put_document(exchange: Exchange) -> web.Response:
+    """Edit a document in place until its content equals the body.
+
+    Raises:
+        DocumentChanged: the content is not the version that `If-Match` names; nothing was written.
+    """
+    content = exchange.as_json(Raw(await exchange.raw_body(JSON, *MSGPACK_TYPES)))
+    author = exchange.query(EditQuery).author
+    expect = exchange.expected(None)
+    reply = await exchange.call(Replace(exchange.name("space"), exchange.name("document"), content, author, expect))
+    return _document(exchange, reply)
+
+
+def _document(exchange: Exchange, reply: object) -> web.Response:
+    assert isinstance(reply, DocumentJson)
+    exchange.version = document_version(reply.json)
+    if exchange.answers_packed:
+        return web.Response(body=msgspec.msgpack.encode(msgspec.json.decode(reply.json)), content_type=MSGPACK)
+    return web.Response(body=reply.json, content_type=JSON)
+
 
 _BINARY = "application/octet-stream"
 _SHOWN = frozenset(

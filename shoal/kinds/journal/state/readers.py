@@ -1,4 +1,26 @@
-"""Results of reducers over a journal's events up to some place, so that a replay need not begin at the first.
+"""The state that readers of a journal keep in it: cursors of consumers, the progress of loops, and results of reducers.
+
+Consumers of a journal: durable cursors, which only move forward.
+
+Laws:
+- A consumer's cursor is the join of all acknowledged cursors. If several readers share a
+  name, events that one of them acknowledged may come again; an event that nobody
+  acknowledged always comes.
+- A reset begins a generation. Only the greatest generation counts, so an acknowledgement
+  from before a reset does not undo it.
+
+Rows (within the thread's):
+    K 0x00 name        generation₈ acked_ms₈ cursor: the greatest generation, its latest wall time, its join
+
+The progress of loops: per key a number that only grows.
+
+Law: the greatest generation counts alone, and of it the greatest place. A loop that
+starts again begins a generation.
+
+Rows (within the thread's):
+    K 0x02 key         generation₈ place₈
+
+Results of reducers over a journal's events up to some place, so that a replay need not begin at the first.
 
 Laws:
 - A snapshot holds exactly the events up to its position that its vector covers. It
@@ -22,9 +44,99 @@ import msgspec
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.kinds.journal.state import events as claims
-from shoal.kinds.journal.state import trimming
+from shoal.kinds.journal.state import journal, trimming
 from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES, dot_of, hlc_of
+from shoal.kinds.journal.state.journal import Cursor
 from shoal.records import NamedTuple
+
+CONSUMER = b"K\x00"
+GENERATION_MAX = 2**63 - 1
+
+
+class Ack(msgspec.Struct, array_like=True, frozen=True, tag="ack"):
+    """The mutation: acknowledges events, or resets the consumer by beginning a generation."""
+
+    consumer: str
+    generation: int
+    cursor: bytes  # Packed, and clipped to what its origin had applied.
+
+
+class Consumer(NamedTuple):
+    """A consumer, and the events that it has acknowledged."""
+
+    name: str
+    generation: int = 0
+    acked_ms: int = 0  # 0: never.
+    cursor: Cursor = Cursor()
+
+
+def apply_cursor(rows: Rows, stamp: Stamp, ack: Ack) -> None:
+    """Join the cursor to the consumer's, or replace it if its generation is greater."""
+    before = find_cursor(rows, ack.consumer)
+    cursor, acked_ms = Cursor.unpack(ack.cursor), stamp.wall_ms
+    if ack.generation < before.generation:
+        return
+    if ack.generation == before.generation:
+        cursor, acked_ms = journal.join(before.cursor, cursor), max(before.acked_ms, acked_ms)
+    packed = ack.generation.to_bytes(8, "big") + acked_ms.to_bytes(8, "big") + cursor.pack()
+    rows.put(CONSUMER + ack.consumer.encode(), packed)
+
+
+def find_cursor(rows: Rows, name: str) -> Consumer:
+    """The consumer of that name; one that has acknowledged nothing if there is none."""
+    stored = rows.get(CONSUMER + name.encode())
+    return Consumer(name) if stored is None else _unpack(name, stored)
+
+
+def consumers(rows: Rows, *, after: str | None = None) -> Iterator[Consumer]:
+    """All consumers that have acknowledged something, by name; `after` is exclusive."""
+    start = None if after is None else CONSUMER + after.encode()
+    for row, stored in rows.scan(CONSUMER, after=start):
+        yield _unpack(row[len(CONSUMER) :].decode(), stored)
+
+
+def _unpack(name: str, stored: bytes) -> Consumer:
+    return Consumer(name, int.from_bytes(stored[:8], "big"), int.from_bytes(stored[8:16], "big"), Cursor.unpack(stored[16:]))
+
+
+PLACE = b"K\x02"
+NUMBER_MAX = 2**63 - 1
+
+
+class Reach(msgspec.Struct, array_like=True, frozen=True, tag="reach"):
+    """The mutation: a loop has come to a place."""
+
+    key: str
+    generation: int
+    place: int
+
+
+class LoopProgress(NamedTuple):
+    """The progress of one loop. Tuples compare as the law says."""
+
+    generation: int = 0
+    place: int = 0
+
+
+def apply_progress(rows: Rows, _stamp: Stamp, change: Reach) -> None:
+    """Record the place, if it is beyond the known one."""
+    reached = LoopProgress(change.generation, change.place)
+    if reached > find_progress(rows, change.key):
+        rows.put(PLACE + change.key.encode(), reached.generation.to_bytes(8, "big") + reached.place.to_bytes(8, "big"))
+
+
+def find_progress(rows: Rows, key: str) -> LoopProgress:
+    """The progress of a loop; all zeros if it was never recorded."""
+    stored = rows.get(PLACE + key.encode())
+    return (
+        LoopProgress() if stored is None else LoopProgress(int.from_bytes(stored[:8], "big"), int.from_bytes(stored[8:], "big"))
+    )
+
+
+def count(rows: Rows, limit: int) -> int:
+    """How many loops have recorded progress, up to `limit`."""
+    return sum(1 for _ in rows.scan(PLACE, limit=limit))
+
 
 REDUCTION = b"K\x01"
 SNAPSHOTS_KEPT = 8
@@ -51,7 +163,7 @@ class Snapshot(NamedTuple):
     value: bytes
 
 
-def apply(rows: Rows, stamp: Stamp, change: Reduce) -> None:
+def apply_reduction(rows: Rows, stamp: Stamp, change: Reduce) -> None:
     """Store the snapshot, and remove those that the laws no longer keep."""
     prefix = _prefix(change.reducer)
     version = change.version.to_bytes(8, "big")

@@ -1,1 +1,0 @@
-"""Documents over HTTP."""
