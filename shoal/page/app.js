@@ -123,7 +123,7 @@ function Viewed () {
     load(view).then(() => again((n) => n + 1))
   }, [view])
   document.title = `${path.at(-1) ? `${path.at(-1)} · ` : ''}${VIEWS[view]?.[0] ?? 'Shoal'} · Shoal`
-  if (!known) return html`<div class="pane"><h1 class="sentence">There is no view ${view}.</h1><p><a href=${address(space, 'now')}>Show what happens now</a></p></div>`
+  if (!known) return html`<div class="pane"><h1 class="sentence">There is no view ${view}.</h1><p><a class="button" href=${address(space, 'now')}>Show what happens now</a></p></div>`
   if (found === undefined) return html`<div class="pane"><${Loading} rows=${8} /></div>`
   if (found.error) return html`<div class="pane"><${Refusal} error=${found.error} /></div>`
   return html`<${ViewKeys} key=${view} keys=${found.keys ?? []} /><${Guard} key=${`guard ${view}`}><${found.View} key=${view} space=${space} path=${path} query=${query} /></${Guard}>`

@@ -92,6 +92,15 @@ const SPACES_LISTED_MAX = 1000
  */
 export async function spacesOf (space) {
   if (space !== '*') return { names: [space], more: 0 }
+  if (performance.now() - listed.at > LISTED_MS) listed = { at: performance.now(), found: listedNow() }
+  return listed.found
+}
+
+const LISTED_MS = 100 // What is loaded at once asks for them once.
+let listed = { at: -LISTED_MS, found: Promise.resolve({ names: /** @type {string[]} */ ([]), more: 0 }) }
+
+/** @returns {Promise<{ names: string[], more: number }>} */
+async function listedNow () {
   /** @type {string[]} */
   const names = []
   let isCut = false

@@ -9,6 +9,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+
 import shoal
 from shoal.client.store import Space
 from shoal.errors import HeadMoved
@@ -32,6 +34,48 @@ async def fill(url: str, *, others: int = 40) -> None:
             await space.thread(f"worker-{number:02}", author=f"agent-{number % 5}").save(
                 {"step": number, "notes": ["began"]}, metadata={"tags": ["batch", f"shard-{number % 3}"], "score": number / 10}
             )
+
+
+async def fill_shared(url: str, name: str) -> None:
+    """Fill a space with what the views of shared state, work and runs show."""
+    async with shoal.connect(url) as store:
+        space = store.space(name)
+        for each in ("plan", MARKUP):
+            async with await space.document(each, author="ada") as document:
+                document.text("notes").insert(0, f"# Plan\n\n{MARKUP}\n{BIDI}\n")
+                document.map("limits")["retries"] = 3
+        for each in ("goal", MARKUP):
+            await space.register(each).set({"reach": MARKUP}, by=MARKUP)
+        await space.counter("pages").add(41)
+        await space.set("seen").add(MARKUP, BIDI, 7)
+        await space.list("steps").push("read", {"do": MARKUP}, BIDI, "write")
+        await space.budget("tokens").grant(1000)
+        await space.budget("tokens").spend(250)
+        for number in range(3):
+            kind = "fact" if number else "guess"
+            await space.items.put(("memory", "ana"), f"n{number}", {"kind": kind, "text": f"tea {number}{MARKUP}"})
+        jobs = space.thread("jobs").worklist("pages")
+        await jobs.add({f"page-{number}": {"depth": number} for number in range(3)}, attempts_max=1)
+        claim = await jobs.claim()
+        assert claim is not None
+        await claim.fail("no answer in 30 s")
+        for number in range(3):
+            thread = space.thread(f"run-{number}", author="writer")
+            for step in range(4):
+                state = {"draft": step if step < 2 else step * (number + 1)}
+                await thread.save(state, metadata={"tags": ["eval"], "score": step * (number + 1), "tokens": 100 * step})
+        await space.map("limits").set(MARKUP, MARKUP)
+
+
+async def disagree(url: str, name: str, register: str) -> None:
+    """Two who do not know of each other set a register of a space."""
+    place = f"{url}/v1/spaces/{name}/registers/{register}"
+    async with aiohttp.ClientSession() as session:
+        async with session.get(place) as answer:
+            seen = (await answer.json())["context"]
+        for value, by in (("Moon", "ana"), ("Mars", "bo")):
+            async with session.put(place, json={"value": value, "context": seen, "by": by}) as answer:
+                assert answer.status < 300, await answer.text()
 
 
 def _call(number: int, name: str, **arguments: Any) -> dict[str, Any]:

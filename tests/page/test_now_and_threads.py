@@ -19,8 +19,6 @@ from tests.page.conftest import Node, Show, apart, nodes
 
 pytestmark = pytest.mark.page
 
-WIDTHS = (1440, 390)
-
 
 def read(node: Node, reading: Callable[[Any], Any]) -> Any:
     """What a client reads in the space."""
@@ -415,33 +413,6 @@ def test_nothing_moves_for_those_who_ask_for_that(node: Node, show: Show) -> Non
     assert page.evaluate(moving) > 0
     page.emulate_media(reduced_motion="reduce")
     assert page.evaluate(moving) == 0
-
-
-PLACES = (
-    "#/*/now",
-    "#/crew/now/ticket-7",
-    "#/crew/threads",
-    "#/crew/threads?text=refund",
-    "#/crew/threads/ticket-7",
-    "#/crew/threads/planner",
-    "#/none/now",
-    "#/crew/nowhere",
-)
-
-
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", WIDTHS)
-@pytest.mark.parametrize("place", PLACES)
-def test_a_view_breaks_no_rule_of_accessibility(
-    node: Node, show: Show, violations: Callable[[Any], list[str]], place: str, width: int, dark: bool
-) -> None:
-    page = show(node, place, width=width, dark=dark)
-    page.wait_for_timeout(600)
-    if place.endswith("ticket-7"):
-        page.locator(".axis li.checkpoint").first.click()
-        page.locator(".tabs").wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert violations(page) == []
 
 
 def test_no_file_of_the_page_is_long() -> None:

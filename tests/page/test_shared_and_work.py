@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -37,85 +36,12 @@ def ask(node: Node, method: str, path: str, body: Any = None) -> Any:
     return apart(_ask(node, method, path, body))
 
 
-async def _fill(node: Node) -> None:
-    async with shoal.connect(node.url) as store:
-        space = store.space(SPACE)
-        for name in ("plan", filling.MARKUP):
-            async with await space.document(name, author="ada") as document:
-                document.text("notes").insert(0, f"# Plan\n\n{filling.MARKUP}\n{filling.BIDI}\n")
-                document.map("limits")["retries"] = 3
-        for name in ("goal", filling.MARKUP):
-            await space.register(name).set({"reach": filling.MARKUP}, by=filling.MARKUP)
-        await space.counter("pages").add(41)
-        await space.set("seen").add(filling.MARKUP, filling.BIDI, 7)
-        await space.list("steps").push("read", {"do": filling.MARKUP}, filling.BIDI, "write")
-        await space.budget("tokens").grant(1000)
-        await space.budget("tokens").spend(250)
-        for number in range(3):
-            kind = "fact" if number else "guess"
-            await space.items.put(("memory", "ana"), f"n{number}", {"kind": kind, "text": f"tea {number}{filling.MARKUP}"})
-        jobs = space.thread("jobs").worklist("pages")
-        await jobs.add({f"page-{number}": {"depth": number} for number in range(3)}, attempts_max=1)
-        claim = await jobs.claim()
-        assert claim is not None
-        await claim.fail("no answer in 30 s")
-        for number in range(3):
-            thread = space.thread(f"run-{number}", author="writer")
-            for step in range(4):
-                state = {"draft": step if step < 2 else step * (number + 1)}
-                await thread.save(state, metadata={"tags": ["eval"], "score": step * (number + 1), "tokens": 100 * step})
-    entry = {"value": filling.MARKUP}
-    await _ask(node, "PUT", f"maps/limits/{quote(filling.MARKUP, safe='')}", entry)
-
-
-async def _conflict(node: Node, name: str) -> None:
-    seen = (await _ask(node, "GET", f"registers/{name}"))["context"]
-    for value, by in (("Moon", "ana"), ("Mars", "bo")):
-        await _ask(node, "PUT", f"registers/{name}", {"value": value, "context": seen, "by": by})
-
-
 @pytest.fixture(scope="module")
 def filled(node: Node) -> Node:
     """The node, with what these views show, in a space of their own."""
-    apart(_fill(node))
-    apart(_conflict(node, "chosen"))
+    apart(filling.fill_shared(node.url, SPACE))
+    apart(filling.disagree(node.url, SPACE, "chosen"))
     return node
-
-
-VIEWS = [
-    "shared",
-    "shared/document/plan",
-    "shared/document/plan?root=limits",
-    "shared/register/chosen",
-    "shared/counter/pages",
-    "shared/set/seen",
-    "shared/map/limits",
-    "shared/list/steps",
-    "shared/budget/tokens",
-    "shared/items/memory",
-    "shared/items/memory/memory.ana/n0",
-    "work",
-    "work/worklist/jobs/pages?part=dead",
-    "compare?of=run-0:main,run-1:main",
-    "cluster",
-    "audit",
-    "audit?what=reads",
-]
-
-
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1440, 390])
-def test_each_view_breaks_no_rule_of_accessibility(
-    filled: Node, show: Show, violations: Callable[[Any], list[str]], width: int, dark: bool
-) -> None:
-    page = show(filled, f"#/{SPACE}/shared", width=width, dark=dark)
-    found = {}
-    for view in VIEWS:
-        page.goto(f"{filled.url}/#/{SPACE}/{view}")
-        page.locator(".sentence, .says, .head-line, .empty").locator("visible=true").first.wait_for()
-        page.wait_for_timeout(400)
-        found[view] = violations(page)
-    assert {view: wrong for view, wrong in found.items() if wrong} == {}
 
 
 @pytest.mark.parametrize("path", [("document",), ("register",), ("map", "limits")])
@@ -150,7 +76,7 @@ def test_two_people_edit_one_document_at_once(filled: Node, show: Show) -> None:
 
 
 def test_a_conflict_is_settled_within_six_clicks(filled: Node, show: Show) -> None:
-    apart(_conflict(filled, "course"))
+    apart(filling.disagree(filled.url, SPACE, "course"))
     page = show(filled, f"#/{SPACE}/cluster")
     page.get_by_role("link", name="Shared").click()
     page.get_by_text("course", exact=True).click()

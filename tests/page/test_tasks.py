@@ -17,7 +17,7 @@ from tests.page import filling
 from tests.page.conftest import Node, Show, apart, nodes
 from tests.page.test_now_and_threads import read, standing, until, waiting
 from tests.page.test_shared_and_work import SPACE as VIEWS
-from tests.page.test_shared_and_work import _conflict, ask
+from tests.page.test_shared_and_work import ask
 
 pytestmark = pytest.mark.page
 
@@ -143,7 +143,7 @@ def test_a_fork_with_an_edit_is_compared(node: Node, walk: Walk) -> None:
 
 
 def test_a_conflict_is_settled(node: Node, show: Show) -> None:
-    apart(_conflict(node, "heading"))
+    apart(filling.disagree(node.url, VIEWS, "heading"))
     walk = Walk(show(node))
     page = walk.page
     walk.choose("Space", VIEWS)

@@ -38,7 +38,10 @@ const SAID = { well: 'well', waits: 'waits for a person', stuck: 'stuck', unknow
 export const Mark = ({ kind }) => html`<i class=${'mark ' + kind} role="img" aria-label=${SAID[kind] ?? kind} title=${SAID[kind] ?? kind}></i>`
 
 /** @param {{ why: any, command?: string, says?: string }} props `says`: the answer on top, if the view has none. */
-export const Empty = ({ why, command, says }) => html`${says && html`<${Sentence}>${says}</${Sentence}>`}<div class="empty"><p>${why}</p>${command && html`<pre><code>${command}</code></pre>`}</div>`
+export const Empty = ({ why, command, says }) => html`${says && html`<${Sentence}>${says}</${Sentence}>`}<div class="empty"><p>${why}</p>${command && html`<${Command} text=${command} />`}</div>`
+
+/** A command for a shell, that is not broken within an option. @param {{ text: string }} props */
+export const Command = ({ text }) => html`<pre><code>${text.split(/ (?=--)/).map((part, nth) => html`${nth > 0 ? ' ' : ''}<span>${part}</span>`)}</code></pre>`
 
 /** That filters leave nothing, and the way back. @param {{ filters: string[] }} props `filters`: their names in the address. */
 export const NoneFits = ({ filters }) => html`<div class="empty"><p>Nothing fits what is typed or chosen above.</p><p><button class="link" onClick=${() => refine(Object.fromEntries(filters.map((name) => [name, ''])))}>Show all</button></p></div>`

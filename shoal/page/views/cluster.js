@@ -3,7 +3,7 @@
 import { html } from '../vendor/preact.js'
 import { client, live } from '../data.js'
 import { address, go } from '../router.js'
-import { Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
+import { Command, Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { bytes, Duration, Id, Time } from '../kit/time.js'
 import { Backup } from './cluster/backup.js'
@@ -53,7 +53,7 @@ function List ({ space, cluster, conditions, chosen, held }) {
   ]
   return html`
     <${Sentence}><a href=${address(space, 'cluster', [(cluster.members.find((/** @type {any} */ { state }) => state === 'unreachable') ?? cluster.members[0]).name])}>${linked} of ${cluster.members.length} ${cluster.members.length === 1 ? 'node answers' : 'nodes answer'}</a>${isSame ? ' and hold the same' : ''}${wrong.length > 0 ? html`; <a href=${location.hash} onClick=${(/** @type {Event} */ event) => { event.preventDefault(); document.querySelector('.problems')?.scrollIntoView({ block: 'nearest' }); /** @type {HTMLElement | null} */ (document.querySelector('.problems'))?.focus() }}>${wrong.length} ${wrong.length === 1 ? 'thing needs' : 'things need'} care</a>` : conditions === undefined ? '' : '; nothing needs care'}${cluster.change && html`; <code>${cluster.change}</code> is under way`}.</${Sentence}>
-    ${wrong.length > 0 && html`<ul class="problems" tabindex="-1" aria-label="What needs care">${wrong.map((/** @type {any} */ { kind, says, means, command, since, about }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${means && html`<p class="quiet">${means} Noticed <${Time} ms=${since} ago />.</p>`}${command && html`<pre><code>${command}</code></pre>`}<${About} about=${about} space=${space} members=${cluster.members} /></div></li>`)}</ul>`}
+    ${wrong.length > 0 && html`<ul class="problems" tabindex="-1" aria-label="What needs care">${wrong.map((/** @type {any} */ { kind, says, means, command, since, about }) => html`<li key=${says}><${Mark} kind=${kind} /><div><p>${says}</p>${means && html`<p class="quiet">${means} Noticed <${Time} ms=${since} ago />.</p>`}${command && html`<${Command} text=${command} />`}<${About} about=${about} space=${space} members=${cluster.members} /></div></li>`)}</ul>`}
     <${Table} fit=${12} columns=${columns} rows=${cluster.members} rowKey=${(/** @type {any} */ row) => row.name} chosen=${chosen} label="Nodes"
       href=${(/** @type {any} */ row) => address(space, 'cluster', [row.name])} onChoose=${(/** @type {any} */ row) => go(address(space, 'cluster', [row.name]))} />
     <${Growth} space=${space} chosen=${held} /><${Backup} /><${Load} />`

@@ -11,7 +11,7 @@ import { Tree } from '../kit/tree.js'
 import { Duration, exact, Id, Time } from '../kit/time.js'
 import { EditState } from './editing.js'
 import { threadOf } from './thread.js'
-import { labelsOf, termOf } from './timeline.js'
+import { labelsOf, OLD_STEP_MS, termOf } from './timeline.js'
 
 /** @param {string} space @param {string} name @param {string} id */
 const checkpointOf = (space, name, id) => live(`checkpoint ${space}\n${name}\n${id}`, async () => {
@@ -93,10 +93,10 @@ export function StepPane ({ space, name, step }) {
     for await (const each of threadOf(space, name).steps()) if (each.key === step) return each
     return null
   }, { space, kinds: ['thread'] }).value
-  return html`<${Shown} of=${found}>${(/** @type {any} */ of) => of === null ? html`<p>There is no step with the key <bdi>${step}</bdi> any more.</p>` : html`<div class="thread-head"><h2 class="sentence"><${Mark} kind=${of.state === 'open' || of.state === 'failed' ? 'stuck' : of.state === 'done' ? 'well' : 'unknown'} /> <bdi>${of.name}</bdi> <span class="quiet">${of.state}</span></h2>
+  return html`<${Shown} of=${found}>${(/** @type {any} */ of) => of === null ? html`<p>There is no step with the key <bdi>${step}</bdi> any more.</p>` : html`<div class="thread-head"><h2 class="sentence"><${Mark} kind=${of.state === 'done' || (of.state === 'open' && Date.now() - of.begun_ms < OLD_STEP_MS) ? 'well' : of.state === 'open' || of.state === 'failed' ? 'stuck' : 'unknown'} /> <bdi>${of.name}</bdi> <span class="quiet">${of.state}</span></h2>
       <p class="quiet">Key <code>${of.key}</code>, began <${Time} ms=${of.begun_ms} ago />${of.ended_ms ? html`, took <${Duration} ms=${of.ended_ms - of.begun_ms} />` : ''}${of.result_by && html`, settled by <bdi>${of.result_by}</bdi>`}</p>
       ${of.state === 'open' && html`<p>Its effect may have happened, and nobody has written how it ended. Find out, then settle it.</p><${Settle} space=${space} name=${name} step=${step} />`}</div>
-    <section><h3>Arguments</h3><${Tree} value=${of.arguments} name=${typeof of.arguments === 'object' ? undefined : 'value'} /></section>
+    <section><h3>Arguments</h3>${of.arguments === null ? html`<p class="quiet">None are recorded.</p>` : html`<${Tree} value=${of.arguments} name=${typeof of.arguments === 'object' ? undefined : 'value'} />`}</section>
     ${of.state === 'done' && html`<section><h3>Result</h3><${Tree} value=${of.result} /></section>`}
     <section><h3>Attempts</h3><ul class="attempts">${of.attempts.map((/** @type {any} */ each) => html`<li><span class="mono">${exact(each.begun_ms).slice(11, 19)}</span> ${each.state}${each.holder && html` <span class="quiet">at <bdi>${each.holder}</bdi></span>`}${each.by && html` <span class="quiet">by <bdi>${each.by}</bdi></span>`}${each.ended_ms ? html` <${Duration} ms=${each.ended_ms - each.begun_ms} />` : ''}${hasContent(each.error) && html`<${Tree} value=${each.error} />`}</li>`)}</ul></section>`}</${Shown}>`
 }

@@ -1,4 +1,4 @@
-"""Leases on the axis of time, the course of a budget, links in sentences, long lists that are scrolled, and fingers."""
+"""Leases on the axis of time, the course of a budget, links in sentences, and long lists that are scrolled."""
 
 from __future__ import annotations
 
@@ -14,21 +14,7 @@ from tests.page.conftest import Node, Show, apart
 
 pytestmark = pytest.mark.page
 
-_LEAST_PX = 44
 _MANY = 450
-
-# What a finger has to hit, but for words within a text (WCAG 2.5.8), and what a larger part around it takes.
-_SMALL = """() => [...document.querySelectorAll('button, select, summary, input, textarea, .row-link, a')].flatMap((each) => {
-  const box = each.getBoundingClientRect()
-  if (box.height === 0 || getComputedStyle(each).visibility === 'hidden' || each.closest('.uplot, .cm-editor, .skip')) return []
-  if (each.matches('[type=checkbox], [type=radio]') && each.closest('label')) return []
-  const around = each.closest('label, .tr, .axis li, .ask .row, summary')
-  const inText = each.matches('a, .link, .id') && each.closest('p, h1, h2, dd, td, li, .branches, .head-line, caption')
-  const least = inText ? 24 : LEAST
-  const height = Math.max(box.height, around === null || around === each ? 0 : around.getBoundingClientRect().height)
-  const told = `${each.outerHTML.slice(0, 90)} is ${Math.round(box.height)} px`
-  return height + 0.5 < (each.matches('a') && inText ? 18 : least) ? [told] : []
-})"""
 
 
 def _write(node: Node, work: Any) -> None:
@@ -113,11 +99,3 @@ def test_a_long_list_goes_on_as_it_is_scrolled(node: Node, show: Show) -> None:
     page.get_by_role("link", name=f"long-{_MANY - 1:04}").wait_for()
     assert page.locator(".new-rows").count() == 0
     assert page.locator(".tbody .tr").count() < 100
-
-
-@pytest.mark.parametrize("width", [390, 700])
-@pytest.mark.parametrize("place", ["now", "threads", "threads/ticket-7", "shared", "work", "cluster", "audit", "compare"])
-def test_buttons_are_large_for_fingers(node: Node, show: Show, place: str, width: int) -> None:
-    page = show(node, f"#/crew/{place}", width=width)
-    page.wait_for_timeout(800)
-    assert page.evaluate(_SMALL.replace("LEAST", str(_LEAST_PX))) == []
