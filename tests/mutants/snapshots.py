@@ -36,28 +36,28 @@ def the_catalog_is_not_made_again(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(switching.Entries, "added_to", lambda self, rows: dict(rows))
 
 
-_REFILLED = frozenset({"refilled"})
+REFILLED = frozenset({"refilled"})
 
 MUTANTS = (
     Mutant(
         a_snapshot_is_merged,
         "a snapshot is merged into the partition instead of replacing it",
         ("2", "4"),
-        composites=_REFILLED,
+        composites=REFILLED,
         nodes_min=3,
     ),
     Mutant(
         memory_outlasts_the_switch,
         "memory keeps what it knew of a partition that was replaced",
         ("2", "4", "6", "7"),
-        composites=_REFILLED,
+        composites=REFILLED,
         nodes_min=3,
     ),
     Mutant(
         the_catalog_is_not_made_again,
         "objects that a snapshot brings are not listed",
         ("4", "6"),
-        composites=_REFILLED,
+        composites=REFILLED,
         nodes_min=3,
     ),
 )

@@ -415,6 +415,17 @@ def test_nothing_moves_for_those_who_ask_for_that(node: Node, show: Show) -> Non
     assert page.evaluate(moving) == 0
 
 
+def test_what_is_loaded_at_once_asks_once_for_the_spaces(node: Node, show: Show) -> None:
+    page = show(node, "#/crew/cluster")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{node.url}/#/*/now")
+    page.locator(".tbody .tr").first.wait_for()
+    page.wait_for_timeout(500)
+    # The three lists of the view ask once, and so may the stream of changes and the choice at the top.
+    assert 0 < sum(url.endswith("/v1/spaces?limit=500") for url in asked) <= 3
+
+
 def test_no_file_of_the_page_is_long() -> None:
     files = [path for path in Path("shoal/page").rglob("*.js") if "vendor" not in path.parts]
     assert [str(path) for path in files if len(path.read_text().splitlines()) > 500] == []
