@@ -51,16 +51,6 @@ def a_term_has_the_time_of_whoever_applies_it(patch: pytest.MonkeyPatch) -> None
     patch_applier(patch, ownership.TimedMark, apply)
 
 
-def the_last_mark_of_a_term_that_comes_counts(patch: pytest.MonkeyPatch) -> None:
-    """Not the least of those that were written."""
-
-    def apply(rows: Rows, stamp: Stamp, term: ownership.TimedMark) -> None:
-        rows.delete(ownership._term(term.fence, term.over))
-        ownership.apply_term(rows, stamp, term)
-
-    patch_applier(patch, ownership.TimedMark, apply)
-
-
 def a_renewal_cannot_be_told_from_the_one_before(patch: pytest.MonkeyPatch) -> None:
     sound = Table._renewed
 
@@ -106,7 +96,6 @@ def an_answer_that_was_long_on_its_way_is_relied_on(patch: pytest.MonkeyPatch) -
 MUTANTS = (
     Mutant(a_write_of_an_ended_term_is_accepted, "a write of an ended term is accepted: no fencing", ("23",)),
     Mutant(a_term_has_the_time_of_whoever_applies_it, "a term has the time of whoever applies its mark", ("4",)),
-    Mutant(the_last_mark_of_a_term_that_comes_counts, "of a term's marks the last that comes counts", ("4",)),
     Mutant(a_node_never_forgets_a_term, "a node accepts writes of a term for ever", ("23",)),
     Mutant(a_renewal_cannot_be_told_from_the_one_before, "a renewed lease is taken for a dead one", ("23",)),
     Mutant(a_holder_counts_on_more_than_its_ttl, "a holder counts on its lease for too long", ("23",)),
