@@ -147,20 +147,22 @@ function Page () {
     <${Navigation} /><main id="main" tabindex="-1"><${Banner} /><${Viewed} /></main><${KeyList} />`
 }
 
-/** What views load once it is needed. The editor alone would hold up whoever scrolls meanwhile. */
-const LATER = ['views/shared/document.js', 'views/shared/editor.js', 'views/shared/presence.js', 'vendor/codemirror.js']
+/** The modules of the other views, and of the editor, but for those that are here from the beginning: a test holds this list. */
+const LATER = [
+  'views/shared.js', 'views/work.js', 'views/compare.js', 'views/cluster.js', 'views/audit.js', 'views/shared/document.js', 'views/shared/budget.js',
+  'views/shared/items.js', 'views/shared/listing.js', 'views/shared/list.js', 'views/shared/register.js', 'views/shared/values.js',
+  'views/work/crew.js', 'views/work/listing.js', 'views/work/queues.js', 'views/compare/runs.js', 'views/plot.js', 'views/cluster/backup.js',
+  'views/cluster/growth.js', 'views/cluster/load.js', 'views/cluster/problems.js', 'views/shared/observed.js', 'views/audit/records.js',
+  'vendor/codemirror.js', 'views/shared/editor.js', 'views/shared/presence.js', 'views/shared/form.js', 'vendor/uplot.js'
+]
 
-/** Fetch the other views before they are asked for, one at a time while nothing else is to be done: the node that they come from may be gone by then. */
-async function prepare () {
-  for (const name of LATER) document.head.append(Object.assign(document.createElement('link'), { rel: 'modulepreload', href: `ui/${name}` }))
-  for (const view of Object.keys(VIEWS)) {
-    await new Promise((resolve) => (globalThis.requestIdleCallback ?? setTimeout)(resolve))
-    if (!loaded.has(view)) await import(`./views/${view}.js`).then((module) => loaded.set(view, module), () => {}) // Tried again when it is shown.
-  }
+/** Fetch the other views before they are asked for: the node that they come from may be gone by then. They run once they are shown: what runs now would hold up whoever scrolls. */
+function prepare () {
+  document.head.append(...LATER.map((name) => Object.assign(document.createElement('link'), { rel: 'modulepreload', href: `ui/${name}` })))
 }
 
 begin()
-setTimeout(prepare, PREPARE_MS)
+setTimeout(() => (globalThis.requestIdleCallback ?? setTimeout)(prepare), PREPARE_MS)
 // What the view asks for is asked at once, and drawn once; but nothing waits long for its module.
 const { view } = place.peek()
 if (view in VIEWS) await Promise.race([load(view), new Promise((resolve) => setTimeout(resolve, FIRST_MS))])

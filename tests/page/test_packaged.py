@@ -54,7 +54,7 @@ def test_the_client_of_the_page_is_the_one_that_users_have() -> None:
     }
 
 
-_IMPORTED = re.compile(r"^(?:import|export)[^\n]*? from '(\.[^']+)'", re.MULTILINE)
+_IMPORTED = re.compile(r"^(?:(?:import|export)[^\n]*?|\}) from '(\.[^']+)'", re.MULTILINE)
 
 
 def closure(*names: str) -> set[str]:
@@ -66,7 +66,7 @@ def closure(*names: str) -> set[str]:
         if name not in found:
             found.add(name)
             text = page.listed()[name].path.read_text()
-            left += [posixpath.normpath(f"{posixpath.dirname(name)}/{each}") for each in _IMPORTED.findall(text)]
+            left += [posixpath.normpath(posixpath.join(posixpath.dirname(name), each)) for each in _IMPORTED.findall(text)]
     return found
 
 
@@ -77,12 +77,15 @@ def test_all_that_the_first_views_import_is_asked_for_at_once() -> None:
     assert len(asked) == len(set(asked))
 
 
-def test_the_editor_is_no_part_of_what_views_import() -> None:
-    views = closure(*(name for name in page.listed() if re.fullmatch(r"views/\w+\.js", name)))
+def test_the_modules_of_the_other_views_are_fetched_before_they_are_shown() -> None:
+    first = closure("app.js", "views/now.js", "views/threads.js")
+    shown = {name for name in page.listed() if re.fullmatch(r"views/\w+\.js", name)}
     later = re.search(r"const LATER = \[(.*?)\]", page.listed()["app.js"].path.read_text(), re.DOTALL)
     assert later is not None
-    assert set(re.findall(r"'([^']+)'", later[1])) == closure("views/shared/document.js") - views
-    assert "vendor/codemirror.js" not in views
+    names = re.findall(r"'([^']+)'", later[1])
+    assert set(names) == closure(*shown, "views/shared/document.js") - first
+    assert len(names) == len(set(names))
+    assert "vendor/codemirror.js" not in closure(*shown)  # It takes long to run, and most views need none of it.
 
 
 def test_pictures_are_small_and_described() -> None:
