@@ -6,7 +6,7 @@ import pytest
 
 from shoal.kinds.items.serving.indexes import IndexedRows
 from shoal.kinds.items.serving.ranking import Rankings
-from shoal.node.catalog import Catalog
+from shoal.node.catalog import Catalog, standing
 from shoal.node.handler import Target
 from shoal.node.snapshots import switching
 from shoal.node.transaction import ObjectRows, Transaction
@@ -44,8 +44,7 @@ def a_thread_stays_listed_when_its_step_has_ended(patch: pytest.MonkeyPatch) -> 
 
 
 def a_snapshot_lists_no_open_step(patch: pytest.MonkeyPatch) -> None:
-    sound = switching.standing
-    patch.setattr(switching, "standing", lambda status, _oldest: sound(status, None))
+    patch.setattr(switching, "standing", lambda status, _oldest: standing(status, None))
 
 
 MUTANTS = (
