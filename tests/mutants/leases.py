@@ -13,11 +13,11 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds.label import state as marks
 from shoal.kinds.lease.handle.tenure import Tenure
 from shoal.kinds.lease.serving import leases
 from shoal.kinds.lease.serving.requests import LeaseRequests
 from shoal.kinds.lease.state.table import Decider, Grant, LeaseName, Table
-from shoal.kinds.thread.state import ownership
 from shoal.node.writes.issuing import Located
 from shoal.protocol.requests import Term
 from tests.mutants.mutant import Mutant, patch_applier
@@ -45,10 +45,10 @@ def a_term_has_the_time_of_whoever_applies_it(patch: pytest.MonkeyPatch) -> None
     """The time in a row is not the operation's."""
     times = count(1)
 
-    def apply(rows: Rows, stamp: Stamp, term: ownership.TimedMark) -> None:
-        ownership.apply_term(rows, replace(stamp, hlc=next(times)), term)
+    def apply(rows: Rows, stamp: Stamp, term: marks.TimedMark) -> None:
+        marks.apply_term(rows, replace(stamp, hlc=next(times)), term)
 
-    patch_applier(patch, ownership.TimedMark, apply)
+    patch_applier(patch, marks.TimedMark, apply)
 
 
 def a_renewal_cannot_be_told_from_the_one_before(patch: pytest.MonkeyPatch) -> None:
