@@ -415,7 +415,7 @@ def test_nothing_moves_for_those_who_ask_for_that(node: Node, show: Show) -> Non
     assert page.evaluate(moving) == 0
 
 
-def test_what_is_loaded_at_once_asks_once_for_the_spaces(node: Node, show: Show) -> None:
+def test_lists_of_one_view_ask_once_for_the_spaces(node: Node, show: Show) -> None:
     page = show(node, "#/crew/cluster")
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
