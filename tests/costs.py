@@ -126,6 +126,8 @@ def hard() -> Iterator[tuple[str, Request[Any]]]:
     yield "read-document-json: 5,700 lists", requests.ReadDocumentJson("s", "lists")
     for update in put_before(5):
         yield "updates: 4,000 values before each other", requests.Updates("s", "before", [update])
+    yield "updates: 60,000 values in one item", requests.Updates("s", "packed", [of_nulls(60_000)])
+    yield "updates: 15 MiB of values", requests.Updates("s", "packed", [of_nulls(BYTES)])
     yield "read-document-json: 20,000 values before each other", requests.ReadDocumentJson("s", "before")
     far = [{"op": "replace", "path": f"/l/{19_999 - nth}", "value": -1} for nth in range(1000)]
     yield "patch: 1,000 far into 20,000 values", requests.Patch("s", "before", patch(*far))
@@ -212,6 +214,12 @@ def put_before(updates: int) -> Iterator[bytes]:
         for number in range(4000):
             items.insert(0, number)
         yield doc.get_update(before)
+
+
+def of_nulls(many: int) -> bytes:
+    """An update that puts so many nulls into a list, as one item: one byte for each."""
+    length = b"".join(bytes([many >> shift & 0x7F | 0x80]) for shift in range(0, 28, 7)) + bytes([many >> 28])
+    return b"\x01\x01\x07\x00\x08\x01\x01l" + length + b"\x7e" * many + b"\x00"
 
 
 def _memory_kib(name: str) -> int:
