@@ -148,8 +148,8 @@ class Operator:
             await ask()
         except (InvalidInput, NoQuorum, ChangeUnderWay, NotAMember, Unreachable):
             return False
-        except ShoalError:
-            return True
+        except ShoalError as error:
+            return error.written != "no"
         return True
 
     async def _asked(self, ask: Callable[[], Awaitable[MembersView]]) -> MembersView | None:

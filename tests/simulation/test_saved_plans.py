@@ -20,6 +20,10 @@ LONGEST = {
 
 @pytest.mark.answers("mirror-takes-kinds-of-a-lost-beginning")
 @pytest.mark.answers("client-is-told-late-of-its-lease", note="`a-lease-that-ended-before-its-answer-came`")
+@pytest.mark.answers("seed-372556", note="`a-link-that-loses-each-large-message`")
+@pytest.mark.answers("seed-372515", note="`a-swap-that-is-repeated-after-a-clock-jumped`")
+@pytest.mark.answers("seed-408060", note="`a-member-wiped-twice-and-disowned`")
+@pytest.mark.answers("seed-408150", note="`a-member-forgotten-before-the-cluster-was-complete`")
 @pytest.mark.parametrize(
     "path",
     [pytest.param(path, marks=[pytest.mark.thorough] if path.stem in LONGEST else [], id=path.stem) for path in PLANS],
