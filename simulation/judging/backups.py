@@ -36,6 +36,7 @@ from shoal.storage.interface import MemoryStorage
 from simulation.judging import packs
 from simulation.judging.violation import Violation
 from simulation.plan import ClockDrift, ClockJump, Plan, Ship
+from simulation.world.bucket import REFUSALS, SimulatedBucket
 from simulation.world.disk import is_truncated, passes, tips_on
 from simulation.world.environment import START_MS, SimulatedEnvironment
 
@@ -249,6 +250,8 @@ async def _run(restored: MemoryStorage) -> tuple[MemoryStorage, bool]:
     It does not know that it is restored: else it would write an operation of its own, by which rules of retention wait.
     """
     simulated = SimulatedEnvironment(78, start_ms=_true_ms())
+    simulated.bucket = SimulatedBucket()
+    simulated.bucket.refused = REFUSALS["refused"]  # Rules of tiering hold here, and nothing is to move.
     storage = MemoryStorage({key: value for key, value in restored._durable.rows.items() if key != RESTORED})
     node = Node(storage, config=Config(sync_interval_s=LOOK_S), environment=simulated.environment)
     was_member = node._incarnation.was_member
