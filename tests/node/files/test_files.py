@@ -31,6 +31,7 @@ from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
 from shoal.values.registry import FileRef
 from simulation.bounds import altered
+from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet
 from tests.node.conftest import Bench, Opener
 
@@ -613,7 +614,11 @@ async def test_a_look_begins_anew_only_if_its_thread_changes(bench: Bench, monke
         looks.append(1)
         return look(*given)
 
+    async def rested(self: object) -> None:  # A look goes on while an fsync does, on a slow disk, too.
+        await asyncio.sleep(SimulatedEnvironment.sync_s / 10)
+
     monkeypatch.setattr(garbage, "referred", counted)
+    monkeypatch.setattr(turns.Resting, "rest", rested)
     thread = bench.space.thread("{t}")
     other = bench.space.thread("{t}other" if name == "{t}other" else "{t}")
     for number in range(50):
