@@ -47,9 +47,7 @@ class TieringView(Reply, array_like=True, frozen=True, tag="tiering-view"):
 
     space: str
     url: str = ""  # Where idle threads go; empty: nowhere. What is there comes back by itself.
-    idle_ms: Annotated[Seconds, Named("idle_s")] = (
-        0  # A thread is idle to which nothing was written for so long; 0: none ever is.
-    )
+    idle_ms: Annotated[Seconds, Named("idle_s")] = 0  # A thread is idle once nothing was written to it so long; 0: never.
     wall_ms: Annotated[int, Shape.MOMENT] = 0  # When it was set; 0: it never was.
     away_bytes: Natural = 0  # Of chunks of this space that are in the object store, as of the last look,
     packs: Natural = 0  # in so many objects.
