@@ -5628,6 +5628,7 @@ export interface components {
             files: boolean;
             /** @description and the bytes of their chunks that are here. */
             idle_bytes: number;
+            /** @description A thread is idle once nothing was written to it so long; 0: never. */
             idle_s: number;
             /** @description Of a dry run: threads that the rule would move from this node now; at most 10,000 are counted, */
             idle_threads: number;
