@@ -340,12 +340,20 @@ class VersionVector(Mapping[Origin, int]):
             before = self._merged() if self._frontier is None else self._frontier
             frontier = {o: n for o, n in before.items() if knowing[o] < n} if knowing is not NOTHING_SEEN else before.copy()
             frontier[origin] = sequence
-        return VersionVector._of(self._base, {**self._over, origin: sequence}, frontier, self._retired)
+        return self._grown(origin, sequence, frontier)
 
     def issue(self, dot: Dot) -> VersionVector:
         """The vector after its holder has issued `dot`, which knows of everything here."""
         origin, sequence = dot
-        return VersionVector._of(self._base, {**self._over, origin: sequence}, {origin: sequence}, self._retired)
+        return self._grown(origin, sequence, {origin: sequence})
+
+    def _grown(self, origin: Origin, sequence: int, frontier: dict[Origin, int] | None) -> VersionVector:
+        base, over = self._base, {**self._over, origin: sequence}
+        if len(over) > OVER_MAX:
+            base, over = {**base, **over}, {}
+        vector = VersionVector.__new__(VersionVector)
+        vector._base, vector._over, vector._frontier, vector._retired = base, over, frontier, self._retired
+        return vector
 
     def since(self, older: VersionVector) -> VersionVector:
         """The entries that differ from `older`: the content of a delta-coded vector."""

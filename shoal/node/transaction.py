@@ -93,11 +93,12 @@ class Readable(Protocol):
 
 
 class Transaction:
-    """One write in the making. `rows` are its writes by key; None deletes."""
+    """One write in the making. `rows` are its writes by key; None deletes. `lasts`: others get turns until it is made."""
 
-    __slots__ = ("_abandoned", "_keys", "_read", "_storage", "_written", "rows")
+    __slots__ = ("_abandoned", "_keys", "_read", "_storage", "_written", "lasts", "rows")
 
-    def __init__(self, storage: Readable) -> None:
+    def __init__(self, storage: Readable, *, lasts: bool = False) -> None:
+        self.lasts = lasts
         self._storage = storage
         self._read: dict[bytes, bytes | None] = {}  # Nobody else writes while a transaction decides.
         self.rows: dict[bytes, bytes | None] = {}  # No key is ever removed from it, so new ones are the last.

@@ -468,8 +468,11 @@ class Quorum:
     def _countable(self) -> list[str]:
         """The addresses of the other owners that are linked and no learners."""
         own, counts = self._incarnation.node, self._protocol.is_member
-        linked = [m for m in self.members.owners if m.outlet is not None and m.node != own and counts(m.node)]
-        return list({m.node: m.address for m in linked}.values())
+        found: dict[bytes, str] = {}
+        for owner in self.members.owners:
+            if owner.outlet is not None and owner.node != own and counts(owner.node):
+                found[owner.node] = owner.address
+        return list(found.values())
 
     def _linked(self) -> set[bytes]:
         """The other owners that have a link."""

@@ -202,7 +202,8 @@ class Quotas:
 
     def is_ready(self, asked: Asked) -> bool:
         """Whether nothing that `check` compares is being counted."""
-        return not any(self._usage.is_awaited(space) for space in self._counted(asked))
+        counted = self._counted(asked)
+        return not counted or not any(self._usage.is_awaited(space) for space in counted)
 
     async def ready(self, asked: Asked) -> None:
         """Wait until what `check` compares is counted, or the wait is too long."""

@@ -138,7 +138,8 @@ class Eraser:
         `rows` are those of the object's current generation, if the caller has them.
         """
         effects = mutation.effects_of(change.change)
-        if target.kind is Kind.THREAD:  # Once it is written: a heavy change was decided long before.
+        # Once it is written: a heavy change was decided long before. Else nobody can begin to look through it meanwhile.
+        if target.kind is Kind.THREAD and (transaction.lasts or target in self._garbage.unmoved):
             transaction.when_written(partial(self._garbage.unmoved.discard, target))
         if effects is None:
             self._catalog.enter(transaction, target)

@@ -309,7 +309,7 @@ class Issuer:
         partition = self._opened(located)
         if key is not None and (before := self._before(partition, located, key)) is not None:
             return before
-        writing = _Writing(located, Transaction(self._storage), partition, key)
+        writing = _Writing(located, Transaction(self._storage, lasts=True), partition, key)
         vector, due, elsewhere = partition.vector, self._eraser.due, self._elsewhere()
         with self._commit.watching(partition.number) as watch:
 
@@ -457,7 +457,8 @@ class Issuer:
         receipt = b"" if key is None else idempotency.pack(located.request, reply, is_redacted=bool(located.redacted))
         payload = mutation.encode(decision.mutations)
         told = operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt)
-        if redacted := [(each.path, each.rule, each.count) for each in located.redacted]:
+        if located.redacted:
+            redacted = [(each.path, each.rule, each.count) for each in located.redacted]
             parts = stamp.hlc, stamp.wall_ms, context, key, payload, receipt
             told = operation.RedactedBody(*parts, token=located.token, redacted=redacted)
         elif token := located.token:
@@ -485,7 +486,7 @@ class Issuer:
         if self._outbound is not None:
             shipped = Shipment(partition.number, *dot, entry.chain, entry.packed, pack_blobs(decision.attached))
             targets = writing.located.targets
-            may_precede = all(target.kind not in _DURABLE_FIRST for target in targets)
+            may_precede = _DURABLE_FIRST.isdisjoint([target.kind for target in targets])
             self._outbound.logged(Logged(number, partition, shipped, targets[0].space, may_precede))
         if staged := [_staged(target, made) for target, made in decision.made if self._feed.wanted(target.space)]:
             self._feed.stage(number, staged, {partition.number: partition.vector})
