@@ -244,7 +244,7 @@ def test_a_longer_integer_is_shown_rounded_also_where_it_was_set() -> None:
     assert to_py(entries) == replica.to_py()["m"] == {"k": 2.0**63}
 
 
-def test_whole_numbers_beside_bytes_are_integers() -> None:
+def test_numbers_beside_bytes_are_integers() -> None:
     replica = live()
     replica.integrate(map_update({"number": 5.0, "bytes": b"x"}), {"m": "map"})
     found = replica.to_py()["m"]["k"]
