@@ -1,7 +1,7 @@
 """The cost of traces: the processor's time for one save, with and without: `python -m benchmarks.traces [PAIRS]`.
 
-`python -m benchmarks.traces instructions` counts instead, under Valgrind, the instructions of a node and its client together.
-They hardly vary with what else runs, or from one process to the next.
+`python -m benchmarks.traces instructions` counts instead, under Valgrind, the instructions of an embedded store, and of a node
+and its client together. They hardly vary with what else runs, or from one process to the next.
 
 One store, and clients of two nodes, of which one sends its spans to a collector. Short measurements with and without a provider
 take turns, so that both meet the same machine, and the median of many pairs counts: one pair alone differs by up to 30 %. Of
@@ -21,9 +21,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
 from statistics import median
 from timeit import timeit
@@ -146,31 +147,31 @@ _RATES = {"off": None, "none": 0.0, "all": 1.0}
 
 
 def counted() -> None:
-    """Print the instructions of a save by a client of a node, and of the node."""
+    """Print the instructions of a save in an embedded store, and of one by a client of a node together with the node."""
     if shutil.which("valgrind") is None:
         raise SystemExit("valgrind is not installed; nothing was counted")
     with _collecting() as collector:
-        for is_turn in (True, False):
-            found = {mode: _counted(mode, collector, is_turn=is_turn) for mode in _RATES}
+        for place, is_turn in product(("embedded", "node and client"), (True, False)):
+            found = {mode: _counted(mode, collector, place, is_turn=is_turn) for mode in _RATES}
             what = "saves of a turn" if is_turn else "each save a trace"
             ratios = {mode: each / found["off"] for mode, each in found.items()}
             sampled = ratios["none"] + SAMPLED * (ratios["all"] - ratios["none"])
             print(
-                f"node and client, {what}: {found['off']:,.0f} instructions without; nothing recorded × {ratios['none']:.3f}, "
+                f"{place}, {what}: {found['off']:,.0f} instructions without; nothing recorded × {ratios['none']:.3f}, "
                 f"all × {ratios['all']:.3f}, so {SAMPLED:.0%} × {sampled:.3f}; target ≤ {TARGET}: "
                 f"{'met' if sampled <= TARGET else 'missed'}",
                 flush=True,
             )
 
 
-def _counted(mode: str, collector: str, *, is_turn: bool) -> float:
-    short, long = (_instructions(mode, collector, times, is_turn=is_turn) for times in (_SHORT, _LONG))
+def _counted(mode: str, collector: str, place: str, *, is_turn: bool) -> float:
+    short, long = (_instructions(mode, collector, place, times, is_turn=is_turn) for times in (_SHORT, _LONG))
     return (long - short) / (_LONG - _SHORT)
 
 
-def _instructions(mode: str, collector: str, times: int, *, is_turn: bool) -> int:
+def _instructions(mode: str, collector: str, place: str, times: int, *, is_turn: bool) -> int:
     command = ["valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", sys.executable, "-m"]
-    command += ["benchmarks.traces", "run", mode, collector, str(times), "turn" if is_turn else "trace"]
+    command += ["benchmarks.traces", "run", mode, collector, str(times), "turn" if is_turn else "trace", place]
     done = subprocess.run(command, env={**os.environ, "PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False)
     found = _REFS.search(done.stderr)
     if done.returncode or found is None:
@@ -178,27 +179,33 @@ def _instructions(mode: str, collector: str, times: int, *, is_turn: bool) -> in
     return int(found[1].replace(",", ""))
 
 
-async def _run(mode: str, collector: str, times: int, *, is_turn: bool) -> None:
-    """A node and its client in one process: so many saves."""
+async def _run(mode: str, collector: str, times: int, *, is_turn: bool, is_served: bool) -> None:
+    """An embedded store, or a node and its client, in one process: so many saves."""
     random.seed(7)
     rate = _RATES[mode]
     provider = TracerProvider(sampler=ParentBasedTraceIdRatio(SAMPLED if rate is None else rate), shutdown_on_exit=False)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(f"{collector}/v1/traces")))
-    loop = asyncio.get_running_loop()
-    listens: asyncio.Future[str] = loop.create_future()
     with tempfile.TemporaryDirectory() as place, using(None if rate is None else Tracing(provider)):
-        config = Config(listen_port=0)
-        node = loop.create_task(serving(Path(place) / "node", config, ready=listens.set_result))
-        async with shoal.connect(await listens) as store:
+        async with _served_here(Path(place)) if is_served else shoal.open(place) as store:
             thread = store.space("bench").thread("t")
             tracer = provider.get_tracer("agent") if is_turn else None
             for _ in range(times // TURN):
                 with nullcontext() if tracer is None else tracer.start_as_current_span("turn"):
                     for step in range(TURN):
                         await thread.save({**STATE, "step": step}, overwrite=True)
-        os.kill(os.getpid(), signal.SIGTERM)
-        await node
     provider.shutdown()
+
+
+@asynccontextmanager
+async def _served_here(place: Path) -> AsyncIterator[shoal.Store]:
+    """A client of a node in this process."""
+    loop = asyncio.get_running_loop()
+    listens: asyncio.Future[str] = loop.create_future()
+    node = loop.create_task(serving(place / "node", Config(listen_port=0), ready=listens.set_result))
+    async with shoal.connect(await listens) as store:
+        yield store
+    os.kill(os.getpid(), signal.SIGTERM)
+    await node
 
 
 def main(pairs: int) -> None:
@@ -223,6 +230,7 @@ if __name__ == "__main__":
     elif sys.argv[1:] == ["instructions"]:
         counted()
     elif sys.argv[1:2] == ["run"]:
-        uvloop.run(_run(sys.argv[2], sys.argv[3], int(sys.argv[4]), is_turn=sys.argv[5] == "turn"))
+        mode, collector, times, kind, place = sys.argv[2:]
+        uvloop.run(_run(mode, collector, int(times), is_turn=kind == "turn", is_served=place != "embedded"))
     else:
         main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
