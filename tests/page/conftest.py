@@ -127,6 +127,14 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         yield made
 
 
+@pytest.fixture(scope="session")
+def shared(node: Node) -> Node:
+    """The node, which also holds what the views of shared state and of comparing show, in the space `filling.SHARED`."""
+    apart(filling.fill_shared(node.url, filling.SHARED))
+    apart(filling.disagree(node.url, filling.SHARED, "chosen"))
+    return node
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[list[Node]]:
     """Three nodes, filled, of which a test may kill one."""

@@ -16,6 +16,7 @@ from shoal.client.store import Space
 from shoal.errors import HeadMoved
 
 SPACE = "crew"
+SHARED = "views"  # Beside it: what the views of shared state and of comparing show.
 MARKUP = "<img src=x onerror=\"document.title='struck'\"><script>document.title='struck'</script>"
 BIDI = "\u202eelif\u202c txt.\u2067exe\u2069"
 LONG = "a long text, " * 80_000  # About 1 MB.

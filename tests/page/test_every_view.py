@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,6 @@ from tests.page.conftest import Node, Show, apart
 
 pytestmark = pytest.mark.page
 
-SHARED = "views"
 SHOTS = os.environ.get("SHOAL_PAGE_SHOTS", "")
 HEIGHTS = {390: 844, 768: 1024, 1440: 900, 2560: 1300}
 READ = (390, 1440)  # Widths at which axe looks, too: its rules are of content and colours.
@@ -28,6 +28,7 @@ PLACES = (
     "#/crew/now/ticket-7",
     "#/crew/now/crawl-3",
     "#/none/now",
+    "#/many/now",
     "#/crew/nowhere",
     "#/*/threads",
     "#/crew/threads",
@@ -100,15 +101,15 @@ SMALL = """() => [...document.querySelectorAll('button, select, summary, input, 
 
 async def _read_head(url: str) -> str:
     async with shoal.connect(url) as store:
+        many = store.space("many")  # More threads than are listed at once.
+        await asyncio.gather(*(many.thread(f"t{number}").save({"step": number}) for number in range(120)))
         return (await store.space(filling.SPACE).thread("ticket-7").load()).id
 
 
 @pytest.fixture(scope="module")
-def head(node: Node) -> str:
+def head(shared: Node) -> str:
     """The newest checkpoint of a thread of the node, which also holds all that the views of shared state show."""
-    apart(filling.fill_shared(node.url, SHARED))
-    apart(filling.disagree(node.url, SHARED, "chosen"))
-    return apart(_read_head(node.url))
+    return apart(_read_head(shared.url))
 
 
 def _shown(page: Any) -> None:

@@ -18,7 +18,7 @@ from tests.page.conftest import Node, Show, apart, nodes
 
 pytestmark = pytest.mark.page
 
-SPACE = "views"
+SPACE = filling.SHARED
 STRUCK = "document.title === 'struck'"
 
 
@@ -36,12 +36,10 @@ def ask(node: Node, method: str, path: str, body: Any = None) -> Any:
     return apart(_ask(node, method, path, body))
 
 
-@pytest.fixture(scope="module")
-def filled(node: Node) -> Node:
+@pytest.fixture
+def filled(shared: Node) -> Node:
     """The node, with what these views show, in a space of their own."""
-    apart(filling.fill_shared(node.url, SPACE))
-    apart(filling.disagree(node.url, SPACE, "chosen"))
-    return node
+    return shared
 
 
 @pytest.mark.parametrize("path", [("document",), ("register",), ("map", "limits")])
