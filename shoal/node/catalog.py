@@ -7,6 +7,7 @@ Laws:
 - These rows are complete once the directory is marked as indexed: from its first object on, or, if an older version
   wrote it, when `shoal.kinds.step.serving.status` has entered its threads.
 - Threads with an open step are in the order of its time, the oldest first, whatever their names are.
+- The entry of such a thread holds the position of that step, so that a write of a step looks at no step that is settled.
 
 A bounded set that forgets its least recently used members first.
 
@@ -20,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-from shoal.crdt.rows import Rows, successor
+from shoal.crdt.rows import POSITION_BYTES, Rows, successor
 from shoal.kinds.step import state as steps
 from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
@@ -69,19 +70,23 @@ class Recent(Generic[T]):
 
 
 _PAGE = 256
+_ABOVE_ALL = b"\xff" * POSITION_BYTES
 _INDEXED = keys.meta("standings")
 STATUS_CODES: dict[str, int] = {"paused": 2, "waiting": 3, "done": 4, "failed": 5}
 """On disk, and never reused. Threads that are running and have no open step, most of all threads, need no row."""
 
 
-def standing_of(rows: Rows) -> bytes:
+def standing_of(rows: Rows, *, since: bytes = b"") -> bytes:
     """Under what a thread with these rows is listed: nothing if it is running, and no step is open.
+
+    `since`: no step is open below this position.
 
     Raises:
         StoreCorrupt: its status cannot be decoded.
     """
     current = steps.current(rows)
-    return standing("running" if current is None else current.status, steps.oldest_open(rows))
+    status = "running" if current is None else current.status
+    return standing(status, None if status in STATUS_CODES else steps.oldest_open(rows, since=since))
 
 
 def standing(status: str, oldest: bytes | None) -> bytes:
@@ -144,10 +149,22 @@ class Catalog:
         if before is None or before == after:
             return
         transaction.put(_entry(target), after)
+        if keys.listed_under(before) == keys.listed_under(after):
+            return
         if before:
             transaction.delete(keys.status(target.space, before, target.name))
         if after:
             transaction.put(keys.status(target.space, after, target.name), b"")
+
+    def settled_below(self, transaction: Transaction, target: Target, first: bytes | None) -> bytes:
+        """Below which position a thread has no open step, if only one step has changed since it was listed.
+
+        `first` is the position of that one. Empty: it is not known.
+        """
+        listed = transaction.get(_entry(target))
+        if listed is None or self.is_due or listed[:1] not in (b"", bytes([keys.OPEN])):
+            return b""
+        return min(each for each in (first, listed[1:], _ABOVE_ALL) if each)
 
     @property
     def is_due(self) -> bool:
@@ -243,7 +260,7 @@ def status_flaws(storage: Storage, standings: dict[tuple[str, str], bytes]) -> I
     if storage.get(_INDEXED) is None:
         return
     rows = {(space, name, standing) for space, standing, name in map(keys.split_status, _keys(storage, keys.STATUS))}
-    wanted = {(*thread, standing) for thread, standing in standings.items() if standing}
+    wanted = {(*thread, keys.listed_under(standing)) for thread, standing in standings.items() if standing}
     for space, name, standing in sorted(rows ^ wanted):
         how = "wrongly" if (space, name, standing) in rows else "not"
         under = "as one with an open step" if standing[0] == keys.OPEN else "under a status"

@@ -206,22 +206,27 @@ def split_catalog(key: bytes) -> tuple[str, Kind, str]:
 
 
 OPEN = 6
-"""The code of threads that run and have an open step, which the time of the oldest one follows."""
+"""The code of threads that run and have an open step, which the position of the oldest one follows."""
 _TIMED_BYTES = 5  # This code, and such a time.
 
 
 def status(space: str, standing: bytes, name: str = "") -> bytes:
-    """A thread's entry among those of a standing: the code of a status, or `open_since`. Without a name, the prefix of all."""
-    return STATUS + _sized(space) + standing + name.encode()
+    """A thread's entry among those of a standing: the code of a status, or `open_since`. Without a name, the prefix of all.
+
+    Of a position it has the time in units of about a minute. So a thread that makes many short steps has its entry under few
+    keys: rows that were deleted delay a scan until they are compacted.
+    """
+    return STATUS + _sized(space) + listed_under(standing) + name.encode()
+
+
+def listed_under(standing: bytes) -> bytes:
+    """The part of a standing that is in a key of `status`."""
+    return standing[:_TIMED_BYTES]
 
 
 def open_since(position: bytes) -> bytes:
-    """The standing of a thread whose oldest open step has this position. Its time is in units of about a minute.
-
-    So a thread that makes many short steps has its entry under few keys: rows that were deleted delay a scan until they are
-    compacted.
-    """
-    return bytes([OPEN]) + position[: _TIMED_BYTES - 1].ljust(_TIMED_BYTES - 1, b"\0")
+    """The standing of a thread whose oldest open step has this position."""
+    return bytes([OPEN]) + position.ljust(_TIMED_BYTES - 1, b"\0")
 
 
 def split_status(key: bytes) -> tuple[str, bytes, str]:

@@ -348,9 +348,23 @@ def listing(rows: Rows, *, only_open: bool, after: bytes = b"") -> Iterator[tupl
         yield row[len(table) :], step.decode()
 
 
-def oldest_open(rows: Rows) -> bytes | None:
-    """The position of the oldest open step; None: no step is open."""
-    return next((row[len(OPEN) :] for row, _ in rows.scan(OPEN, limit=1)), None)
+def oldest_open(rows: Rows, *, since: bytes = b"") -> bytes | None:
+    """The position of the oldest open step; None: no step is open.
+
+    `since`: none is open below this position. Rows of the steps that were settled there are not passed again.
+    """
+    after = OPEN + since[:-1] if since else None
+    return next((row[len(OPEN) :] for row, _ in rows.scan(OPEN, after=after, limit=1)), None)
+
+
+def first_of(rows: Rows, step: str) -> bytes | None:
+    """The position of a step's first attempt; None if it has none.
+
+    Raises:
+        StoreCorrupt: the step cannot be decoded.
+    """
+    entry = find(rows, step)
+    return None if entry is None or not entry.attempts else entry.first.position
 
 
 def _content_row(step: str, digest: bytes) -> bytes:

@@ -21,6 +21,7 @@ from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds import Kind
 from shoal.kinds.file.serving.keeping import FileKeeper
 from shoal.kinds.label import state as labels
+from shoal.kinds.step import state as steps
 from shoal.kinds.thread.serving.ownership import UnderLease
 from shoal.kinds.thread.serving.shapes import ShapeCache, Spot
 from shoal.kinds.thread.state import pruning
@@ -170,7 +171,7 @@ class Eraser:
         if effects.marks_lease:
             _at_once_and_later(transaction, lambda: self._unmarked.drop(target))
         if effects.lists:
-            self.list_thread(transaction, target)
+            self.list_thread(transaction, target, made.step if isinstance(made, steps.Change) else None)
         if effects.files:
             self._files.changed(transaction, target)
         elif target.kind is Kind.THREAD and (effects.hides is not None or effects.sweeps is not None):
@@ -199,10 +200,13 @@ class Eraser:
         self._unpruned.drop(target)
         self._shapes.drop(spots)
 
-    def list_thread(self, transaction: Transaction, target: Target) -> None:
-        """List a thread under the standing that its rows say."""
+    def list_thread(self, transaction: Transaction, target: Target, step: str | None = None) -> None:
+        """List a thread under the standing that its rows say. `step`: nothing but this one has changed since."""
         with suppress(StoreCorrupt):  # It is listed once the thread has been rebuilt.
-            self._catalog.set_standing(transaction, target, standing_of(self._generations.current(transaction, target).rows))
+            rows, since = self._generations.current(transaction, target).rows, b""
+            if step is not None:
+                since = self._catalog.settled_below(transaction, target, steps.first_of(rows, step))
+            self._catalog.set_standing(transaction, target, standing_of(rows, since=since))
 
     def may_have_pruned(self, rows: Rows, target: Target) -> bool:
         """Whether checkpoints of a thread may have been pruned; `rows` are the thread's."""

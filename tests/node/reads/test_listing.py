@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 from typing import Literal
 
@@ -11,6 +11,7 @@ import pytest
 
 from shoal import Thread
 from shoal.config import Config
+from shoal.kinds.step import state as steps
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import ListThreads
 from shoal.storage import keys
@@ -36,6 +37,30 @@ class CountedStorage(MemoryStorage):
         for row in super().scan(start, stop, reverse=reverse, limit=limit):
             self.reads += 1
             yield row
+
+
+class BuriedStorage(MemoryStorage):
+    """Counts the deleted rows of open steps that scans pass: RocksDB passes them until they are compacted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.passed = 0
+        self._buried: set[bytes] = set()
+
+    def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
+        for key, value in rows.items():
+            if key[:1] == keys.OBJECT and keys.split_object(key)[4].startswith(steps.OPEN):
+                self._buried.discard(key) if value is not None else self._buried.add(key)
+        return super().write(rows, ranges)
+
+    def scan(
+        self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
+    ) -> Iterator[tuple[bytes, bytes]]:
+        last = stop
+        for row in super().scan(start, stop, reverse=reverse, limit=limit):
+            yield row
+            last = row[0]
+        self.passed += sum(1 for key in self._buried if start <= key and (last is None or key < last))
 
 
 async def listed(bench: Bench, status: str, prefix: str = "") -> list[str]:
@@ -177,6 +202,27 @@ async def test_a_thread_that_runs_is_listed_by_its_oldest_open_step(open_bench: 
             wanted[name] = begun_ms[0]
     found = [name for _, name in bench.node._database.catalog.opened("crew", after=b"", limit=9)]
     assert found == sorted(wanted, key=lambda name: (wanted[name] >> 16, name))
+    assert problems(bench) == []
+
+
+async def test_a_write_of_a_step_looks_at_no_step_that_is_settled(open_bench: Opener) -> None:
+    """Whether one is open for long beside them, or none."""
+    storage = BuriedStorage()
+    bench = open_bench(storage)
+
+    async def settled(thread: Thread, count: int) -> None:
+        for number in range(count):
+            await thread.step("fetch", key=f"{number}", call=nothing)
+
+    async def nothing() -> None:
+        return None
+
+    open_long, alone = bench.space.thread("open long"), bench.space.thread("alone")
+    await settled(open_long, 20)
+    await begun(open_long, "long")
+    storage.passed = 0
+    await asyncio.gather(settled(open_long, 50), settled(alone, 50))
+    assert storage.passed <= 200  # Each passes its own.
     assert problems(bench) == []
 
 
