@@ -50,6 +50,12 @@ def shipped(body: Body = BODY, *, sequence: int = 1, partition: int = COUNT.part
     return Shipment(partition, *dot, operation.chain(CHAIN_START, partition, dot, packed), packed, beside)
 
 
+def packed_as(packed: bytes) -> Shipment:
+    """The stranger's first operation in these bytes, its chain right."""
+    chain = operation.chain(CHAIN_START, COUNT.partition, Dot(STRANGER, 1), packed)
+    return Shipment(COUNT.partition, STRANGER, 1, chain, packed, NO_CONTENT)
+
+
 def item(change: items.Put | items.Delete | items.Refresh | items.Expire) -> Shipment:
     payload = mutation.encode([Mutation(Kind.ITEMS, "crew", "n", change)])
     return shipped(msgspec.structs.replace(BODY, payload=payload), partition=COUNT.partition)
@@ -76,6 +82,8 @@ BAD: dict[str, tuple[Shipment, str]] = {
         "not an operation",
     ),
     "an undecodable payload": (changed(payload=b"\xc1"), "cannot be decoded"),
+    "a body with bytes after it": (packed_as(operation.encode(BODY) + b"\x00"), "not an operation"),
+    "a payload with bytes after it": (changed(payload=mutation.encode([ADD]) + b"\x00"), "cannot be decoded"),
     "a mutation of an unknown kind of change": (
         changed(payload=msgspec.msgpack.encode([(3, "crew", "n", ("multiply", 5))])),
         "cannot be decoded",
@@ -132,6 +140,28 @@ async def test_impossible_operations_are_refused_with_a_reason(what: str) -> Non
         assert fleet.rows("a") == before
         [listed] = fleet["a"].replicator.quorum.view().quarantined
         assert reason in listed
+
+
+_LONG_PAYLOAD = mutation.encode([ADD])
+_LONG_PAYLOAD = b"\xdd\x00\x00\x00\x01" + _LONG_PAYLOAD[1:]
+ODD = {
+    "a longer head": b"\xdc\x00\x07" + operation.encode(BODY)[1:],
+    "longer lists within": operation.encode(msgspec.structs.replace(BODY, payload=_LONG_PAYLOAD)),
+    "a longer number": operation.encode(BODY).replace(msgspec.msgpack.encode(START_MS), b"\xd3" + START_MS.to_bytes(8, "big")),
+    "fields of a later version": msgspec.msgpack.encode([*msgspec.to_builtins(BODY, builtin_types=[bytes]), "", [], "later"]),
+}
+
+
+@pytest.mark.parametrize("what", ODD)
+async def test_an_operation_in_other_bytes_than_nodes_write_is_kept_and_sent_as_it_came(what: str) -> None:
+    """Its bytes are what its chain covers: what was decoded of them serves this node alone."""
+    odd = packed_as(ODD[what])
+    async with Fleet("a", join="b:1") as fleet:
+        assert await take(fleet["a"], [odd]) == []
+        assert await fleet["a"].store().space("crew").counter("n").value() == 5
+        want = Want(1, [(COUNT.partition, STRANGER, 1, 1)])
+        assert [each.packed for each in await asked_of(fleet["a"], want)] == [odd.packed]
+        assert verify(fleet["a"].storage, config=Config()).problems == []
 
 
 @pytest.mark.answers("one-node-with-a-fast-clock-wins-every-conflict")

@@ -195,14 +195,17 @@ async def test_a_later_failure_is_told_to_the_link(fleet: Fleet, monkeypatch: py
     await member.replicator.received(BRINGER, messages.encode(Push([])))
 
 
-async def test_a_step_is_bounded_by_its_bytes() -> None:
-    async with Fleet("ab", peer_step_bytes_max=1000) as fleet:
+@pytest.mark.parametrize("count", [16, 20])
+async def test_a_step_is_bounded_by_its_bytes(count: int) -> None:
+    """As many operations as one step may have, and more."""
+    async with Fleet("ab", peer_step_bytes_max=200) as fleet:
         await fleet.isolate("b")
-        shipments = await shipped(fleet, (f"n{number}" for number in range(20)))
+        shipments = await shipped(fleet, (f"n{number}" for number in range(count)))
         member, before = fleet["b"], fleet["b"].node._commit.written
         await received(member, BRINGER, shipments)
         await taken(member)
-        assert member.node._commit.written - before >= sum(len(each.packed) for each in shipments) // 1000
+        least = sum(len(each.packed) for each in shipments) // 200
+        assert member.node._commit.written - before >= least > 2
 
 
 async def test_the_next_message_waits_once_too_much_is_ahead() -> None:
@@ -215,6 +218,81 @@ async def test_the_next_message_waits_once_too_much_is_ahead() -> None:
         waiting = member.replicator._deliveries._ahead.get(BRINGER.node)
         assert sum(len(each.packed) for each in shipments) > 1000
         assert waiting is None or waiting.bytes <= 1000
+        assert await settled(member) == 100
+
+
+async def test_a_short_message_brings_what_waits_of_its_partition(fleet: Fleet) -> None:
+    """Both have one origin: taken before the other, the short one would be early."""
+    busy = await shipped(fleet, [*(f"n{number}" for number in range(50)), "{x}"])
+    shares = f"{{{next(name for name in map(str, range(10_000)) if partition_of('quiet', name) == busy[-1].partition)}}}"
+    quiet = await shipped(fleet, [shares], space="quiet")
+    member = fleet["b"]
+    admit(BRINGER, member)
+    await member.replicator.received(BRINGER, messages.encode(Push(busy)))
+    assert applied(member) == 0, "it waits for its turns"
+    await member.replicator.received(BRINGER, messages.encode(Push(quiet)))
+    assert member.replicator.early == 0
+    assert applied(member) >= 2
+    assert await settled(member) == 52
+
+
+async def test_many_short_messages_in_a_row_take_turns(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link may read message after message without a pause: what is taken at once is charged, and the next one waits."""
+    shipments = await shipped(fleet, (f"n{number}" for number in range(20)))
+    member, steps = fleet["b"], Steps(fleet["b"], monkeypatch)
+    admit(BRINGER, member)
+    for each in shipments:
+        await member.replicator.received(BRINGER, messages.encode(Push([each])))
+    assert len(steps.taken) == 1, "its step has used the turn up"
+    await taken(member)
+    turns = [turn for turn, *_ in steps.taken]
+    assert len(turns) == 20
+    assert max(map(turns.count, turns)) <= 2
+
+
+async def test_a_push_that_waited_for_the_disk_is_dropped_if_its_run_is_dead() -> None:
+    async with Fleet("ab", writes_pending_max=2) as fleet:
+        await fleet.isolate("b")
+        shipments = await shipped(fleet, ["n", "m", "l"])
+        member, first = fleet["b"], BRINGER._replace(opening=b"1" * 16)
+        admit(first, member)
+        member.simulated.hold_syncs()
+        for each in shipments[:2]:
+            await member.replicator.received(first, messages.encode(Push([each])))
+        waiting = asyncio.create_task(member.replicator.received(first, messages.encode(Push(shipments[2:]))))
+        await asyncio.sleep(0)
+        assert (applied(member), waiting.done()) == (2, False)
+        admit(first._replace(opening=b"2" * 16), member)
+        member.simulated.release_syncs()
+        await waiting
+        await taken(member, first)
+        assert applied(member) == 2
+
+
+async def test_a_short_message_that_takes_long_to_check_waits(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is checked in steps, before it is taken."""
+    [shipment] = await shipped(fleet, ["n"])
+    member = fleet["b"]
+    deliveries = member.replicator._deliveries
+    monkeypatch.setattr(deliveries, "_pace", deliveries._pace._replace(bytes=len(shipment.attached) - 1))
+    admit(BRINGER, member)
+    await member.replicator.received(BRINGER, messages.encode(Push([shipment])))
+    assert applied(member) == 0
+    assert await settled(member) == 1
+
+
+async def test_little_of_what_waits_is_held_decoded() -> None:
+    async with Fleet("ab", peer_step_operations_max=2, peer_decoded_bytes_max=1000) as fleet:
+        await fleet.isolate("b")
+        shipments = await shipped(fleet, (f"n{number}" for number in range(100)))
+        member = fleet["b"]
+        admit(BRINGER, member)
+        for some in (shipments[:30], shipments[30:]):
+            await member.replicator.received(BRINGER, messages.encode(Push(some)))
+        waiting = [each for queue in member.replicator._deliveries._waiting.values() for each in queue]
+        decoded = [each.bytes for each in waiting if isinstance(each.operation, Arrival)]
+        assert 1000 - max(decoded) < sum(decoded) <= 1000
+        assert len(waiting) == 100
         assert await settled(member) == 100
 
 
