@@ -9,6 +9,7 @@ Laws:
 
 from __future__ import annotations
 
+from asyncio import to_thread
 from collections.abc import Iterable
 from hashlib import sha256
 from typing import Any
@@ -20,6 +21,7 @@ from shoal.protocol import requests
 from shoal.values.registry import FileRef, mentioned
 
 CONTENT_BYTES_MAX = 1024 * 1024 * 1024
+_AT_ONCE_BYTES = 4 * 1024 * 1024  # Hashed on the loop; more would hold up who else is served by it.
 _PREFIX = ".values/"  # Of the name that a part has until it is there.
 
 
@@ -48,8 +50,9 @@ class Contents:
                 f"a value has at most {CONTENT_BYTES_MAX} bytes; this one has {len(content)}. Nothing was written. Store it as "
                 "a file, with put_file and a reference to that (docs/FILES.md)."
             )
-        await self._put(thread, sha256(content).hexdigest(), content, type)
-        return FileRef(sha256(content).hexdigest(), len(content), name, type)
+        hash = (await to_thread(sha256, content) if len(content) > _AT_ONCE_BYTES else sha256(content)).hexdigest()
+        await self._put(thread, hash, content, type)
+        return FileRef(hash, len(content), name, type)
 
     async def get(self, thread: str, ref: FileRef) -> bytes:
         """The part that a reference stands for.

@@ -110,6 +110,10 @@ class Checkpoints:
         light = await self._lightened(draft) if self.large.are_in(draft.request) else draft
         try:
             return self.saved(light, await self._writes.put(light.request))
+        except NotFound as error:
+            if light is draft or error.written != "no":
+                raise
+            light = await self._lightened(draft)  # Nothing referred to a file of it yet, and it went.
         except TooLarge as error:
             whole = None if error.written != "no" else self._whole(put, draft, base)
             if whole is None or (light := await self._lightened(whole, least=True)) is whole:
@@ -224,7 +228,13 @@ class Checkpoints:
 
     async def annotate(self, request: requests.Annotate) -> None:
         """Store pending writes, the large ones as files."""
-        await self._writes.annotate(await self.large.annotated(request) if self.large.are_in(request) else request)
+        light = await self.large.annotated(request) if self.large.are_in(request) else request
+        try:
+            await self._writes.annotate(light)
+        except NotFound as error:
+            if light is request or error.written != "no":
+                raise
+            await self._writes.annotate(await self.large.annotated(request))  # As for a put.
 
     def annotation(
         self,

@@ -10,6 +10,7 @@ Laws:
 from __future__ import annotations
 
 import re
+from asyncio import to_thread
 from base64 import b64decode, b64encode
 from binascii import Error as NoBase64
 from collections import OrderedDict
@@ -24,6 +25,7 @@ from shoal.values.registry import FileRef
 
 LARGE_CHARACTERS = 64 * 1024  # Of a text that becomes a file, if it has more.
 KNOWN_MAX = 1024  # Texts of which one session knows that they are kept.
+_AT_ONCE_CHARACTERS = 4 * 1024 * 1024  # Taken from base64 on the loop; more would hold up who else is served by it.
 _URL = re.compile("data:([-a-z0-9.+]{1,100}/[-a-z0-9.+]{1,100});base64,", re.IGNORECASE | re.ASCII)
 _KINDS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif", b"%PDF": "application/pdf"}
 
@@ -76,7 +78,8 @@ class Large:
         key = sha256(text.encode()).digest()
         found = self._known.get(key)
         if found is None:
-            prefix, kind, content = _content_of(text)
+            is_long = len(text) > _AT_ONCE_CHARACTERS
+            prefix, kind, content = await to_thread(_content_of, text) if is_long else _content_of(text)
             ref = await self._contents.put(self._thread, content, type=kind)
             found = ref if prefix is None else (prefix, ref)
         remember(self._known, key, found, KNOWN_MAX)

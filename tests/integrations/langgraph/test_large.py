@@ -246,6 +246,62 @@ async def test_a_reference_to_more_than_is_read_is_refused(saver: ShoalSaver, mo
         await put(saver, {"page": text(2 * MOST)}, "2", config)
 
 
+@pytest.fixture
+def files_go_once(saver: ShoalSaver, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The first file of a value goes before anything refers to it: somebody deletes one of the same content."""
+    gone = list[str]()
+    put_part = contents.Contents.put
+
+    async def putting(self: Any, thread: str, content: bytes, **options: Any) -> FileRef:
+        ref = await put_part(self, thread, content, **options)
+        if not gone:
+            gone.append(ref.sha256)
+            files = shoal.kinds.file.handle.ThreadFiles(store_of(saver), "langgraph", thread)
+            await files.put_file("mine", content)
+            await files.delete_file("mine")
+        return ref
+
+    monkeypatch.setattr(contents.Contents, "put", putting)
+    return gone
+
+
+async def test_a_file_that_goes_before_its_put_is_kept_again(saver: ShoalSaver, files_go_once: list[str]) -> None:
+    page = text(2 * MOST)
+    config = await put(saver, {"page": page})
+    assert files_go_once
+    assert await values_of(saver, config) == {"page": page}
+
+
+async def test_a_file_that_goes_before_its_pending_write_is_kept_again(saver: ShoalSaver, files_go_once: list[str]) -> None:
+    config, page = await put(saver, {"a": 1}), text(2 * MOST)
+    await saver.aput_writes(config, [("page", page), ("n", 3)], "task")
+    assert files_go_once
+    found = await saver.aget_tuple(config)
+    assert found is not None
+    assert found.pending_writes == [("task", "page", page), ("task", "n", 3)]
+
+
+async def test_a_file_is_as_durable_as_its_checkpoint(saver: ShoalSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No write of it is acknowledged sooner than the saver's own, and all are before the put is sent."""
+    sent: list[tuple[str, Any]] = []
+    write, put_one = type(store_of(saver)).write, type(saver._checkpoints._writes).put
+
+    async def writing(self: Any, request: Any, *, key: Any, durability: Any) -> Any:
+        reply = await write(self, request, key=key, durability=durability)
+        sent.append((type(request).__name__, durability))
+        return reply
+
+    async def putting(self: Any, request: Any) -> Any:
+        sent.append((type(request).__name__, None))
+        return await put_one(self, request)
+
+    monkeypatch.setattr(type(store_of(saver)), "write", writing)
+    monkeypatch.setattr(type(saver._checkpoints._writes), "put", putting)
+    await put(saver, {"page": text(2 * MOST)})
+    assert {durability for _, durability in sent} == {None}
+    assert [name for name, _ in sent if name != "KeepChunks"] == ["PutFile", "RemoveFile", "Save"]
+
+
 class State(TypedDict):
     page: str
     answer: str

@@ -202,6 +202,26 @@ async def test_events_and_steps_keep_their_files(bench: Bench) -> None:
     assert [await read(thread, ref) for ref in (first, second)] == [content(3000), content(3000, 2)]
 
 
+async def test_notes_messages_items_and_snapshots_keep_their_files(bench: Bench) -> None:
+    """A pending write of a graph is a note, and its file has no name."""
+    thread = bench.space.thread("t")
+    refs = [await thread.put_file(str(nth), content(3000, nth)) for nth in range(5)]
+    note = requests.Note(b"n", values.encode([refs[0]]))
+    await bench.space._connection.write(requests.Annotate("crew", "t", "later", [note]), key=None, durability=None)
+    await thread.inbox.send({"see": refs[1]})
+    await thread.worklist("w").add({"one": refs[2]})
+    event = await thread.journal.append("done")
+    [last] = [each async for each in thread.journal.read()]
+    assert last.id == event.id
+    await thread.journal.snapshot({"sum": refs[3]}, at=last, name="sum")
+    for nth in range(5):
+        await thread.delete_file(str(nth))
+    await settled(4000.0)
+    assert [await read(thread, ref) for ref in refs[:4]] == [content(3000, nth) for nth in range(4)]
+    with pytest.raises(NotFound):
+        await read(thread, refs[4])
+
+
 async def test_a_value_may_not_refer_to_an_unknown_file(bench: Bench) -> None:
     thread = bench.space.thread("t")
     ref = await bench.space.thread("other").put_file("a", b"text")
