@@ -192,21 +192,20 @@ async def test_a_hocuspocus_provider_that_may_only_read_is_told_that_its_edits_a
 ) -> None:
     from pycrdt import Doc, Text
 
-    from shoal.protocol import yjs as hocuspocus
     from shoal.protocol import yjs as protocol
 
     served = await serve(token_keys=mint.keys)
     document: Doc[Any] = Doc()
     document["text"] = Text("hello")
-    before = hocuspocus.prefix(b"board")
+    before = protocol.prefix(b"board")
     socket = await http.ws_connect(served.url + "/v1/hocuspocus/crew", headers=mint.make("crew:document:read").header)
     for message in (b"\x02\x00\x00", protocol.encode_update(document.get_update()), protocol.encode_update(b"\x00\x00")):
         await socket.send_bytes(before + message)
     told = [await socket.receive_bytes(timeout=30) for _ in range(3)]
     assert told == [
-        before + hocuspocus.encode_accepted("readonly"),
-        before + hocuspocus.encode_status(durable=False),
-        before + hocuspocus.encode_status(durable=True),  # Of the update without content.
+        before + protocol.encode_accepted("readonly"),
+        before + protocol.encode_status(durable=False),
+        before + protocol.encode_status(durable=True),  # Of the update without content.
     ]
     async with shoal.connect(served.url, token=mint.make("crew:read").text) as store:
         assert [name async for name in store.space("crew").documents()] == []
@@ -231,7 +230,6 @@ async def test_each_edit_of_a_client_that_may_only_read_is_compared_with_what_is
 ) -> None:
     from pycrdt import Doc, Text
 
-    from shoal.protocol import yjs as hocuspocus
     from shoal.protocol import yjs as protocol
 
     compared: list[int] = []
@@ -250,14 +248,14 @@ async def test_each_edit_of_a_client_that_may_only_read_is_compared_with_what_is
     await writer.send_bytes(protocol.encode_update(document.get_update()))
     while (await writer.receive_bytes(timeout=30))[0] != protocol.DURABLE:
         pass
-    before = hocuspocus.prefix(b"board")
+    before = protocol.prefix(b"board")
     reader = await http.ws_connect(served.url + "/v1/hocuspocus/crew", headers=mint.make("crew:document:read").header)
     await reader.send_bytes(before + b"\x02\x00\x00")
     edit: Doc[Any] = Doc()
     edit["text"] = Text("mine")
     for _ in range(5):
         await reader.send_bytes(before + protocol.encode_update(edit.get_update()))
-        while await reader.receive_bytes(timeout=30) != before + hocuspocus.encode_status(durable=False):
+        while await reader.receive_bytes(timeout=30) != before + protocol.encode_status(durable=False):
             pass
     assert compared[0] > 100_000
     assert all(size < 100 for size in compared[1:])
@@ -271,14 +269,13 @@ async def test_a_revoked_token_ends_connections_and_what_they_send_from_then_on_
 ) -> None:
     from pycrdt import Doc, Text
 
-    from shoal.protocol import yjs as hocuspocus
     from shoal.protocol import yjs as protocol
 
     served = await serve(token_keys=mint.keys)
     assert served.access is not None
     made = mint.make("crew:read,write")
     socket = await http.ws_connect(f"{served.url}/v1/{path}", headers=made.header)
-    before = b"" if path.startswith("yjs") else hocuspocus.prefix(b"board")
+    before = b"" if path.startswith("yjs") else protocol.prefix(b"board")
     if before:
         await socket.send_bytes(before + b"\x02\x00\x00")
         await socket.receive_bytes(timeout=30)

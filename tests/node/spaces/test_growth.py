@@ -10,7 +10,6 @@ import pytest
 
 from shoal.kinds import Kind
 from shoal.node.spaces import growth
-from shoal.node.spaces import usage as census
 from shoal.node.spaces.growth import leaving
 from shoal.node.spaces.usage import Count, counted, prefix_of
 from shoal.node.turns import at_once
@@ -72,7 +71,7 @@ async def test_an_unknown_space_holds_nothing(bench: Bench) -> None:
 
 def test_names_of_all_spaces_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of thousands of spaces could have fifty names of a kilobyte."""
-    monkeypatch.setattr(census, "LARGEST_ALL_MAX", 4)
+    monkeypatch.setattr("shoal.node.spaces.usage.LARGEST_ALL_MAX", 4)
     count = Count()
     for space in ("a", "b", "c"):
         for size in (3, 1, 2):
@@ -84,9 +83,9 @@ def test_names_of_all_spaces_together_are_bounded(monkeypatch: pytest.MonkeyPatc
 
 async def test_all_beyond_the_bounds_is_counted_together(open_bench: Opener, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = open_bench()
-    monkeypatch.setattr(census, "CENSUS_SPACES_MAX", 3)
-    monkeypatch.setattr(census, "CENSUS_PREFIXES_MAX", 2)
-    monkeypatch.setattr(census, "LARGEST_MAX", 2)
+    monkeypatch.setattr("shoal.node.spaces.usage.CENSUS_SPACES_MAX", 3)
+    monkeypatch.setattr("shoal.node.spaces.usage.CENSUS_PREFIXES_MAX", 2)
+    monkeypatch.setattr("shoal.node.spaces.usage.LARGEST_MAX", 2)
     for space in ("a", "b", "c", "d", "e"):
         for name in ("one-1", "two-1", "three-1"):
             await bench.store.space(space).counter(name).add(1)
@@ -102,7 +101,7 @@ async def test_all_beyond_the_bounds_is_counted_together(open_bench: Opener, mon
 async def test_steps_of_any_length_count_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch, rows: int) -> None:
     await filled(bench)
     whole = at_once(counted(bench.storage))
-    monkeypatch.setattr(census, "_STEP_ROWS", rows)
+    monkeypatch.setattr("shoal.node.spaces.usage._STEP_ROWS", rows)
     parts = at_once(counted(bench.storage))
     assert (parts.bytes, parts.objects, parts.key_bytes) == (whole.bytes, whole.objects, whole.key_bytes)
     assert {name: space.largest for name, space in parts.spaces.items()} == {
@@ -226,7 +225,7 @@ async def test_askers_in_a_row_begin_one_count(bench: Bench, monkeypatch: pytest
 
 async def test_an_answer_does_not_wait_for_a_long_count(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await filled(bench)
-    monkeypatch.setattr(census, "_STEP_ROWS", 1)
+    monkeypatch.setattr("shoal.node.spaces.usage._STEP_ROWS", 1)
     monkeypatch.setattr(bench.node.service.growth, "_pause", lambda: asyncio.sleep(10))
     async with asyncio.timeout(growth.CENSUS_WAIT_S + 1):
         first = await bench.store.usage()

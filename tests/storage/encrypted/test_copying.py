@@ -9,7 +9,6 @@ import pytest
 
 from shoal.config import Config
 from shoal.errors import MasterKeyWrong, StorageError
-from shoal.storage.encrypted import storage as turnover
 from shoal.storage.encrypted.keyring import LocalKeys
 from shoal.storage.encrypted.storage import copy, open_encrypted
 from shoal.storage.interface import Storage
@@ -36,7 +35,7 @@ def test_a_copy_that_failed_does_not_have_its_name(tmp_path: Path, monkeypatch: 
             monkeypatch.setattr(storage, "sync", _fail, raising=False)
         return storage
 
-    monkeypatch.setattr(turnover, "open_storage", open_and_fail)
+    monkeypatch.setattr("shoal.storage.encrypted.storage.open_storage", open_and_fail)
     with pytest.raises(StorageError, match="full"):
         copy(
             tmp_path / "state",
