@@ -1,7 +1,5 @@
 """Access to one node, from start to stop: its gate, what keeps the gate's keys current, and the tokens that are revoked.
 
-Access to one node, from start to stop: its gate, and what keeps the gate's keys and revocations current.
-
 Laws:
 - The keys are looked at every `TOKEN_LOOK_S`. Broken files change nothing: the former keys stay in use, and the log says why.
 - Revocations are known before the first request is answered. They are read again after each change, and every `TOKEN_LOOK_S`.
@@ -9,7 +7,7 @@ Laws:
   (0: never), no token counts until it reaches them again. A node that is alone misses none.
 - No clock is read: `now_s` is an argument, in seconds since 1970; how long a node is cut off, the event loop's time says.
 
-Tokens that are revoked: a map in the store, so that it is replicated, durable and asked for like everything else.
+The tokens that are revoked are a map in the store, so that it is replicated, durable and asked for like everything else.
 
 Laws:
 - The map `REVOKED` of the space `RESERVED` holds, for each id of a token, when it expires; 0 means never.

@@ -4,7 +4,7 @@ Laws:
 - A request that is not granted never reaches the session inside, and says that nothing was written.
 - A push is delivered only while the token counts.
 - A read in a space whose reads are logged is noted before it is answered.
-- Secret parts of a state are hidden from a bearer that may not reveal them (`shoal.access.guard`).
+- Secret parts of a state are hidden from a bearer that may not reveal them.
 - A list of spaces shows those in which anything is granted.
 - What a space holds is told as sums to whoever may read its quota; names of objects only to those who may list them.
 

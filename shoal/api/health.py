@@ -1,8 +1,6 @@
 """Liveness, readiness, metrics and the state of the cluster, for orchestrators and people; and the identity of the caller.
 
-The identity of the caller, and the cookie with which a browser shows it.
-
-Law: the token that the cookie holds came in a header, so that no URL and no page's script keeps it.
+Law: the token that a browser's cookie holds came in a header, so that no URL and no page's script keeps it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """Statements: signing them, checking their signatures, writing them as files; and one log against what they say of it.
 
-Statements: signing them, checking their signatures, and writing them as files.
-
 A statement lists the heads of all logs, and is no Merkle root: an auditor who holds only an old statement needs the list
 again to check a root. The chains are walked, which proves the content of each operation as well.
 

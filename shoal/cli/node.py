@@ -1,12 +1,9 @@
 """Serves in this process, begun anew without the libraries that read a command line, and sets up its log.
 
-Logging of a process that serves, on standard error, in the form that `log_format` names.
-
-Law: a process never waits for whoever reads its standard error. Lines that nobody reads are left out, and counted.
-
-Serves in this process, begun anew without the libraries that read a command line: a node would keep 12 MB of them for ever.
+A node would keep 12 MB of those libraries for ever. Its log goes to standard error, in the form that `log_format` names.
 
 Laws:
+- A process never waits for whoever reads its standard error. Lines that nobody reads are left out, and counted.
 - The process keeps its number, its streams and its name, so whoever manages it sees one process.
 - The configuration goes through memory that no other process sees. Secrets are in no argument, variable or file of it.
 - Where the system cannot do that, this is not a process of its own, it has another thread, or another Shoal might be found,

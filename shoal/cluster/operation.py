@@ -1,6 +1,4 @@
-"""The operation, which is the unit of replication, and the partition that holds an object.
-
-The operation: the unit of replication, and the hash chain that binds an origin's operations.
+"""The operation, which is the unit of replication, with the hash chain of its origin; and the partition of an object.
 
 A context that named all origins grew with the openings of a directory: 99 MB of log for 5,000 openings with one append
 each, where the frontier takes 1.2 MB and says the same.

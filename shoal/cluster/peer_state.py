@@ -1,10 +1,7 @@
-"""The state that the replication protocol keeps of each peer, with its mark, and the effects that it asks its caller to carry
-out.
+"""The state that the replication protocol keeps of each peer; the effects that it asks its caller for, in order; its bounds.
 
-The most that a peer was ever known to hold durably: its mark.
-
-A node cannot notice if its directory was set back together with the whole block device or machine. Its
-peers can: on a new link it tells less than its mark.
+The mark of a peer is the most that it was ever known to hold durably. A node cannot notice if its directory was set back
+together with the whole block device or machine. Its peers can: on a new link it tells less than its mark.
 
 Laws:
 - A mark holds only operations that its peer claimed to hold durably. It grows. It is lowered only when
@@ -15,10 +12,6 @@ Laws:
   may overtake each other.
 - A peer counts as an owner only if every partition of its mark was compared on the current link,
   and none is behind.
-
-The effects that `shoal.cluster.replication` asks its caller to carry out, in order.
-
-The bounds of the replication protocol.
 """
 
 from __future__ import annotations

@@ -10,8 +10,6 @@ causal order; `ahead_ms` lets the caller report it. A time past `END_MS` is refu
 unless it follows another one that was seen: a clock that has reached the end can
 only issue such times.
 
-Dots, version vectors and floors: which operations a replica has seen.
-
 A floor is a time below which a record of operations names none of their origins.
 
 Laws:

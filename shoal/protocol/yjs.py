@@ -1,7 +1,5 @@
 """The protocols between a standard Yjs client and a server, byte for byte: y-websocket's, and Hocuspocus's around it.
 
-The y-websocket protocol between a standard Yjs client and a server, byte for byte.
-
     message    kind, then
       0 sync        0 state vector (step 1) | 1 update (step 2) | 2 update
       1 awareness   update: count, then for each entry client, clock, JSON of its state ("null" if it is gone)
@@ -30,7 +28,7 @@ The protocol of Hocuspocus's provider, byte for byte: y-websocket's messages of 
       9 ping, 10 pong   alone, without an address; ignored here
 
 An address is the document's name, or the name, a zero byte and an identifier of the provider. Numbers, texts and byte
-strings are as in `shoal.protocol.yjs`.
+strings are as above.
 
 Law: for any bytes, `decode_named` returns a message or raises InvalidValue.
 """

@@ -13,7 +13,7 @@ How often a JSON Schema can make a validator look at one place of a value.
 Law: with a schema that is within `VISITS_MAX`, a validator looks at each part
 of a value at most that often, however references and alternatives are nested; so the work is
 linear in the value. Without a bound a few lines double it at every level:
-`{"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]}`, and so on. Linear is not little: `shoal.schemas.effort`
+`{"allOf": [{"$ref": "#/$defs/b"}, {"$ref": "#/$defs/b"}]}`, and so on. Linear is not little: `STEPS_MAX`
 bounds the product of the two.
 """
 

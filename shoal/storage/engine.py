@@ -37,7 +37,7 @@ together, which may never happen in a store that is rarely written. A pass makes
 2. Every file that is older than the pass is compacted into the next level, down to the deepest (`ttl`): a tombstone that
    arrives there meets what it deleted, and both are dropped.
 3. A tombstone may have arrived there by a mere move of its file. If some are left, all older files are written again. So they
-   are if a blob file (`shoal.storage.engine`) holds deleted bytes beside others: writing the tables again moves the others.
+   are if a blob file holds deleted bytes beside others: writing the tables again moves the others.
 
 Laws:
 - Only options are changed, so RocksDB compacts by itself. A manual compaction is not used: if a row of its range is in
@@ -202,7 +202,7 @@ _ZSTD_LEVEL = 1
 _ZSTD_WINDOW_BITS = -14  # RocksDB's default.
 
 # Chunks of files stand in files of their own, the *blob files*, which compactions do not write again. A blob file goes once all
-# of its rows went; what is left in others moves only while `MOVES_BLOBS` says so (`Blobs` in `shoal.storage.engine`).
+# of its rows went; what is left in others moves only while `MOVES_BLOBS` says so (`Blobs`).
 BLOB_BYTES_MIN = 256 * KiB
 _BLOB_FILE_BYTES = 64 * MiB
 

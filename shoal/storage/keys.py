@@ -1,7 +1,5 @@
 """Every key in the store, byte for byte, and the rows of the marks of peers. `docs/STORAGE.md` has the same as tables.
 
-Every key in the store, byte for byte. `docs/STORAGE.md` has the same as tables.
-
 Laws:
 - A key begins with its table's byte. Integers are big-endian and of fixed
   width, so that key order is number order.

@@ -14,13 +14,11 @@ Laws:
 
 A slot, big-endian: magic₈ generation₈ sequence₈ wal₈ crc32₄.
 
-The files of a data directory: may it be opened, is it a copy, and does another process use it.
+The files, and the check whether the directory may be opened.
 
-The files of a data directory, and the check whether it may be opened.
-
-    LOCK        names the process that has it open (`shoal.storage.layout`)
+    LOCK        names the process that has it open
     FORMAT      the number of the layout, as text; written last when a store is made
-    WITNESS     records what is durable (`shoal.storage.layout`)
+    WITNESS     records what is durable
     KEYS        the keys of an encrypted directory, themselves sealed (`shoal.storage.encrypted.keyring`)
     db/         RocksDB
 

@@ -1,6 +1,4 @@
-"""Requests of flows and handles, over a session, with the store's defaults; and the times and durations in them.
-
-Requests of flows and handles: over a session, with the store's defaults, under the leases that the client holds.
+"""Requests of flows and handles, over a session, with the store's defaults and the client's leases; and times and durations.
 
 Laws:
 - Every write to a thread whose lease the client holds carries its fencing number, also in a batch.

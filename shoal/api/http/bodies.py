@@ -1,9 +1,6 @@
 """Bodies of HTTP requests, the deadlines of requests, and the record of whether one has written.
 
-Bodies of HTTP requests: read within bounds, and decompressed.
-
 Laws:
-
 - A body is rejected as soon as its Content-Length, the part that has arrived, or its decompressed size
   exceeds `request_bytes_max`. All bodies together take at most `bodies_bytes_max`.
 - A body that does not match its headers is an error of its sender: 400, and nothing is written.

@@ -11,12 +11,10 @@ Laws:
 - A member whose directory never had a part in any epoch has no word, as one that is away. A new node needs no more
   of them than there are once it is linked to all, and the rest say that they are such directories: nobody knows more.
 
-Messages about members and rebuilds, byte for byte; and how nodes that know only a name find their first list.
-
 The messages about members, byte for byte. `shoal.cluster.messages` decodes them with all others.
 
 Laws:
-- A record in a message is one member's word: its receiver adopts it once most members say the same (`agreement.Voices`).
+- A record in a message is one member's word: its receiver adopts it once most members say the same (`Voices`).
 - Fields are only ever added at the end, with a default.
 
 The first list of members, if the configuration has seeds and a number instead: found by asking, and agreed on by all.

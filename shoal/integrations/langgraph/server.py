@@ -7,14 +7,13 @@ Laws:
 - A rule of retention that a person has set stays: what `langgraph.json` says of threads is set only where no rule is.
 - Whatever hinders a rule is logged, and ends no start: runs do not need it.
 
-A checkpointer and a store for LangGraph's own server, which `langgraph.json` names; so `langgraph dev` keeps its state.
+With these two `langgraph dev` keeps its state:
 
     "checkpointer": {"path": "shoal.integrations.langgraph.server.checkpointer"},
     "store": {"path": "shoal.integrations.langgraph.server.store"}
 
 SHOAL_DATA names a directory, or SHOAL_URL a node or several: the same variables as of the command line. A node that cannot be
-reached, or that refuses the token, ends the server's start with the reason, not its first run. `ttl` of both sections is
-carried out (`shoal.integrations.langgraph.server`).
+reached, or that refuses the token, ends the server's start with the reason, not its first run.
 
 Law: of a process there is one Shoal store, on a loop and a thread of its own. The server enters both context managers once
 on each of its loops; a second opening of one directory would be locked out, and a store on the server's loop would hold up

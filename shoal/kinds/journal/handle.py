@@ -1,7 +1,5 @@
 """The handles of a thread's journal, of its consumers, and of loops that store their place in it.
 
-The handle of a thread's journal.
-
 The handle of a journal's consumer, which continues after the last event that was acknowledged under its name.
 
     async for event in thread.journal.consumer("billing"):

@@ -1,7 +1,5 @@
 """Labels, by which a thread's checkpoints are found, notes beside them, and the ownership of the thread.
 
-Labels, by which a thread's checkpoints are found, and notes beside them.
-
 Labels: names by which a thread's checkpoints are found.
 
 Laws:

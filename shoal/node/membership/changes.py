@@ -9,7 +9,7 @@ Laws:
   least address does; the others follow in turn, if it does not.
 - A change is joint only while enough of the new list are up, so that it cannot stop writes by itself.
 - While a change is under way, each node tells how far it is (`Standing`); only what was said in this epoch counts.
-- A record that a peer tells is adopted once enough members say the same (`agreement.Voices`), and none by one member's word.
+- A record that a peer tells is adopted once enough members say the same (`notices.Voices`), and none by one member's word.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """The view of the node that the replication protocol needs: its vectors, bounds, and its clock beside its peers'.
 
-The view of the node that the replication protocol needs: its vectors, and the bounds of its configuration.
-
 The links on which messages go out to peers, and what waits in them.
 
 When a node among peers looks for work that is due: often while something happens, seldom while nothing does.

@@ -3,7 +3,7 @@
 Laws:
 - A partition is replaced only by a whole, checked snapshot that holds every operation that is held here, and whose rows the
   other owners confirm (`witnessing`).
-- With the new rows it is written down from whom they came, and who confirmed them (`shoal.node.snapshots.receiving`).
+- With the new rows it is written down from whom they came, and who confirmed them.
 - From just before that until the new rows are durable, the partition is closed: it is neither read nor written, and its
   operations are neither taken nor sent.
 - A snapshot of at most `snapshot_memory_bytes` replaces the partition in one write. A longer one is staged, and a marker

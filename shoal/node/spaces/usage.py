@@ -1,7 +1,5 @@
 """How many bytes and objects a space has at this node: counted as its rows are written, and by a census of all rows.
 
-How many bytes and objects a space has at this node, counted as its rows are written.
-
 Laws:
 - A space is counted from its rows, in steps, when it is first asked for: after a start nothing that was remembered can be
   wrong. Writes wait for the first count, up to `QUOTA_COUNT_S`; then what is counted so far is told.

@@ -1,12 +1,9 @@
 """A cluster: its members and changes of them, its backup, and signed statements of what its nodes hold.
 
-The members of the cluster, and changes of them.
+A change of the members is not a write of an object: it has no idempotency key. The same change that is asked for again is
+made once.
 
-A change is not a write of an object: it has no idempotency key. The same change that is asked for again is made once.
-
-The backup of a cluster: where its nodes ship to, and how far that is.
-
-A declaration is not a write of an object: it has no idempotency key. The same one that is made again changes nothing.
+A declaration of a backup, which says where the nodes ship to, is none either. The same one that is made again changes nothing.
 
 Signed statements of what a node holds, and its log, from which they can be checked.
 

@@ -1,7 +1,5 @@
 """A space at a glance, for people: its work, what was done, what a text is found in; and what the disk of a node holds.
 
-A space at a glance, for people: the work in it, what was done in its threads, and what a text is found in.
-
 Each answer is a page of bounded size, made by looking at a bounded number of objects: it may be empty although there are more.
 
 The disk of a node: what it holds by space, by kind, by prefix of names, what keeps the log, and how all of it grew.

@@ -1,7 +1,5 @@
 """A node, its cluster and its spaces: status, listings, quotas, conditions; and subscriptions, with their pushes.
 
-A node, its cluster and its spaces: status, listings, quotas, and the conditions that say what is wrong now.
-
 The table of all conditions is in `shoal.node.conditions`, and as a page in docs/CONDITIONS.md.
 """
 

@@ -1,8 +1,6 @@
 """A storage that seals each row before the storage below sees it: the one boundary of encryption. Its opening, and new keys
 for its rows.
 
-A storage that seals each row before the storage below sees it: the one boundary of encryption at rest. And its opening.
-
 Laws:
 - It keeps the laws of `shoal.storage.interface`, which hold for plain keys and values.
 - Rows that were written are *held* in memory until the next sync begins, and then sealed and written below together: that

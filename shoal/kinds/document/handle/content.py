@@ -5,7 +5,7 @@ The content of a mirror: the engine's document, and the kinds of its roots.
 Laws:
 - An edit made here calls `edited` at the end of its transaction; an edit that came from the node does not.
 - While the content is traced, each transaction reports its differences; otherwise they are not computed.
-- An update that cuts a character here is applied to a document that was made anew (`shoal.kinds.document.handle.content`).
+- An update that cuts a character here is applied to a document that was made anew.
 - The node settles the kind of a root; until then it is the kind declared here.
 
 Undo the edits made through one mirror, but no edits of others.
@@ -16,7 +16,7 @@ Laws:
 - A transaction that only uses roots for the first time is not a step.
 - At most twice `steps_max` steps are kept; beyond that the oldest are forgotten. Content that a kept step
   deleted stays in memory until then.
-- If the document is made anew (`shoal.kinds.document.handle.content`), all steps are forgotten.
+- If the document is made anew, all steps are forgotten.
 
 Make a mirror's engine document anew, because an update cuts a character that it holds whole.
 

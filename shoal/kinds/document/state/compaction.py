@@ -3,9 +3,8 @@
 Compaction: replacing many updates of a document by one, without deleted content.
 
 Laws:
-- A compaction says which updates it covers (`shoal.kinds.document.state.compaction`), among those that its
-  issuer had applied, and has the update that all of these build. So the covered operations are a causally
-  closed set, and a function of the set of compactions.
+- A compaction says which updates it covers, among those that its issuer had applied, and has the update that all
+  of these build. So the covered operations are a causally closed set, and a function of the set of compactions.
 - Applying one removes nothing, because a peer may lack an update that it covers. Covered updates are removed
   once the compaction is stable, and once the merged update was proved to contain them.
 - If a peer sends an update as erased, the update is awaited: the document has a gap until a compaction

@@ -1,7 +1,5 @@
 """The content of a document's roots as plain values, and a plain copy that follows each change.
 
-The content of a document's roots, as plain values.
-
     map              a dict, keys in order
     array            a list
     text             a string; formats and embedded objects are not shown (pycrdt's `Text.diff` tells them)

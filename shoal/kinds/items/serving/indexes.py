@@ -7,7 +7,7 @@ Laws:
   writes an item's row. So the rows of a built index are a function of the items' rows. A
   search compares the items themselves, so an index changes no answer.
 - A field has index rows here while it has an `IndexState`, whether or not it is still declared:
-  declaring and dropping take effect in pieces (`shoal.kinds.items.serving.indexes`).
+  declaring and dropping take effect in pieces.
 - Index rows are derived: they are never sent, and may be deleted while no node has the store open.
 - Each generation has index rows of its own. Those of an ended one are swept with its rows.
 

@@ -1,7 +1,5 @@
 """Journals over storage: appends, pages of events, and trimming by request and by rule.
 
-Journals over storage: appends, and pages of events.
-
 Events that a node appends to a thread's journal itself: who moved what, when and why.
 
 Law: the event is a change of the same operation as the move that it describes. It is a

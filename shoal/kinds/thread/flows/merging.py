@@ -4,8 +4,6 @@ A person's change of a thread's newest state: new values of channels, or a JSON 
 
 Law: what a patch copies is charged before it is copied (`shoal.values.work`), and others get a turn between its operations.
 
-Merge the states of a thread's checkpoints, and show what changed from one to another.
-
 Three-way merges of states: several sides and their common base.
 
 Laws:

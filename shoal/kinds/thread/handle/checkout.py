@@ -1,7 +1,5 @@
 """A thread's checkpoints as one handle works on them, and the checkpoint that its next save builds on.
 
-A thread's checkpoints as one handle works on them: it remembers the checkpoint that its next save builds on.
-
 Laws:
 - The request of a save names its base, so that a save that is sent again to
   another node builds on the same checkpoint: see `bases`.
