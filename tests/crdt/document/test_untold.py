@@ -125,3 +125,8 @@ def test_it_is_made_in_steps() -> None:
 
     assert len(list(steps(1))) == structs
     assert len(list(steps(structs + 1))) == 0
+
+
+def test_values_within_an_item_count_for_its_steps() -> None:
+    found = replica(*(lambda doc, key=key: doc.get("m", type=pycrdt.Map).update({key: [0.0] * 2000}) for key in "abc"))
+    assert len(list(untold.digest(found.snapshot(), [], structs_max=100))) == 3

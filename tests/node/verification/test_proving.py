@@ -11,7 +11,7 @@ import pytest
 
 from shoal.config import Config
 from shoal.kinds.document.state import live, surrogates
-from shoal.kinds.document.state.live import LiveDocument
+from shoal.kinds.document.state.live import EMPTY, LiveDocument
 from shoal.kinds.document.state.surrogates import Fitted
 from shoal.node.verification.verify import verify
 from shoal.protocol.requests import Compact, ReadDocumentJson, Update, Updates
@@ -88,6 +88,32 @@ async def test_open_documents_that_are_right_stay_open() -> None:
         assert held
         assert fleet["a"].node._database.documents.held == held
         assert fleet["a"].replicator.scrubber.replaced == 0
+
+
+async def test_a_root_that_is_declared_meanwhile_is_no_difference() -> None:
+    async with Fleet("a", **SETTINGS | {"scrub_interval_s": 1e6}) as fleet:
+        session = fleet["a"].node.session()
+        await session.call(Updates("crew", "plan", [BASE]))
+        [key] = fleet["a"].node._database.documents.held
+        for when in range(5):
+            steps = fleet["a"].replicator.scrubber._proving.differing(key)
+            with pytest.raises(StopIteration) as done:
+                for nth in range(100):
+                    next(steps)
+                    if nth == when:
+                        await session.call(Update("crew", "plan", EMPTY, {f"r{nth}": "map"}))
+            assert done.value.value is False
+
+
+async def test_a_number_that_the_engine_reads_inexactly_is_no_damage(open_bench: Opener) -> None:
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=A)
+    doc.get("t", type=pycrdt.Text).insert_embed(0, {"width": 2.2790121708605243e274})
+    bench = open_bench()
+    session = bench.node.session()
+    await session.call(Updates("crew", "plan", [doc.get_update()]))
+    await session.call(Updates("crew", "plan", [typed("x", 0, client=7)]))
+    await session.call(Compact("crew", "plan", 0))
+    assert verify(bench.storage, config=Config()).problems == []
 
 
 async def test_a_compaction_that_shows_something_else_is_reported(open_bench: Opener, monkeypatch: pytest.MonkeyPatch) -> None:

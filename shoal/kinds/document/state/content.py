@@ -46,6 +46,7 @@ from shoal.errors import InvalidValue, RootConflict, TooLarge
 from shoal.kinds.document.shared.containers import Array, Map
 from shoal.kinds.document.shared.positions import EMBEDDED, characters, packed
 from shoal.kinds.document.shared.texts import Text, XmlFragment
+from shoal.kinds.document.state.drift import settled
 from shoal.kinds.document.state.yjs import BYTES, UNREAL, XML, RootKind
 from shoal.records import NamedTuple
 
@@ -264,9 +265,9 @@ def runs_of(text: Any, walk: Walk | None = None) -> list[dict[str, Any]]:
     runs: list[dict[str, Any]] = []
     for chunk, formats in text.diff():
         shared = isinstance(chunk, pycrdt.Map | pycrdt.Array | pycrdt.Text | Xml)
-        run: dict[str, Any] = {"shared" if shared else "insert": to_py(chunk, walk)}
+        run: dict[str, Any] = {"shared" if shared else "insert": to_py(settled(chunk), walk)}
         if formats:
-            run["attributes"] = to_py(formats)
+            run["attributes"] = to_py(settled(formats))
         append_run(runs, run)
     return runs
 

@@ -2,8 +2,8 @@
 sign, values that are undefined, XML beside what looks like it, formats, and objects that are embedded in texts.
 
 Laws:
-- Replicas that applied the same updates have equal hashes, however the engine cut and joined their items, and in whatever order
-  it writes the keys of a plain map.
+- Replicas that applied the same updates have equal hashes, however the engine cut and joined their items, in whatever order
+  it writes the keys of a plain map, and however often they were opened (`shoal.kinds.document.state.drift`).
 - Content that is exchanged for other content under the same ids, and is shown alike, changes it.
 - What is deleted does not count: of that the engine keeps what it likes.
 - It is made in steps.
@@ -20,6 +20,7 @@ from typing import Any
 import msgspec
 
 from shoal.kinds.document.state import yjs
+from shoal.kinds.document.state.drift import settled
 from shoal.kinds.document.state.yjs import Reader, Struct
 
 Steps = Generator[None, None, bytes]
@@ -28,7 +29,8 @@ _UNTOLD = frozenset((yjs.BINARY, yjs.FORMAT, yjs.EMBED))
 
 
 def digest(snapshot: bytes, deletes: Iterable[tuple[int, int, int]], *, structs_max: int) -> Steps:
-    """The SHA-256 for a document, given as one update of the engine's, in steps of so many structs.
+    """The SHA-256 for a document, given as one update of the engine's, in steps of so many structs (values in them count as
+    `yjs.Parsed.weight` says; a single item is one step).
 
     `deletes` are its deletions: client, clock, length.
 
@@ -52,7 +54,8 @@ def digest(snapshot: bytes, deletes: Iterable[tuple[int, int, int]], *, structs_
             reader.untold.clear()
             reader.wide.clear()
             looked_at += 1
-            if looked_at % structs_max == 0:
+            if looked_at + reader.values // yjs.VALUES_PER_STRUCT >= structs_max:
+                looked_at = reader.values = 0
                 yield
         if client in sections:
             sections[client] = found.digest()
@@ -83,6 +86,7 @@ class _Reader(Reader):
     def _content(self, content: int, clock: int) -> int:
         if content == yjs.ANY:
             many = self._length()
+            self._charge(many - 1)
             for nth in range(many):
                 start, self.odd = self._position, 0
                 self._any()
@@ -113,4 +117,4 @@ class _Reader(Reader):
 
 
 def _written(text: str) -> str:
-    return json.dumps(json.loads(text), sort_keys=True)
+    return json.dumps(settled(json.loads(text)), sort_keys=True)
