@@ -146,3 +146,13 @@ def test_an_event_has_an_address_beyond_the_first_page(teams: Node, show: Show) 
     page = show(teams)
     page.goto(f"{teams.url}/#/team-00/threads/long/event/{event.id}?ms={int(event.time.timestamp() * 1000)}")
     page.get_by_text("the first of all").wait_for()
+
+
+def test_a_view_that_is_left_leaves_no_node(show: Show, cluster: list[Node]) -> None:
+    """Its streams end with it; the node that sent them has not failed."""
+    page = show(cluster[0], "#/crew/now")
+    for view in ("Compare", "Now", "Cluster", "Now"):
+        page.locator("nav").get_by_text(view, exact=True).click()
+        page.wait_for_timeout(1500)  # Streams end half a second later.
+    assert page.locator(".banner").count() == 0
+    assert page.locator("a.node").get_attribute("title").startswith(f"{cluster[0].url},")

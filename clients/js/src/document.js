@@ -117,8 +117,8 @@ export class SharedDocument {
 
   /** Leave the document. The `Y.Doc` stays as it is. */
   destroy () {
-    this.provider.destroy()
     this._end(new ShoalError('disconnected', 'the document was left. What was not saved is only in this copy.', { written: 'unknown' }))
+    this.provider.destroy()
   }
 
   _reset () {
@@ -168,6 +168,7 @@ export class SharedDocument {
         return this._end(error)
       }
     }
+    if (this.failure !== null) return // It was left, or its end is told: that is no fault of the node.
     this._transport.leave(url)
     this.provider.serverUrl = this._transport.url.replace(/^http/, 'ws') + '/v1/yjs' + path(this._space)
     // Without a new token the next attempt shows the former one, and fails, or does not.

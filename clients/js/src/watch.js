@@ -147,7 +147,7 @@ class Stream {
       }
       return /** @type {import('./events.js').SentEvent} */ (this._ready.shift())
     } catch (error) {
-      this._transport.leave(this._url)
+      if (!this._call.signal?.aborted) this._transport.leave(this._url) // Else its caller has ended it.
       throw failed(error, this._url, this._call, this._limit)
     }
   }

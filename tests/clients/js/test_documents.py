@@ -56,6 +56,11 @@ async def test_a_page_and_an_agent_edit_one_document_and_see_each_other(js: Prog
     assert (left.value.code, left.value.written) == ("disconnected", "unknown")
 
 
+async def test_a_document_that_is_left_leaves_no_node(js: Program, open_url: str) -> None:
+    await js(JOIN + "await kept.document.synced", {"url": [open_url, f"http://127.0.0.1:{free_ports(1)[0]}"]})
+    assert await js("kept.document.destroy(); return kept.store._transport.url") == open_url
+
+
 @pytest.mark.answers("editor-shows-saved-for-what-only-its-own")
 async def test_saved_resolves_when_the_edits_survive_a_kill(js: Program, killable: Killable) -> None:
     await js(JOIN, {"url": killable.url})

@@ -99,6 +99,12 @@ async def test_a_watch_goes_on_at_another_node(js: Program, three: list[Killable
     await js("kept.ending.abort(); await kept.watching")
 
 
+async def test_a_watch_that_its_caller_ends_leaves_no_node(js: Program, open_url: str) -> None:
+    """Else what is asked next goes to another node, as if this one had failed."""
+    await js(WATCH, {"url": [open_url, f"http://127.0.0.1:{free_ports(1)[0]}"]})
+    assert await js("kept.ending.abort(); await kept.watching; return kept.store._transport.url") == open_url
+
+
 async def test_if_no_node_can_be_found_in_time_the_watch_says_so(js: Program, killable: Killable) -> None:
     await js(WATCH, {"url": killable.url, "watch": {"reconnectMs": 300}})
     killable.kill()
