@@ -6,6 +6,7 @@ Laws:
   these are taken, the oldest handshake ends, so that silent sockets keep no peer out.
 - Messages of a link are delivered one after the other: the next is read once the
   node has taken the last, so the messages of a fast peer wait at the peer.
+- Of one link at most `IN_A_ROW_MAX` messages are taken in a turn of the loop: reading what has come already is no pause.
 - A link's error closes that link alone, with a reason; so does a handshake that
   takes too long. It is reported here, once.
 - A newer link of the same node replaces the older one, and is read once the
@@ -22,6 +23,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 
 from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp.http_websocket import WebSocketReader
@@ -45,6 +47,8 @@ from shoal.transport.peer_link import (
     why_closed,
 )
 from shoal.transport.seeds import Resolve, Seeding, Seeds, resolved
+
+IN_A_ROW_MAX = 64  # Messages of a link that are taken in one turn of the loop, if taking them needs no other.
 
 
 class Peers:
@@ -338,8 +342,10 @@ class PeerDoor:
             await older.ended.wait()
 
     async def _listen(self, link: _Accepted, identity: Identity) -> None:
-        while True:
+        for nth in count(1):
             await self._peer.received(identity, await link.binary())
+            if nth % IN_A_ROW_MAX == 0:
+                await asyncio.sleep(0)
 
     async def rekeyed(self) -> None:
         """The keys have changed: end the links whose other end proved one that is not accepted any more (`Peers.rekeyed`)."""

@@ -12,6 +12,7 @@ from aiohttp import web
 from shoal.cluster import handshake
 from shoal.errors import InvalidValue, Unavailable
 from shoal.transport.peer_link import PEER_PATH, PeerLink
+from shoal.transport.peers import IN_A_ROW_MAX
 from tests.transport.dummy_node import CONFIG, DummyNode, Make, dialled, raw, side, soon, until
 
 # ── what goes wrong on a link concerns that link alone ────────────────────────
@@ -262,6 +263,22 @@ async def test_the_next_message_is_read_once_the_last_was_taken(make: Make) -> N
             await asyncio.sleep(0)
         b.open.set()
         assert [await b.next() for _ in sent] == [(b"c", message) for message in sent]
+        running.cancel()
+
+
+async def test_a_flood_of_small_messages_leaves_others_their_turns(make: Make) -> None:
+    """Thousands of them come in one piece from the socket, and reading the next one is no pause."""
+    b, sent = await make(b"b"), 4000
+    async with dialled(b) as link:
+        running = asyncio.create_task(link.run())
+        await asyncio.sleep(0)
+        raw(link).write((b"\x82\x81" + bytes(4) + b"x") * sent)
+        taken = most = 0
+        async with asyncio.timeout(20):
+            while taken < sent:
+                await asyncio.sleep(0)
+                most, taken = max(most, b.inbox.qsize() - taken), b.inbox.qsize()
+        assert most <= IN_A_ROW_MAX
         running.cancel()
 
 
