@@ -3,7 +3,8 @@
 Laws:
 - Neither way is a file ever whole in memory: at most `SENDING_MAX` batches of chunks on the way in, and two on the way out, of
   which the second is asked for while the first is handed over.
-- Chunks that the thread has are not sent. So a file that was cut off is put again, and goes on where it was.
+- Chunks that the thread has are not sent, unless they could not be read for the proof. So a file that was cut off is put again,
+  and goes on where it was.
 - A stream is proved as it is read: each chunk by its digest, and all of it by the file's own hash if it was read in order.
 
 Cut a stream of bytes into chunks whose ends its content decides, so that versions of a file share most of theirs.
@@ -132,7 +133,10 @@ Chunked = tuple[bytes, bytes]
 
 
 class Upload:
-    """One file on its way into a thread. `aside` runs what takes long on another thread; None: it is done at once."""
+    """One file on its way into a thread.
+
+    `aside` runs what takes long on another thread; None: it is done at once. `whole`: chunks that the thread has are sent, too.
+    """
 
     def __init__(
         self,
@@ -142,8 +146,9 @@ class Upload:
         *,
         durability: Durability | None = None,
         aside: Callable[[Callable[[], list[Chunked]]], Awaitable[list[Chunked]]] | None = None,
+        whole: bool = False,
     ) -> None:
-        self._aside = aside
+        self._aside, self._whole = aside, whole
         self._connection = connection
         self._space, self._thread = space, thread
         self._durability = durability
@@ -240,8 +245,10 @@ class Upload:
 
     async def _sent(self, batch: dict[bytes, bytes]) -> None:
         digests = list(batch)
-        found = await self._connection.read(requests.FindChunks(self._space, self._thread, digests))
-        missing = [batch[digests[at]] for at in found.missing]
+        missing = list(batch.values())
+        if not self._whole:
+            found = await self._connection.read(requests.FindChunks(self._space, self._thread, digests))
+            missing = [batch[digests[at]] for at in found.missing]
         if missing:
             request = requests.KeepChunks(self._space, self._thread, missing)
             await self._connection.write(request, key=None, durability=self._durability)

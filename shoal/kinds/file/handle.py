@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
-from shoal.errors import FileIncomplete, InvalidInput
+from shoal.errors import Cold, FileIncomplete, InvalidInput, StoreCorrupt
 from shoal.kinds.file.flows import PIECE_BYTES, Download, Upload, found_file
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, FileInfo
@@ -153,20 +153,23 @@ class ThreadFiles:
         """Store a file: see `Thread.put_file`."""
         kind = type or mimetypes.guess_type(name)[0] or "application/octet-stream"
         is_repeatable = isinstance(source, str | os.PathLike | bytes)
+        whole = False
         for attempt in range(_ATTEMPTS_MAX):
             is_blocking = isinstance(source, str | os.PathLike) or (
                 hasattr(source, "read") and not isinstance(source, AsyncIterable)
             )
             aside = to_thread if is_blocking else None
-            upload = Upload(self._connection, self._space, self._thread, durability=durability, aside=aside)
+            upload = Upload(self._connection, self._space, self._thread, durability=durability, aside=aside, whole=whole)
             try:
                 async with aclosing(_pieces(source)) as pieces:
                     async for piece in pieces:
                         await upload.feed(piece)
                 file = await upload.finish(name, kind)
-            except FileIncomplete:
+            except (FileIncomplete, Cold, StoreCorrupt) as error:
                 if not is_repeatable or attempt == _ATTEMPTS_MAX - 1:
                     raise
+                # Chunks of other files are damaged, or in an object store that is away.
+                whole = whole or not isinstance(error, FileIncomplete)
             else:
                 return FileRef(file.sha256, file.size, file.name, file.media_type)
             finally:

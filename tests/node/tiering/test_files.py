@@ -140,6 +140,33 @@ async def test_a_second_version_is_built_upon_chunks_that_are_away(bench: Bench,
     assert await read(bench) == changed
 
 
+async def test_a_version_is_put_while_the_store_is_away(bench: Bench, bucket: SimulatedBucket) -> None:
+    """The chunks that it shares with a file that is away are sent once more."""
+    await bench.space.tiering.set(URL, files=True)
+    made = await put(bench)
+    await bench.space.tiering.run()
+    bench.node._database.chunks._held.clear()
+    bucket.refused = "403 no permission"
+    changed = made[:2_000_000] + b"changed" + made[2_000_000:]
+    await bench.space.thread("a").put_file("b.bin", changed)
+    assert await read(bench, "b.bin") == changed
+    bucket.refused = ""
+    for _ in range(3):
+        await bench.space.tiering.run()
+    assert chunks_here(bench) < 64 * 1024
+    assert (await read(bench), await read(bench, "b.bin")) == (made, changed)
+
+
+async def test_a_version_is_put_although_the_store_lost_what_it_shares(bench: Bench, bucket: SimulatedBucket) -> None:
+    await bench.space.tiering.set(URL, files=True)
+    made = await put(bench)
+    await bench.space.tiering.run()
+    bench.node._database.chunks._held.clear()
+    bucket.objects.clear()
+    await bench.space.thread("a").put_file("b.bin", made + b"more")
+    assert await read(bench, "b.bin") == made + b"more"
+
+
 async def test_an_altered_pack_is_never_shown(bench: Bench, bucket: SimulatedBucket) -> None:
     await bench.space.tiering.set(URL, files=True)
     await put(bench)
