@@ -317,7 +317,10 @@ def _show_tiering(view: TieringView, *, json: bool, counts: bool = False) -> Non
         line(f"threads of space {view.space} go to {view.url} once nothing was written to them for {span(view.idle_ms)}")
     if not view.url:
         line(f"threads of space {view.space} go nowhere" + ("; what is away comes back" if view.away_bytes else ""))
-    line(f"this node has {shown_bytes(view.away_bytes)} of it there, in {view.packs:,} objects")
+    if view.last_ms:
+        line(f"this node has {shown_bytes(view.away_bytes)} of it there, in {view.packs:,} objects")
+    else:
+        line(f"this node has not looked yet at what it has there: `shoal tiering run {view.space}` does")
     if view.moved_bytes or view.fetched or view.failed:
         line(
             f"since it started, for all spaces: {shown_bytes(view.moved_bytes)} moved, {view.fetched:,} objects fetched "

@@ -10,6 +10,7 @@ Laws:
   the bucket, too; and it is unreadable before that, because the key went with the row.
 - What says when a thread came back goes with the thread: nothing here names what was deleted.
 - A directory deletes what it has put itself: the packs of a copied one belong to its original.
+- Chunks of a file are packed in its order: who reads it from its start to its end fetches each pack once.
 - Rows of at most `NODE_BYTES` stay, and so does what would make a pack of less than `PACK_BYTES_MIN`.
 """
 
@@ -24,7 +25,7 @@ import msgspec
 
 from shoal.crdt.rows import successor
 from shoal.errors import BackupDamaged, Cold, ReadOnly, ShoalError, StorageFull, StoreCorrupt
-from shoal.kinds.file.state import HELD
+from shoal.kinds.file.state import HELD, MANIFEST, unpack_manifest
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Target
@@ -52,7 +53,7 @@ class Held(NamedTuple):
 class _Filled(NamedTuple):
     packing: Packing
     rows: dict[bytes, bytes]  # What was packed, by key.
-    after: bytes  # The last row that was looked at; empty: there are no more.
+    is_last: bool  # Whether there are no more.
 
 
 class Mover:
@@ -91,34 +92,50 @@ class Mover:
         return moved
 
     async def _move(self, target: Target, url: str, tables: Sequence[bytes]) -> int:
-        moved, after = 0, b""
+        moved = 0
+        found = self._in_order(target, tables)
         while True:
-            filled = await in_turns(self._fill(target, after, tables), self._environment.pause)
+            filled = await in_turns(self._fill(target, found, tables), self._environment.pause)
             if filled.packing.bytes >= PACK_BYTES_MIN:
                 moved += await self._put(target, filled, url)
-            if not filled.after:
+            if filled.is_last:
                 return moved
-            after = filled.after
 
-    def _fill(self, target: Target, after: bytes, tables: Sequence[bytes]) -> Steps[_Filled]:
-        """Pack chunks that are here, after a row of the object."""
+    def _fill(self, target: Target, large: Iterator[tuple[bytes, bytes] | None], tables: Sequence[bytes]) -> Steps[_Filled]:
+        """Pack the next of these chunks, as far as they are here."""
         of = keys.object_rows(target.partition, *target)
         packing = Packing(self._environment.entropy(KEY_BYTES))
         rows: dict[bytes, bytes] = {}
-        for found in self._large(target, after, tables):
+        for found in large:
             if found is None:
                 yield
                 continue
             key, value = found
-            if len(tables) < len(cold.CHUNKS) and self._is_on_its_way(key):
+            if key in rows or (len(tables) < len(cold.CHUNKS) and self._is_on_its_way(key)):
                 continue
             row = key[len(of) :]
             if sha256(value).digest() == cold.digest_in(row):
                 packing.add(row, value)
                 rows[key] = value
                 if packing.bytes >= PACK_BYTES:
-                    return _Filled(packing, rows, row)
-        return _Filled(packing, rows, b"")
+                    return _Filled(packing, rows, is_last=False)
+        return _Filled(packing, rows, is_last=True)
+
+    def _in_order(self, target: Target, tables: Sequence[bytes]) -> Iterator[tuple[bytes, bytes] | None]:
+        """The large rows of chunks as they are now, some of them twice: those of each file in its order, and then all."""
+        prefix = self._prefix(target)
+        start, stop = prefix + MANIFEST, successor(prefix + MANIFEST)
+        stride = Stride.usual()
+        while row := next(iter(self._raw.scan(start, stop, limit=1)), None):
+            start = row[0] + b"\x00"
+            for entry in unpack_manifest(row[1]):
+                key = prefix + cold.FILE_CHUNKS + entry.digest
+                value = self._raw.get(key) or b""
+                if len(value) > NODE_BYTES:
+                    yield key, value
+                if stride.is_over(len(value)):
+                    yield None
+        yield from self._large(target, tables)
 
     def _is_on_its_way(self, key: bytes) -> bool:
         """Whether an upload holds a chunk: its file is put soon, and then read once more."""
@@ -129,31 +146,32 @@ class Mover:
     def bytes_here(self, target: Target, *, files: bool = False) -> Steps[int]:
         """The bytes of a thread's chunks, or with `files` of those of its files, that are here and would go."""
         size = 0
-        for found in self._large(target, b"", (cold.FILE_CHUNKS,) if files else cold.CHUNKS):
+        for found in self._large(target, (cold.FILE_CHUNKS,) if files else cold.CHUNKS):
             if found is None:
                 yield
             elif cold.stub_of(*found) is None:
                 size += len(found[1])
         return size if size >= PACK_BYTES_MIN else 0
 
-    def _large(self, target: Target, after: bytes, tables: Sequence[bytes]) -> Iterator[tuple[bytes, bytes] | None]:
-        """The large rows of chunks after a row of the object; None where others are due a turn."""
-        of = keys.object_rows(target.partition, *target)
+    def _large(self, target: Target, tables: Sequence[bytes]) -> Iterator[tuple[bytes, bytes] | None]:
+        """The large rows of chunks; None where others are due a turn."""
         prefix = self._prefix(target)
         stride = Stride.usual()
         for table in tables:
             start, stop = prefix + table, successor(prefix + table)
             assert stop is not None  # It begins with the table's byte.
-            at = max(start, of + after + b"\x00") if after else start
+            at = start
             while at < stop:
+                large: list[tuple[bytes, bytes]] = []  # Of one step: no scan is open while who takes them waits.
                 for key, value in self._raw.scan(at, stop):
                     at = key + b"\x00"
                     if len(value) > NODE_BYTES:
-                        yield key, value
+                        large.append((key, value))
                     if stride.is_over(len(value)):
                         break
                 else:
-                    break
+                    at = stop
+                yield from large
                 yield None
 
     async def _put(self, target: Target, filled: _Filled, url: str) -> int:

@@ -12,7 +12,9 @@ from shoal.kinds.file.flows import Upload
 from shoal.kinds.file.state import CHUNK
 from shoal.kinds.tiering import state
 from shoal.kinds.tiering.state import Rule
+from shoal.node.tiering import chunks
 from shoal.node.tiering.mover import LOOK_AGAIN_S
+from shoal.node.tiering.packs import OpenedPack
 from shoal.storage import cold
 from simulation.world.bucket import SimulatedBucket
 from tests.node.conftest import Bench
@@ -137,6 +139,54 @@ async def test_a_second_version_is_built_upon_chunks_that_are_away(bench: Bench,
     changed = made[:2_000_000] + b"changed" + made[2_000_000:]
     await bench.space.thread("a").put_file("a.bin", changed)
     await bench.space.tiering.run()
+    assert await read(bench) == changed
+
+
+@pytest.fixture
+def one_pack(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One pack is in memory at a time; who fetches on and on fails, and does not run for ever."""
+    monkeypatch.setattr(chunks, "HELD_BYTES_MAX", 1)
+    fetch, fetched = bench.node._database.chunks._fetch, 0
+
+    async def counted(*what: bytes) -> OpenedPack:
+        nonlocal fetched
+        fetched += 1
+        assert fetched < 50, "the same packs are fetched again and again"
+        return await fetch(*what)
+
+    monkeypatch.setattr(bench.node._database.chunks, "_fetch", counted)
+
+
+@pytest.mark.usefixtures("one_pack")
+async def test_a_file_above_what_is_held_is_one_fetch_a_pack(bench: Bench, bucket: SimulatedBucket) -> None:
+    await bench.space.tiering.set(URL, files=True)
+    made = await put(bench)
+    packs = (await bench.space.tiering.run()).packs
+    assert packs > 2
+    assert await read(bench) == made
+    assert bench.node._database.chunks.fetched == packs
+
+
+@pytest.mark.usefixtures("one_pack")
+async def test_chunks_of_several_packs_are_read_by_one_pack(bench: Bench, bucket: SimulatedBucket) -> None:
+    await bench.space.tiering.set(URL, files=True)
+    one, other = await put(bench, 5, "a.bin"), await put(bench, 6, "b.bin")
+    await bench.space.tiering.run()
+    mixed = b"".join(each[at : at + 1_500_000] for at in range(0, SIZE, 1_500_000) for each in (one, other))
+    await bench.space.thread("a").put_file("mixed.bin", mixed)
+    await bench.space.tiering.run()
+    assert await read(bench, "mixed.bin") == mixed
+
+
+@pytest.mark.usefixtures("one_pack")
+async def test_a_version_of_a_file_above_what_is_held_in_memory(bench: Bench, bucket: SimulatedBucket) -> None:
+    """Its proof reads each pack once, although none of them stays."""
+    await bench.space.tiering.set(URL, files=True)
+    made = await put(bench)
+    packs = (await bench.space.tiering.run()).packs
+    changed = made[:2_000_000] + b"changed" + made[2_000_000:]
+    await bench.space.thread("a").put_file("a.bin", changed)
+    assert bench.node._database.chunks.fetched <= packs
     assert await read(bench) == changed
 
 

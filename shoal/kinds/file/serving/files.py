@@ -2,6 +2,8 @@
 
 Laws:
 - A name gets a content only after this node has read its chunks and found their hash and sizes to be those that were claimed.
+- A put that waits for chunks that are not here goes on from there: what was read before is not read again.
+- A read of chunks needs one pack in memory at a time: it answers with the chunks before one that is away.
 - A put that brings all of its chunks is answered by these alone; any other takes the right to read (`shoal.access.grants`).
 - A chunk counts as there only if a content may be built on it (`shoal.kinds.file.state`): what will be swept is sent again.
 - A value may refer to a file only if the thread has it: a write that refers to one that it lost, or never had, is rejected.
@@ -75,6 +77,7 @@ class Files:
         self._give_back = give_back
         self._moved = 0
         self._proved: Recent[tuple[str, str, bytes]] = Recent(_PROVED_MAX)  # Contents whose bytes were read, and are right.
+        self._unproved: dict[tuple[str, str, bytes], tuple[int, Any]] = {}  # Chunks that were read, and the hash of these.
         self._loose: Recent[tuple[str, str, bytes]] = Recent(
             _PROVED_MAX
         )  # Contents that are to be dropped: nothing refers to them.
@@ -131,9 +134,16 @@ class Files:
         content, sent = files.content_of(bytes.fromhex(request.sha256), request.manifest), _by_digest(request.chunks)
         _check_carried(request, sent)
         if not files.is_standing(rows(), content):
-            hash = sha256()
-            for entry in files.unpack_manifest(request.manifest):
-                chunk = sent.get(entry.digest) or files.chunk(rows(), entry.digest)
+            proof = (request.space, request.thread, content)
+            at, hash = self._unproved.pop(proof, (0, sha256()))
+            for place, entry in enumerate(files.unpack_manifest(request.manifest)[at:], at):
+                try:
+                    chunk = sent.get(entry.digest) or files.chunk(rows(), entry.digest)
+                except StoreCorrupt:  # It is fetched, and the put is made again: from here on.
+                    if len(self._unproved) >= _PROVED_MAX:
+                        del self._unproved[next(iter(self._unproved))]
+                    self._unproved[proof] = place, hash
+                    raise
                 if chunk is None or len(chunk) != entry.size:
                     raise _incomplete(request)
                 hash.update(chunk)
@@ -248,7 +258,12 @@ class Files:
         for digest in request.digests:
             if found and size + (files.size_of(view.rows, digest) or 0) > files.FILE_BATCH_BYTES:
                 break
-            chunk = files.chunk(view.rows, digest)
+            try:
+                chunk = files.chunk(view.rows, digest)
+            except StoreCorrupt:
+                if found:
+                    break  # It is first in the next request, which fetches it: none needs more than one pack in memory.
+                raise
             if chunk is None:
                 raise NotFound(f"thread {request.thread!r} has no chunk {digest.hex()[:80]}: the file was deleted meanwhile.")
             if sha256(chunk).digest() != digest:
