@@ -133,7 +133,7 @@ class _Looking:
         try:
             packed = value_of(completed(rows, found, None, [channel])[channel])
             shown = secret_fields.hidden_channel(secret, channel, packed)
-            value = values.decode(shown)
+            value = values.decode_channel(shown, found.record.schema)
         except (StoreCorrupt, InvalidValue):
             self.skipped += 1
             return

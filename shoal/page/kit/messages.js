@@ -1,10 +1,11 @@
 /** Messages as a conversation, whichever framework wrote them (LangChain, OpenAI, Anthropic, ADK); tool calls are folded, with their results. */
 
 import { html } from '../vendor/preact.js'
+import { fieldsOf } from './graphs.js'
 import { Duration, Time } from './time.js'
 import { Text, Tree } from './tree.js'
 
-const ROLES = /** @type {Record<string, string>} */ ({ human: 'user', user: 'user', ai: 'assistant', assistant: 'assistant', model: 'assistant', AIMessage: 'assistant', HumanMessage: 'user', SystemMessage: 'system', ToolMessage: 'tool', tool: 'tool', system: 'system', developer: 'system', function: 'tool' })
+const ROLES = /** @type {Record<string, string>} */ ({ human: 'user', user: 'user', ai: 'assistant', AIMessageChunk: 'assistant', assistant: 'assistant', model: 'assistant', AIMessage: 'assistant', HumanMessage: 'user', SystemMessage: 'system', ToolMessage: 'tool', tool: 'tool', system: 'system', developer: 'system', function: 'tool' })
 const TURNS_MAX = 200
 const TEXT_MAX = 4000
 const RULES_MAX = 400 // What an agent is told first is often longer than all that was said.
@@ -27,8 +28,9 @@ function writtenMs (value) {
   }
 }
 
-/** One message in the one form, or null if it is none. @param {any} given @returns {Turn | null} */
-export function turn (given) {
+/** One message in the one form, or null if it is none. @param {any} whole @returns {Turn | null} */
+export function turn (whole) {
+  const given = fieldsOf(whole)
   const value = given?.type === 'constructor' && given.kwargs ? { type: given.id?.at(-1), ...given.kwargs } : given?.data && typeof given.type === 'string' ? { ...given.data, type: given.type } : given
   if (value === null || typeof value !== 'object' || Array.isArray(value)) return null
   const role = ROLES[value.role ?? value.type ?? value.content?.role ?? '']

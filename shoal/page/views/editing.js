@@ -4,6 +4,7 @@ import { html, useEffect, useState } from '../vendor/preact.js'
 import { act, acted, draft, drop } from '../data.js'
 import { Outcome } from '../kit/states.js'
 import { Diff } from '../kit/diff.js'
+import { GRAPH } from '../kit/graphs.js'
 import { threadOf } from './thread.js'
 
 const CHARACTERS_MAX = 2_000_000
@@ -63,7 +64,7 @@ export function EditState ({ space, name, checkpoint, branch = 'main', approves,
     ${forks && html`<label>Name of the new branch<input value=${called.value} placeholder=${target} maxlength="200" onInput=${(/** @type {any} */ event) => { called.value = event.target.value }} /></label>`}
     <label>State, as JSON<textarea rows="12" spellcheck=${false} value=${text.value} onInput=${(/** @type {any} */ event) => { text.value = event.target.value }}></textarea></label>
     ${wrong ? html`<p class="stale" role="status">${wrong}</p>` : patch.length > 0 ? html`<${Diff} before=${found.state} after=${edited} />` : html`<p class="quiet">Nothing is changed yet.</p>`}
-    <p class="quiet">${forks ? 'A branch begins here with your change; the other branches stay as they are.' : 'A new checkpoint on this branch holds your change. It can be rolled back.'}</p>
+    <p class="quiet">${forks ? 'A branch begins here with your change; the other branches stay as they are.' : 'A new checkpoint on this branch holds your change. It can be rolled back.'}${found?.schema === GRAPH && html` A running graph does not read it: it goes on from LangGraph's own checkpoints. To change what it goes on with, call <code>graph.update_state</code>.`}</p>
     <div class="row"><button class="primary" disabled=${Boolean(wrong) || (patch.length === 0 && !forks) || acted(what).value.state === 'running'} onClick=${save}>${approves ? 'Save and approve' : forks ? 'Fork' : 'Save'}</button>
       <button onClick=${() => end(undefined)}>Discard</button></div><${Outcome} what=${what} /></div>`
 }

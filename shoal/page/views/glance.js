@@ -3,6 +3,7 @@
 import { Fragment, html } from '../vendor/preact.js'
 import { client, live, spacesOf } from '../data.js'
 import { address, EVERY_SPACE } from '../router.js'
+import { isId } from '../kit/graphs.js'
 import { Mark } from '../kit/states.js'
 import { span, Time, now } from '../kit/time.js'
 
@@ -67,7 +68,7 @@ function what (row) {
   if (row.state === 'waits') return row.asks || row.says
   if (row.state === 'stuck') return row.says
   return row.open_steps > 0 ? html`${row.open_steps === 1 ? html`step <bdi>${row.steps[0]?.name}</bdi>` : `${row.open_steps} steps`} <span class="quiet">open ${row.steps[0] ? span(Math.max(0, now.value - row.steps[0].begun_ms)) : ''}</span>`
-    : html`<span class="quiet">${row.status === 'running' ? '' : `${row.status} `}</span>${[row.label, ...row.tags].filter(Boolean).slice(0, 6).map((/** @type {string} */ tag) => html`<span class="tag"><bdi>${tag}</bdi></span> `)}`
+    : html`<span class="quiet">${row.status === 'running' ? '' : `${row.status} `}</span>${[isId(row.label) ? '' : row.label, ...row.tags].filter(Boolean).slice(0, 6).map((/** @type {string} */ tag) => html`<span class="tag"><bdi>${tag}</bdi></span> `)}`
 }
 
 const ORDER = /** @type {Record<string, number>} */ ({ stuck: 0, unknown: 1, waits: 2, well: 3 })

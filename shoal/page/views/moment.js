@@ -6,6 +6,7 @@ import { address, go, place, refine } from '../router.js'
 import { useKeys } from '../keys.js'
 import { Confirm, Mark, Outcome, Refusal, Shown } from '../kit/states.js'
 import { Diff } from '../kit/diff.js'
+import { GRAPH, known } from '../kit/graphs.js'
 import { conversations, Messages } from '../kit/messages.js'
 import { Tree } from '../kit/tree.js'
 import { Duration, exact, Id, Time } from '../kit/time.js'
@@ -28,7 +29,7 @@ const checkpointOf = (space, name, id) => live(`checkpoint ${space}\n${name}\n${
 export function LastChange ({ space, name, id }) {
   const of = checkpointOf(space, name, id).value
   if (of.value?.before === undefined) return null
-  return html`<details class="last" open><summary>What it did last</summary><div tabindex="0" role="region" aria-label="What it did last"><${Diff} before=${of.value.before} after=${of.value.found.state} /></div></details>`
+  return html`<details class="last" open><summary>What it did last</summary><div tabindex="0" role="region" aria-label="What it did last"><${Diff} before=${known(of.value.before)} after=${known(of.value.found.state)} /></div></details>`
 }
 
 /** @param {{ space: string, name: string, id: string, query: Record<string, string>, steps: any[] }} props `steps`: of the thread, whose times tool calls get. */
@@ -44,15 +45,17 @@ function State ({ space, name, found, before, labels, query, steps }) {
   const [doing, setDoing] = useState('')
   useKeys([...tabs.map((each, index) => ({ key: String(index + 1), says: `show ${each}`, does: () => refine({ show: each }) })), { key: 'f', says: 'fork here', does: () => setDoing('fork') }], [tabs.join()])
   const isHead = found.heads.includes(found.id)
+  const isGraph = found.schema === GRAPH
+  const seen = isGraph ? known : (/** @type {any} */ state) => state
   const ended = (/** @type {any} */ saved) => { setDoing(''); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }
   return html`<div class="thread-head"><h2 class="sentence">${labels.length > 0 ? html`<bdi>${labels.join(', ')}</bdi>` : 'Checkpoint'} <${Id} value=${found.id} /></h2>
-    <p class="quiet"><${Time} ms=${found.wall_ms} ago />, on <bdi>${found.branch}</bdi>${found.author && html`, by <bdi>${found.author}</bdi>`}${isHead ? ', its head' : ''}</p>
+    <p class="quiet"><${Time} ms=${found.wall_ms} ago />, on <bdi>${found.branch}</bdi>${found.author && html`, by <bdi>${found.author}</bdi>`}${isHead ? ', its head' : ''}${isGraph && typeof found.metadata?.step === 'number' ? `, step ${found.metadata.step} of the graph` : ''}</p>
     <div class="row">${doing === 'fork' ? html`<${EditState} space=${space} name=${name} checkpoint=${found.id} forks onEnd=${ended} />` : html`<button class="primary" onClick=${() => setDoing('fork')}>Fork here</button>`}
       ${!isHead && html`<${Confirm} what=${`rollback ${space}/${name}/${found.id}`} label="Roll back to here" says=${html`Branch <bdi>${found.branch}</bdi> goes back to this checkpoint, and its agent loads this state next.`} undo="No checkpoint is deleted: roll forward to the former head in the same way."
         run=${(/** @type {any} */ how) => threadOf(space, name).rollback(found.id, { branch: found.branch, ...how })} done="The branch is here now." />`}
       <${Label} space=${space} name=${name} found=${found} />${labels.map((label) => html`<${Unlabel} key=${label} space=${space} name=${name} label=${label} />`)}</div></div>
     <div class="tabs" role="tablist" aria-label="What is shown">${tabs.map((each) => html`<button role="tab" aria-selected=${each === tab} onClick=${() => refine({ show: each })}>${each[0].toUpperCase() + each.slice(1)}</button>`)}</div>
-    <div role="tabpanel" aria-label=${tab}>${tab === 'changes' ? before === undefined ? html`<p class="quiet">Its parent was pruned, so what it changed is unknown.</p>` : html`<${Diff} before=${before} after=${found.state} />`
+    <div role="tabpanel" aria-label=${tab}>${tab === 'changes' ? before === undefined ? html`<p class="quiet">Its parent was pruned, so what it changed is unknown.</p>` : html`<${Diff} before=${seen(before)} after=${seen(found.state)} />`
       : tab === 'messages' ? talks.map(([channel, value]) => html`<section>${talks.length > 1 && html`<h3><bdi>${channel}</bdi></h3>`}<${Messages} value=${value} steps=${steps} /></section>`)
         : tab === 'state' ? html`<${Tree} value=${found.state} />` : html`<${Tree} value=${{ id: found.id, saved: exact(found.wall_ms), branch: found.branch, author: found.author, parents: found.parents, metadata: found.metadata, ...(found.schema ? { schema: `${found.schema} ${found.schema_version}` } : {}), ...(found.secret?.length ? { secret: found.secret } : {}) }} />`}</div>`
 }

@@ -6,6 +6,7 @@
 
 import { html } from '../vendor/preact.js'
 import { address, go, refine } from '../router.js'
+import { isId, isLoops } from '../kit/graphs.js'
 import { brief } from '../kit/messages.js'
 import { Duration, exact, now, span } from '../kit/time.js'
 
@@ -82,7 +83,7 @@ export async function labelsOf (thread) {
   const found = new Map()
   let count = 0
   for await (const { label, checkpoint: { id } } of thread.labels()) {
-    found.set(id, [...found.get(id) ?? [], label])
+    if (!isId(label)) found.set(id, [...found.get(id) ?? [], label])
     if (++count >= LABELS_MAX) break
   }
   return found
@@ -133,7 +134,7 @@ const CHANNELS_MAX = 200
 /** @param {{ of: Axis, space: string, name: string, part?: string, id?: string, channel?: string, fence?: number, onMore: () => void }} props `channel`: only checkpoints that changed it; `fence`: of the lease that is held now. */
 export function TimeLine ({ of, space, name, part, id, channel, fence, onMore }) {
   const rows = withGaps(channel ? of.entries.filter(({ kind, of: entry }) => kind === 'checkpoint' && entry.changed.includes(channel)) : of.entries)
-  const channels = [...new Set([...of.checkpoints.values()].flatMap(({ changed }) => changed))].sort().slice(0, CHANNELS_MAX)
+  const channels = [...new Set([...of.checkpoints.values()].flatMap(({ changed }) => changed.filter((/** @type {string} */ each) => !isLoops(each))))].sort().slice(0, CHANNELS_MAX)
   const used = new Set([...of.checkpoints.values()].map(({ branch }) => branch))
   const shown = [...new Set([...of.branches, ...used])].filter((branch) => used.has(branch))
   const lanes = new Map(shown.map((branch, lane) => [branch, Math.min(lane, LANES_MAX - 1)]))
@@ -167,8 +168,8 @@ function Row ({ row, space, name, axis, isChosen, compared, channel, fence, bran
 
 /** @param {{ of: any, axis: Axis, branches: string[], lane: number }} props `branches`: those that end here. */
 function CheckpointText ({ of, axis, branches, lane }) {
-  const changed = of.changed.map((/** @type {string} */ name) => of.added.includes(name) ? `+${name}` : name)
-  return html`<span class="says">${branches.slice(0, ENDS_SHOWN).map((branch) => html`<span class="tag" style=${{ borderColor: colour(lane) }}><bdi>${branch}</bdi></span> `)}${branches.length > ENDS_SHOWN && html`<span class="quiet">and ${branches.length - ENDS_SHOWN} more branches </span>`}${(axis.labels.get(of.id) ?? []).map((label) => html`<span class="tag"><bdi>${label}</bdi></span> `)}${of.parents.length > 1 ? 'merged ' : ''}${changed.length === 0 ? 'nothing changed' : html`<bdi>${brief(changed.join(', '))}</bdi>`}
+  const changed = of.changed.filter((/** @type {string} */ name) => !isLoops(name)).map((/** @type {string} */ name) => of.added.includes(name) ? `+${name}` : name)
+  return html`<span class="says">${branches.slice(0, ENDS_SHOWN).map((branch) => html`<span class="tag" style=${{ borderColor: colour(lane) }}><bdi>${branch}</bdi></span> `)}${branches.length > ENDS_SHOWN && html`<span class="quiet">and ${branches.length - ENDS_SHOWN} more branches </span>`}${(axis.labels.get(of.id) ?? []).map((label) => html`<span class="tag"><bdi>${label}</bdi></span> `)}${of.parents.length > 1 ? 'merged ' : ''}${changed.length === 0 ? of.changed.length > 0 ? html`<span class="quiet">${of.changed.includes('__start__') && of.parents.length === 0 ? 'the graph began' : 'the graph went on'}</span>` : 'nothing changed' : html`<bdi>${brief(changed.join(', '))}</bdi>`}
     ${of.by && html` <span class="quiet">by <bdi>${of.by}</bdi></span>`}</span>`
 }
 

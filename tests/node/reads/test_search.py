@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from shoal import values
@@ -52,6 +53,15 @@ async def filled(bench: Bench) -> None:
 async def test_a_text_is_found_in_each_place(bench: Bench, text: str, places: list[tuple[str, str, str]]) -> None:
     await filled(bench)
     assert await found(bench, text) == places
+
+
+async def test_what_langgraph_packed_is_looked_into(bench: Bench) -> None:
+    said = msgpack.packb(["langchain_core.messages.human", "HumanMessage", {"content": "the Needle"}])
+    packed = msgpack.packb([msgpack.ExtType(5, said)])
+    await bench.node.session().call(Save("crew", "graph", {"messages": packed}, schema="langgraph"))
+    one = await page(bench, "needle")
+    assert [(each.thread, each.place, each.path) for each in one.items] == [("graph", "state", "/messages/0/value/content")]
+    assert one.skipped == 0
 
 
 async def test_search_in_one_place_leaves_out_others(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 /** The records that the audit shows: what was done in threads, and the log of reads; each with a bound that is told. */
 
 import { client, spacesOf } from '../../data.js'
+import { isId, isLoops } from '../../kit/graphs.js'
 import { brief } from '../../kit/messages.js'
 import { some } from '../shared/listing.js'
 
@@ -32,7 +33,8 @@ const deed = (space, entry) => ({
 
 /** What was done, in a line. @param {any} entry @returns {string} */
 function said ({ kind, text, state, label, changed, data, erased }) {
-  if (kind === 'checkpoint') return `saved on ${text}${label ? ` as ${label}` : ''}${changed.length > 0 ? `: ${brief(changed.join(', '))}` : ''}`
+  const seen = (changed ?? []).filter((/** @type {string} */ name) => !isLoops(name))
+  if (kind === 'checkpoint') return `saved on ${text}${label && !isId(label) ? ` as ${label}` : ''}${seen.length > 0 ? `: ${brief(seen.join(', '))}` : ''}`
   if (kind === 'step') return `step ${text} ${state}`
   if (erased) return 'an event that was erased'
   if (text === 'status') return `${data?.status ?? 'status'}${data?.reason ? `: ${brief(data.reason)}` : ''}`

@@ -7,6 +7,7 @@
  */
 
 import { client } from '../../data.js'
+import { fieldsOf } from '../../kit/graphs.js'
 import { some } from '../shared/listing.js'
 
 const CHECKPOINTS_MAX = 500
@@ -76,7 +77,8 @@ function tokensOf (checkpoints, state) {
   let any = false
   for (const channel of Object.values(state ?? {})) {
     if (!Array.isArray(channel)) continue
-    for (const message of channel) {
+    for (const each of channel) {
+      const message = fieldsOf(each)
       const usage = message?.usage_metadata ?? message?.kwargs?.usage_metadata ?? message?.usage
       const count = usage?.total_tokens ?? (usage && (usage.input_tokens ?? usage.prompt_tokens ?? 0) + (usage.output_tokens ?? usage.completion_tokens ?? 0))
       if (typeof count === 'number') { sum += count; any = true }
