@@ -53,7 +53,7 @@ def graphs(node: Node) -> Node:
         async with ShoalSaver.connect(node.url) as saver:
             graph = builder.compile(checkpointer=saver)
             for name in ("weather-1", "weather-2"):
-                begun = {"messages": [HumanMessage("What is the weather in Zanzibar?")]}
+                begun: Any = {"messages": [HumanMessage("What is the weather in Zanzibar?")]}
                 await graph.ainvoke(begun, {"configurable": {"thread_id": name}})
             await graph.ainvoke(Command(resume="yes"), {"configurable": {"thread_id": "weather-2"}})
 
