@@ -97,7 +97,7 @@ def test_an_edit_says_that_the_graph_does_not_read_it(graphs: Node, show: Show) 
     page.get_by_text("graph.update_state").wait_for()
 
 
-def test_what_its_messages_say_is_found(graphs: Node, show: Show) -> None:
+def test_a_search_looks_into_its_messages(graphs: Node, show: Show) -> None:
     page = show(graphs, "#/langgraph/threads?text=Zanzibar")
     page.locator("li, a", has_text="/messages/0").first.wait_for()
     assert "left out" not in page.locator("main").inner_text()

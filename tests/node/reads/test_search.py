@@ -55,7 +55,7 @@ async def test_a_text_is_found_in_each_place(bench: Bench, text: str, places: li
     assert await found(bench, text) == places
 
 
-async def test_what_langgraph_packed_is_looked_into(bench: Bench) -> None:
+async def test_a_search_looks_into_values_of_langgraph(bench: Bench) -> None:
     said = msgpack.packb(["langchain_core.messages.human", "HumanMessage", {"content": "the Needle"}])
     packed = msgpack.packb([msgpack.ExtType(5, said)])
     await bench.node.session().call(Save("crew", "graph", {"messages": packed}, schema="langgraph"))
