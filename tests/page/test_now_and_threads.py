@@ -429,3 +429,24 @@ def test_lists_of_one_view_ask_once_for_the_spaces(node: Node, show: Show) -> No
 def test_no_file_of_the_page_is_long() -> None:
     files = [path for path in Path("shoal/page").rglob("*.js") if "vendor" not in path.parts]
     assert [str(path) for path in files if len(path.read_text().splitlines()) > 500] == []
+
+
+def test_now_tells_what_each_did_last_and_counts_agents_alone(node: Node, show: Show) -> None:
+    async def work(space: Any) -> None:
+        await space.thread("reader").save({"n": 1}, metadata={"module": "json/decoder.py"})
+        await space.thread("counter").save({"n": 1})
+        await space.thread("counter").update({"n": 2})
+        await space.worklist("pages").add({"a.html": 1})
+        await space.put_file("guide.txt", b"hello")
+
+    async def run() -> None:
+        async with shoal.connect(node.url) as store:
+            await work(store.space("lines"))
+
+    apart(run())
+    page = show(node, "#/lines/now")
+    page.locator(".sentence", has_text="2 agents are well.").wait_for()
+    table = page.get_by_label("Recent threads")
+    table.get_by_text("module json/decoder.py").wait_for()
+    table.get_by_text("changed n").wait_for()
+    assert table.get_by_text(".files").count() == 0

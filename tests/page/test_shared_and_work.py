@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -101,6 +102,22 @@ def test_a_refusal_keeps_the_draft(filled: Node, show: Show) -> None:
     page.get_by_role("button", name="Grant", exact=True).click()
     page.get_by_role("alert").get_by_text("is no whole number").wait_for()
     assert page.get_by_label("Amount").input_value() == "many"
+
+
+def test_a_row_tells_in_a_line_what_it_holds(filled: Node, show: Show) -> None:
+    _list(filled, "held", "design", "build", "ship", "sell", "rest")
+    page = show(filled, f"#/{SPACE}/shared")
+    for kind, name, held in (
+        ("counter", "pages", re.compile(r"^\d+$")),
+        ("budget", "tokens", re.compile(r"^[\d,]+ of [\d,]+ left$")),
+        ("list", "held", re.compile(r"^design, build, ship, sell …$")),
+    ):
+        row = page.locator(".tbody [role=row], .tbody > *").filter(has_text=kind).filter(has_text=name).first
+        row.get_by_text(held).wait_for()
+    _list(filled, "held", "more")
+    place = f"{filled.url}/v1/spaces/{SPACE}/counters/pages"
+    page.request.post(place, data={"add": 1000})
+    page.locator(".tbody").get_by_text(re.compile(r"^1,0\d\d$")).wait_for()
 
 
 def test_values_are_changed_in_place(filled: Node, show: Show) -> None:

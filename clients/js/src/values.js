@@ -64,13 +64,13 @@ export class SharedMap extends Value {
 
   /**
    * The entries in the order of their keys.
-   * @param {{ prefix?: string } & ReadOptions} [options]
+   * @param {{ prefix?: string, limit?: number } & ReadOptions} [options] `limit`: how many are asked for at once.
    * @returns {AsyncGenerator<Schemas['MapEntryView'], void, void>}
    */
-  async * entries ({ prefix, ...read } = {}) {
+  async * entries ({ prefix, limit = PAGE, ...read } = {}) {
     let after
     for (;;) {
-      const page = await this._transport.read(this._path, { prefix, after, limit: PAGE }, read)
+      const page = await this._transport.read(this._path, { prefix, after, limit }, read)
       yield * page.entries
       if (!page.more) return
       after = page.entries.at(-1).key
@@ -99,11 +99,11 @@ export class SharedMap extends Value {
 }
 
 export class SharedSet extends Value {
-  /** @param {ReadOptions} [options] @returns {AsyncGenerator<any, void, void>} */
-  async * members (options) {
+  /** @param {ReadOptions & { limit?: number }} [options] `limit`: how many are asked for at once. @returns {AsyncGenerator<any, void, void>} */
+  async * members ({ limit = PAGE, ...options } = {}) {
     let after
     for (;;) {
-      const page = await this._transport.read(this._path, { after, limit: PAGE }, options)
+      const page = await this._transport.read(this._path, { after, limit }, options)
       yield * page.members
       if (!page.more) return
       after = page.cursor
@@ -159,11 +159,11 @@ export class Budget extends Value {
 }
 
 export class SharedList extends Value {
-  /** The elements from an index on. @param {ReadOptions & { start?: number }} [options] @returns {AsyncGenerator<{ id: string, value: any }, void, void>} */
-  async * items ({ start = 0, ...options } = {}) {
+  /** The elements from an index on. @param {ReadOptions & { start?: number, limit?: number }} [options] `limit`: how many are asked for at once. @returns {AsyncGenerator<{ id: string, value: any }, void, void>} */
+  async * items ({ start = 0, limit = PAGE, ...options } = {}) {
     let after
     for (;;) {
-      const page = await this._transport.read(this._path, { index: after === undefined ? start : 0, after, limit: PAGE }, options)
+      const page = await this._transport.read(this._path, { index: after === undefined ? start : 0, after, limit }, options)
       yield * page.elements
       if (!page.more) return
       after = page.cursor

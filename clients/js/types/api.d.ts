@@ -5588,6 +5588,8 @@ export interface components {
             driver: string;
             /** @description Likewise. */
             label: string;
+            /** @description What the newest checkpoint says of itself: its metadata in a line, or else the channels that it changed. */
+            last: string;
             /** @description The name. */
             name: string;
             /** @description At most 100 are counted. */

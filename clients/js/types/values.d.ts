@@ -26,11 +26,12 @@ export class SharedMap extends Value {
     get(key: string, options?: ReadOptions): Promise<Schemas["MapEntryView"]>;
     /**
      * The entries in the order of their keys.
-     * @param {{ prefix?: string } & ReadOptions} [options]
+     * @param {{ prefix?: string, limit?: number } & ReadOptions} [options] `limit`: how many are asked for at once.
      * @returns {AsyncGenerator<Schemas['MapEntryView'], void, void>}
      */
-    entries({ prefix, ...read }?: {
+    entries({ prefix, limit, ...read }?: {
         prefix?: string;
+        limit?: number;
     } & ReadOptions): AsyncGenerator<Schemas["MapEntryView"], void, void>;
     /** Set the register of a key. @param {string} key @param {unknown} value @param {{ expect?: string } & WriteOptions} [options] @returns {Promise<Schemas['EntryPutView']>} */
     set(key: string, value: unknown, { expect, ...write }?: {
@@ -47,8 +48,10 @@ export class SharedMap extends Value {
     remove(key: string, options?: WriteOptions): Promise<boolean>;
 }
 export class SharedSet extends Value {
-    /** @param {ReadOptions} [options] @returns {AsyncGenerator<any, void, void>} */
-    members(options?: ReadOptions): AsyncGenerator<any, void, void>;
+    /** @param {ReadOptions & { limit?: number }} [options] `limit`: how many are asked for at once. @returns {AsyncGenerator<any, void, void>} */
+    members({ limit, ...options }?: ReadOptions & {
+        limit?: number;
+    }): AsyncGenerator<any, void, void>;
     /** @param {unknown} element @param {ReadOptions} [options] @returns {Promise<boolean>} */
     has(element: unknown, options?: ReadOptions): Promise<boolean>;
     /** Add and remove elements in one operation. @param {{ add?: unknown[], remove?: unknown[] }} changes @param {WriteOptions} [options] @returns {Promise<Schemas['SetAlteredView']>} */
@@ -74,9 +77,10 @@ export class Budget extends Value {
     spend(amount: number, options?: WriteOptions): Promise<Schemas["SpentView"]>;
 }
 export class SharedList extends Value {
-    /** The elements from an index on. @param {ReadOptions & { start?: number }} [options] @returns {AsyncGenerator<{ id: string, value: any }, void, void>} */
-    items({ start, ...options }?: ReadOptions & {
+    /** The elements from an index on. @param {ReadOptions & { start?: number, limit?: number }} [options] `limit`: how many are asked for at once. @returns {AsyncGenerator<{ id: string, value: any }, void, void>} */
+    items({ start, limit, ...options }?: ReadOptions & {
         start?: number;
+        limit?: number;
     }): AsyncGenerator<{
         id: string;
         value: any;

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,6 +29,7 @@ from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.naming import check_text
 from shoal.node.reads.cluster import LISTING_SCAN_MAX, Listings
+from shoal.node.reads.timeline import changed
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -60,7 +61,8 @@ SUMMARIES_KEPT_MS = 10_000  # How long at most: time alone makes an open step ol
 
 _QUEUE_BYTES = 100  # The names of a queue's fields in JSON.
 _TEXT_CHARS_MAX = 300  # Of a text that a person wrote, in a summary.
-_METADATA_BYTES_MAX = 16 * 1024  # Of a checkpoint whose tags are shown.
+_METADATA_BYTES_MAX = 16 * 1024  # Of a checkpoint whose metadata are shown.
+_SAID_MAX, _LINE_CHARS_MAX = 6, 120  # Of its metadata, and of the line that they make.
 _TAGS_MAX, _BRANCHES_MAX, _STEPS_SHOWN, _STEPS_COUNTED = 16, 32, 3, 100
 _FIELDS_BYTES = 500  # The names of a summary's fields in JSON.
 _encoder = msgspec.msgpack.Encoder()
@@ -288,6 +290,7 @@ class _Judging:
         branches = {row[1:].decode(): heads for row, heads in rows.scan(dag.BRANCH, limit=_BRANCHES_MAX)}
         newest = max((dag.heads(rows, branch)[0] for branch in branches), default=None)
         found = None if newest is None else dag.checkpoint(rows, newest.id)
+        told = {} if found is None else _told(found.record.metadata)
         summary = ThreadSummary(
             name,
             verdict.state,
@@ -303,10 +306,11 @@ class _Judging:
             "" if found is None else found.record.branch,
             "" if found is None else _cut(found.record.author),
             "" if found is None else found.record.label,
-            [] if found is None else _tags(found.record.metadata),
+            _tags(told),
             list(branches),
             steps,
             len(keys),
+            "" if found is None else _line(told) or _changes(rows, found.record),
         )
         return summary if self._matches(summary) else None
 
@@ -368,17 +372,39 @@ def _open_step(rows: Rows, key: str) -> OpenStep:
     return OpenStep(key, entry.first.name, entry.first.wall_ms, _cut(last.holder))
 
 
-def _tags(metadata: bytes) -> list[str]:
-    """The texts in the list `tags` of packed metadata; none if it is large, so that a page costs little."""
-    if len(metadata) > _METADATA_BYTES_MAX or b"tags" not in metadata:
-        return []
+def _told(metadata: bytes) -> dict[Any, Any]:
+    """Metadata; nothing if it is large, so that a page costs little."""
+    if len(metadata) > _METADATA_BYTES_MAX:
+        return {}
     try:
         told = values.decode(metadata)
     except InvalidValue:
-        return []
-    tags = told.get("tags") if isinstance(told, dict) else None
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _line(told: dict[Any, Any]) -> str:
+    """The texts and numbers of metadata, in a line, but for those that Shoal itself needs."""
+    said = (
+        f"{name} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in told.items()
+        if isinstance(value, str | int | float) and value != "" and not str(name).startswith("shoal.")
+    )
+    return _cut(", ".join(islice(said, _SAID_MAX)), _LINE_CHARS_MAX)
+
+
+def _changes(rows: Rows, record: dag.Record) -> str:
+    """The channels that a checkpoint changed, in a line."""
+    parent = dag.checkpoint(rows, record.parents[0]) if record.parents else None
+    names = changed(None if parent is None else parent.record, record)
+    return _cut(f"changed {', '.join(names)}", _LINE_CHARS_MAX) if names else ""
+
+
+def _tags(told: dict[Any, Any]) -> list[str]:
+    """The texts in the list `tags` of metadata."""
+    tags = told.get("tags")
     return [_cut(tag) for tag in islice(tags, _TAGS_MAX) if isinstance(tag, str)] if isinstance(tags, list) else []
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= _TEXT_CHARS_MAX else text[: _TEXT_CHARS_MAX - 1] + "…"
+def _cut(text: str, most: int = _TEXT_CHARS_MAX) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

@@ -298,13 +298,13 @@ def _checkpoint(rows: Rows, place: _Place) -> tuple[TimelineEntry | None, Dot | 
         record.author,
         label=record.label,
         parents=[each.hex() for each in record.parents],
-        changed=_changed(None if parent is None else parent.record, record),
+        changed=changed(None if parent is None else parent.record, record),
         data=data,
         whole=whole,
     ), found.dot
 
 
-def _changed(before: dag.Record | None, after: dag.Record) -> list[str]:
+def changed(before: dag.Record | None, after: dag.Record) -> list[str]:
     """The channels that were set, added or removed against the first parent. One with secret parts counts as set each time."""
     old = {} if before is None else before.channels
     names = [

@@ -28,7 +28,7 @@ function Picker ({ space, query, runs }) {
   const found = live(`comparable ${space}`, async (signal) => {
     const spaces = await spacesOf(space)
     const pages = await Promise.all(spaces.names.map(async (each) => ({ each, ...await some(client().space(each).names('threads', { signal }), THREADS_MAX) })))
-    return { threads: pages.flatMap(({ each, items }) => items.map((name) => ({ space: each, name }))), more: pages.some(({ more }) => more), left: spaces.more }
+    return { threads: pages.flatMap(({ each, items }) => items.filter((name) => !name.startsWith('.')).map((name) => ({ space: each, name }))), more: pages.some(({ more }) => more), left: spaces.more }
   }, { space, kinds: ['thread'] })
   const chosen = new Set(runs.map(({ id }) => id))
   const set = (/** @type {Set<string>} */ ids) => refine({ of: [...ids].join(',') })

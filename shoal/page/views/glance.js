@@ -36,6 +36,9 @@ export async function page (space, filters, cursors) {
 /** @param {string} space @param {Record<string, any>} filters */
 export const glances = (space, filters) => live(`glances ${space} ${JSON.stringify(filters)}`, () => page(space, filters), { space, kinds: ['thread', 'lease'], every: TIME_MS })
 
+/** Whether somebody works in it: a thread may hold a worklist or files alone. @param {Glance} row */
+export const isAgent = (row) => row.checkpoint_ms > 0 || row.status !== 'running' || row.open_steps > 0 || row.driven
+
 export const STUCK_MAX = 50
 
 /** Totals are counted up to a bound. @param {number} count */
@@ -45,7 +48,7 @@ const counted = (count) => count >= 1000 ? `${count} or more` : String(count)
 export function Sum ({ space, waits, stuck, all }) {
   const asks = waits.threads.length
   const [no, total] = [stuck.threads.length, all.totals.all ?? 0]
-  const well = Math.max(0, total - asks - no)
+  const well = Math.max(0, total - asks - no - all.threads.filter((row) => !isAgent(row)).length)
   const link = (/** @type {string} */ state, /** @type {any} */ text) => html`<a href=${address(space, 'threads', [], { state })}>${text}</a>`
   if (total === 0) return html`<${Fragment}>No agent has written anything here.</${Fragment}>`
   // The first number says of what it is one.
@@ -68,7 +71,7 @@ function what (row) {
   if (row.state === 'waits') return row.asks || row.says
   if (row.state === 'stuck') return row.says
   return row.open_steps > 0 ? html`${row.open_steps === 1 ? html`step <bdi>${row.steps[0]?.name}</bdi>` : `${row.open_steps} steps`} <span class="quiet">open ${row.steps[0] ? span(Math.max(0, now.value - row.steps[0].begun_ms)) : ''}</span>`
-    : html`<span class="quiet">${row.status === 'running' ? '' : `${row.status} `}</span>${[isId(row.label) ? '' : row.label, ...row.tags].filter(Boolean).slice(0, 6).map((/** @type {string} */ tag) => html`<span class="tag"><bdi>${tag}</bdi></span> `)}`
+    : html`<span class="quiet">${row.status === 'running' ? '' : `${row.status} `}</span>${[isId(row.label) ? '' : row.label, ...row.tags].filter(Boolean).slice(0, 6).map((/** @type {string} */ tag) => html`<span class="tag"><bdi>${tag}</bdi></span> `)}${row.last && html`<bdi class="quiet">${row.last}</bdi>`}`
 }
 
 const ORDER = /** @type {Record<string, number>} */ ({ stuck: 0, unknown: 1, waits: 2, well: 3 })

@@ -6,7 +6,7 @@ import { address, EVERY_SPACE, go } from '../router.js'
 import { Confirm, Empty, Mark, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Time } from '../kit/time.js'
-import { columns, glances, keyOf, STUCK_MAX, Sum } from './glance.js'
+import { columns, glances, isAgent, keyOf, STUCK_MAX, Sum } from './glance.js'
 import { EditState } from './editing.js'
 import { ThreadPane, threadOf } from './thread.js'
 
@@ -27,7 +27,7 @@ export function View ({ space, path, query }) {
     ${isAsked && waits.value.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     <${Shown} of=${all}>${(/** @type {any} */ value) => value.threads.length === 0 && html`<${Empty} why="Threads appear here as soon as an agent saves its first checkpoint. To see nine of them at work:" command="shoal demo --url ${location.origin}" />`}</${Shown}>
     ${all.value?.threads.length > 0 && html`<h2>Recent</h2>${all.value.more && html`<p class="quiet note">Of the first ${all.value.threads.length} by name. <a href=${address(space, 'threads')}>All threads</a>, or what was done last: <a href=${address(space, 'audit')}>Audit</a></p>`}<${Table} label="Recent threads" columns=${columns({ spaces: space === EVERY_SPACE, isNarrow: chosen.length > 0 })}
-      rows=${all.value.threads.slice().sort((/** @type {any} */ a, /** @type {any} */ b) => (b.checkpoint_ms || b.since_ms) - (a.checkpoint_ms || a.since_ms))} rowKey=${keyOf} href=${to}
+      rows=${all.value.threads.filter(isAgent).sort((/** @type {any} */ a, /** @type {any} */ b) => (b.checkpoint_ms || b.since_ms) - (a.checkpoint_ms || a.since_ms))} rowKey=${keyOf} href=${to}
       chosen=${chosen.join('\n') || undefined} onChoose=${(/** @type {any} */ row) => go(to(row))} anew=${space} />`}<${SpacesLeft} more=${all.value?.left} />`
   return html`<${Panes} list=${list} chosen=${chosen.length === 2 && html`<${ThreadPane} key=${chosen.join('\n')} space=${chosen[0]} name=${chosen[1]} query=${query} />`} />`
 }

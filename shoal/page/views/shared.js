@@ -1,13 +1,13 @@
 /** Shared state: everything that agents and people hold in common, by kind and name; what is in conflict stands first. */
 
 import { html } from '../vendor/preact.js'
-import { live } from '../data.js'
+import { client, live } from '../data.js'
 import { address, go, refine } from '../router.js'
 import { Empty, Later, Mark, NoneFits, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { BudgetView } from './shared/budget.js'
 import { ItemsView } from './shared/items.js'
-import { KINDS, listed } from './shared/listing.js'
+import { HOLDS, KINDS, listed } from './shared/listing.js'
 import { ListView } from './shared/list.js'
 import { RegisterView } from './shared/register.js'
 import { CounterView, MapView, SetView } from './shared/values.js'
@@ -30,6 +30,13 @@ export function View ({ space, path, query }) {
 /** The path of a shared thing below a view. @param {string} space @param {any} row */
 const pathOf = (space, row) => space === '*' ? [row.space, row.kind, row.name] : [row.kind, row.name]
 
+/** What a row holds, read when it is seen. @param {{ row: any, scope: string }} props `scope`: the space of the view. */
+function Held ({ row: { space, kind, name, note }, scope }) {
+  const read = HOLDS[kind]
+  const found = note === undefined && read ? live(`held ${kind} ${space}\n${name}`, (signal) => read(client().space(space), name, signal), { space: scope, kinds: [kind], share: 0.1 }).value : undefined
+  return html`<bdi>${note ?? found?.value ?? ''}</bdi>`
+}
+
 /** @param {{ space: string, value: any, query: Record<string, string>, chosen: string }} props */
 function List ({ space, value, query, chosen }) {
   const { all, more, left } = value
@@ -42,7 +49,7 @@ function List ({ space, value, query, chosen }) {
     { name: 'kind', width: '96px', cell: (/** @type {any} */ row) => html`<span class="quiet">${KINDS[row.kind].one}</span>` },
     { name: 'name', cell: (/** @type {any} */ row) => html`${row.mark === 'waits' && html`<${Mark} kind="waits" /> `}<bdi>${row.name}</bdi>` },
     ...(space === '*' ? [{ name: 'space', width: '120px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
-    { name: 'note', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="quiet mono clip">${row.note ?? ''}</span>` }
+    { name: 'holds', when: 'wide', width: 'minmax(80px, 2fr)', cell: (/** @type {any} */ row) => html`<span class="quiet mono clip"><${Held} row=${row} scope=${space} /></span>` }
   ]
   if (all.length === 0) return html`<${Empty} says="Nothing is shared here yet." why="Documents, registers, counters, sets, maps, lists, budgets and memories stand here. At a terminal:" command=${`shoal register set goal '"ship it"' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
   return html`

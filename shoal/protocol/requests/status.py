@@ -311,6 +311,7 @@ class ThreadSummary(Struct, array_like=True, frozen=True):
     branches: list[str] = field(default_factory=list)  # At most 32.
     steps: list[OpenStep] = field(default_factory=list)  # The oldest open ones; at most 3.
     open_steps: int = 0  # At most 100 are counted.
+    last: str = ""  # What the newest checkpoint says of itself: its metadata in a line, or else the channels that it changed.
 
 
 class Summaries(Reply, array_like=True, frozen=True, tag="summaries"):

@@ -76,6 +76,19 @@ async def test_a_summary_says_who_waits_for_what(bench: Bench) -> None:
     assert found["steps"].open_steps == 1
 
 
+async def test_a_summary_tells_the_newest_checkpoint_in_a_line(bench: Bench) -> None:
+    told = bench.space.thread("told")
+    await told.save(
+        {"n": 1}, key="one", metadata={"module": "json.py", "tags": ["red"], "score": 2 / 3, "of": {"more": 1}, "none": ""}
+    )
+    silent = bench.space.thread("silent")
+    await silent.save({"n": 1, "same": 2})
+    await silent.save({"n": 2, "same": 2, "new": 3})
+    await bench.space.thread("long").save({"n": 1}, metadata={"text": "x" * 500})
+    lines = {each.name: each.last for each in await every(bench)}
+    assert lines == {"told": "module json.py, score 0.6667", "silent": "changed n, new", "long": f"text {'x' * 114}…"}
+
+
 async def test_an_old_open_step_makes_a_thread_stuck(bench: Bench) -> None:
     await filled(bench)
     assert await states(bench, state="stuck") == {"failed": "stuck"}

@@ -49,5 +49,25 @@ export async function listed (space, signal) {
   return { all: all.map((each) => marked.get(each) ?? each), more, left: spaces.more }
 }
 
+const HELD = 4
+
+/** What one of them holds, in a line. @type {Record<string, (space: any, name: string, signal: AbortSignal) => Promise<string>>} */
+export const HOLDS = {
+  counter: async (space, name, signal) => (await space.counter(name).value({ signal })).toLocaleString('en'),
+  budget: async (space, name, signal) => {
+    const { granted, remaining } = await space.budget(name).get({ signal })
+    return `${remaining.toLocaleString('en')} of ${granted.toLocaleString('en')} left`
+  },
+  set: async (space, name, signal) => line(await some(space.set(name).members({ limit: HELD + 1, signal }), HELD), plain),
+  list: async (space, name, signal) => line(await some(space.list(name).items({ limit: HELD + 1, signal }), HELD), ({ value }) => plain(value)),
+  map: async (space, name, signal) => line(await some(space.map(name).entries({ limit: HELD + 1, signal }), HELD), ({ key, siblings, count, members }) => `${key}: ${plain(siblings[0]?.value ?? count ?? members)}`)
+}
+
+/** @param {{ items: any[], more: boolean }} found @param {(one: any) => string} told */
+const line = ({ items, more }, told) => items.length === 0 ? 'empty' : `${items.map(told).join(', ')}${more ? ' …' : ''}`
+
+/** @param {unknown} value */
+const plain = (value) => (typeof value === 'string' ? value : clip(value)).slice(0, 40)
+
 /** The beginning of a value, for a line. @param {unknown} value */
 export const clip = (value) => (value === undefined ? 'no value' : JSON.stringify(value).slice(0, CLIPPED))
