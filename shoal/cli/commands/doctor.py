@@ -1,11 +1,12 @@
 """`shoal doctor`: what is wrong with a server, a cluster or a directory, and the command that mends it.
 
 Laws:
-- Every member is asked, at once, and none is waited for longer than `ASK_S`, unless nobody answers: a node that is busy answers
-  within `BUSY_S`.
+- Every member is asked, once and all at once, and none is waited for longer than `ASK_S`, unless nobody answers: a node that is
+  busy answers within `BUSY_S`. Members that only a member knows are asked next, so a node that waits to be added leads to all.
 - "Nothing is wrong" is said only if every member answered and knew each condition of the table. What could not be asked, or is
   not known, is named otherwise.
 - What several members say in the same words is told once, with their names.
+- A command goes to a node that answered and is a member: the first that told of it, or another one.
 - It changes nothing. A directory is opened for it, as by any command with --data.
 """
 
@@ -30,6 +31,7 @@ from shoal.records import NamedTuple
 
 ASK_S = 1.2  # For one member.
 BUSY_S = 10.0  # If none has answered by then.
+HOPS_MAX = 3  # From a node that waits to be added to a member, and from that to all.
 UNSURE = 3
 """The exit code if nothing was found, and not everything could be looked at."""
 
@@ -38,10 +40,16 @@ class Asked(NamedTuple):
     """One member's answer."""
 
     name: str  # Its address; of a directory its path.
+    url: str = ""  # Where it was asked; of a directory nothing.
     view: ConditionsView | None = None
     members: Sequence[tuple[str, str]] = ()  # Those that it knows: their addresses and ids.
     why: str = ""  # Why it did not answer.
     is_silent: bool = False  # It may still answer.
+
+    @property
+    def is_member(self) -> bool:
+        """It answered, and is no node that its cluster does not have, which can mend nothing."""
+        return self.view is not None and all(each.name != "no-member" for each in self.view.standing)
 
 
 class Told(NamedTuple):
@@ -68,8 +76,7 @@ def doctor(data: Data = None, url: Url = None, json: Json = False) -> None:
 
 async def _doctor(target: Target, *, json: bool) -> None:
     answers = await (_of_directory(target) if target.url is None else _of_cluster(target.url))
-    where = f"--data {target.data}" if target.url is None else f"--url {target.url.split(',')[0]}"
-    told = [Told(_placed(each, where), by) for each, by in _gathered(answers)]
+    told = [Told(_placed(each, _where(target, by, answers)), by) for each, by in _gathered(answers)]
     unsure = _unsure(answers)
     if json:
         emit(_document(answers, told, unsure))
@@ -86,7 +93,7 @@ async def _doctor(target: Target, *, json: bool) -> None:
 
 async def _of_directory(target: Target) -> list[Asked]:
     async with opened(target) as store:
-        return [Asked(str(target.data), await store.conditions())]
+        return [Asked(str(target.data), view=await store.conditions())]
 
 
 async def _of_cluster(urls: str) -> list[Asked]:
@@ -95,14 +102,15 @@ async def _of_cluster(urls: str) -> list[Asked]:
     answers = await asyncio.gather(*(_ask(url, ASK_S) for url in named))
     if all(each.is_silent for each in answers):
         answers = await asyncio.gather(*(_ask(url, BUSY_S) for url in named))
-    scheme = urlsplit(named[0]).scheme or "http"
-    known = {each.view.node for each in answers if each.view is not None}
-    names = {each.view.name for each in answers if each.view is not None}
-    others = {name: node for each in answers for name, node in each.members if node not in known and name not in names}
-    more = await asyncio.gather(*(_ask(f"{scheme}://{name}", ASK_S) for name in sorted(others)))
     if all(each.view is None for each in answers):
         raise _unreachable(answers)
-    return [*answers, *more]
+    scheme = urlsplit(named[0]).scheme or "http"
+    for _ in range(HOPS_MAX):
+        known = {each.view.node for each in answers if each.view is not None}
+        names = {each.name for each in answers}
+        others = {name for each in answers for name, node in each.members if node not in known and name not in names}
+        answers = [*answers, *await asyncio.gather(*(_ask(f"{scheme}://{name}", ASK_S) for name in sorted(others)))]
+    return answers
 
 
 async def _ask(url: str, within_s: float) -> Asked:
@@ -111,11 +119,11 @@ async def _ask(url: str, within_s: float) -> Asked:
         async with asyncio.timeout(within_s), opened(Target(None, url)) as store:
             view, cluster = await asyncio.gather(store.conditions(), store.cluster())
     except TimeoutError:
-        return Asked(name, why=f"it did not answer within {within_s:g} s", is_silent=True)
+        return Asked(name, url, why=f"it did not answer within {within_s:g} s", is_silent=True)
     except ShoalError as error:
-        return Asked(name, why=error.message)
+        return Asked(name, url, why=error.message)
     members = [(member.name, member.node) for member in cluster.members if member.part != "removed"]
-    return Asked(view.name or name, view, members)
+    return Asked(view.name or name, url, view, members)
 
 
 def _unreachable(answers: Sequence[Asked]) -> ShoalError:
@@ -136,10 +144,20 @@ def _gathered(answers: Sequence[Asked]) -> list[tuple[StandingCondition, tuple[s
     return sorted(((each, tuple(by)) for each, by in found.values()), key=lambda told: order[told[0].severity])
 
 
+def _where(target: Target, by: Sequence[str], answers: Sequence[Asked]) -> str:
+    """The option with which a command reaches a node that can mend what `by` told."""
+    if target.url is None:
+        return f"--data {target.data}"
+    members = [each for each in answers if each.is_member]
+    tellers = [each for each in members if each.name in by]
+    return next((f"--url {each.url}" for each in [*tellers, *members]), "--url URL")
+
+
 def _placed(each: StandingCondition, where: str) -> StandingCondition:
-    """With the store's own address or directory in the command."""
+    """With the address of a node, or the store's own directory, in the command."""
     option, _, place = where.partition(" ")
-    mends = each.mends.replace("--url URL", where)
+    scheme = urlsplit(place).scheme or "http"
+    mends = each.mends.replace("--url URL", where).replace("--url http://", f"--url {scheme}://")
     return msgspec.structs.replace(each, mends=mends.replace("DIR", place) if option == "--data" else mends)
 
 

@@ -1,9 +1,14 @@
 """Conditions of the cluster: its members, their clocks, their versions, and what they hold.
 
-Law: a member's own trouble is that member's to tell; what is told here is what this node sees of it.
+Laws:
+- a member's own trouble is that member's to tell; what is told here is what this node sees of it.
+- a node that is no member says that alone: it has no links and no quorum because of it, and commands for those would harm the
+  members, which are well.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from shoal.node.conditions.observation import Condition, Finding, Found, Observation, Unknown
 from shoal.protocol.requests import Member
@@ -14,6 +19,11 @@ QUARANTINED_SHOWN_MAX = 3
 
 def _others(seen: Observation) -> list[Member]:
     return [member for member in seen.cluster.members if member.state != "self" and member.part != "removed"]
+
+
+def _of_members(look: Callable[[Observation], Found]) -> Callable[[Observation], Found]:
+    """A condition that only a member can judge."""
+    return lambda seen: iter(()) if seen.outside else look(seen)
 
 
 def _no_quorum(seen: Observation) -> Found:
@@ -143,15 +153,15 @@ CONDITIONS = (
         "shoal serve --data DIR   # on each member that is named; if most are lost for good: shoal cluster rebuild --url URL",
         "OPERATIONS.md#the-majority-is-lost",
         "the quorum register counts too few votes",
-        _no_quorum,
+        _of_members(_no_quorum),
     ),
     Condition(
         "no-member",
-        "page",
-        "1m",
+        "ticket",
+        "15m",
         "The node is no member",
         "It serves nothing. Clients use other nodes.",
-        "shoal cluster add {about} --url URL   # at a member; a node that was removed needs an empty directory first",
+        "shoal cluster add {about} --url URL   # of a member; if it was drained or forgotten: stop it, or empty its directory",
         "CLUSTER.md#what-happens-when",
         "its list of members does not have it",
         _no_member,
@@ -176,7 +186,7 @@ CONDITIONS = (
         "shoal status --url URL   # names the members that it has not heard: start those",
         "CLUSTER.md#what-happens-when",
         "it may have forgotten what others relied on it to hold",
-        _learning,
+        _of_members(_learning),
     ),
     Condition(
         "member-away",
@@ -184,10 +194,11 @@ CONDITIONS = (
         "5m",
         "A member is not reached",
         "There is one copy fewer. Of three nodes, the loss of another one stops what needs a majority.",
-        "shoal serve --data DIR   # on its machine; if its disk is lost: shoal cluster replace {about} NEW:PORT --url URL",
+        "shoal serve --data DIR   # on its machine; end a process that hangs first. "
+        "If its disk is lost: shoal cluster replace {about} NEW:PORT --url URL",
         "OPERATIONS.md#a-node-is-lost",
         "this node has no link to it",
-        _member_away,
+        _of_members(_member_away),
     ),
     Condition(
         "member-behind",
@@ -198,7 +209,7 @@ CONDITIONS = (
         "shoal doctor --url URL   # at that node: its disk, its processor or the network is too slow for what is written",
         "CLUSTER.md#looking-at-it",
         f"it lacks an operation that is older than {LAG_MS_MAX // 1000} s",
-        _member_behind,
+        _of_members(_member_behind),
     ),
     Condition(
         "clock-wrong",
@@ -220,7 +231,7 @@ CONDITIONS = (
         "chronyc makestep   # on the machine of the node that is named",
         "OPERATIONS.md#a-clock-is-wrong",
         "a member's clock differs from this node's by more than `clock_skew_max_ms`",
-        _clocks_differ,
+        _of_members(_clocks_differ),
     ),
     Condition(
         "clock-behind",
@@ -242,7 +253,7 @@ CONDITIONS = (
         "shoal cluster members --url URL   # at each node; then give all the same SHOAL_JOIN, and start them again",
         "CLUSTER.md#what-happens-when",
         "a node that links has another list, or another node's address",
-        _members_differ,
+        _of_members(_members_differ),
     ),
     Condition(
         "change-stands",
@@ -272,10 +283,10 @@ CONDITIONS = (
         "0s",
         "A node asks to be added",
         "Nothing, until it is added.",
-        "shoal cluster add {about} --url URL",
+        "shoal cluster add {about} --url URL   # or, if a member should have this address, correct its SHOAL_ADVERTISE",
         "CLUSTER.md#changing-it",
         "a node that is no member asked for a link",
-        _asks_to_join,
+        _of_members(_asks_to_join),
     ),
     Condition(
         "directory-lost",
@@ -297,7 +308,7 @@ CONDITIONS = (
         "shoal status --url http://{about}   # upgrade the older ones, one after another",
         "OPERATIONS.md#upgrade-one-node-at-a-time",
         "members told different versions when they were linked",
-        _versions_mixed,
+        _of_members(_versions_mixed),
     ),
     Condition(
         "quarantine",
@@ -352,7 +363,7 @@ CONDITIONS = (
         "shoal serve --data DIR   # on its machine; only if it never returns: shoal cluster forget {about} --url URL",
         "DISKS_AND_NODES_LOST.md#one-node-is-dead-for-good",
         "deletions wait for a member that is not reached",
-        _sweep_waits,
+        _of_members(_sweep_waits),
     ),
 )
 """In the order in which they are told of."""

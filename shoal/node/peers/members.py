@@ -278,7 +278,9 @@ class Members:
         Returns None if nothing has changed since the last time; else the new disagreement, or "" if there is none any more.
         """
         others = [member.identity for member in self._members.values() if member.outlet is not None and member.identity]
-        found = disagreement(own, peer, others)
+        # A node that waits to be added counts no majority yet, whatever its list; it is told of as such.
+        waits = peer.name != own.name and peer.name not in self._members and peer.name not in self._met
+        found = "" if waits else disagreement(own, peer, others)
         before = self._disagreements.pop(peer.node, "")
         if found:
             self._disagreements[peer.node] = found

@@ -113,7 +113,7 @@ async def faces(member: Member, page: Page | None) -> dict[str, set[str]]:
     """Which conditions each face of a node shows as true, by the face's name."""
     async with member.store() as store:
         view, status, cluster = await store.conditions(), await store.status(), await store.cluster()
-    asked = [doctor.Asked(member.address, view)]
+    asked = [doctor.Asked(member.address, view=view)]
     metrics = Metrics().scrape(status, cluster, view).decode()
     return {
         "GET /v1/cluster/conditions": {each.name for each in view.standing},

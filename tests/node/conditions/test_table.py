@@ -112,6 +112,18 @@ def test_a_removed_member_is_not_missed() -> None:
     assert not look(seen(STATUS, msgspec.structs.replace(PEER, state="unreachable", part="removed"))).standing
 
 
+def test_a_node_that_is_no_member_blames_no_member() -> None:
+    """It has no links and no quorum because of that: to replace members, or to rebuild their cluster, would harm it."""
+    away = msgspec.structs.replace(PEER, state="unreachable", told=False, clock_ms=None, version="")
+    alone = msgspec.structs.replace(STATUS, register="the quorum register was never founded", garbage_waits_for=["n2:7400"])
+    observation = seen(alone, away, outside=True)
+    told = msgspec.structs.replace(observation.cluster, learning=["n2:7400: not heard yet"], disagreements=["n2 has others"])
+    members = MembersView(0, "", "", [], waiting=["n5:7400"])
+    found = look(observation._replace(cluster=told, members=members))
+    assert [each.name for each in found.standing] == ["no-member"]
+    assert found.unknown == {}
+
+
 def test_each_command_names_what_it_is_about() -> None:
     away = msgspec.structs.replace(PEER, state="unreachable")
     [found] = look(seen(STATUS, away)).standing
@@ -197,7 +209,7 @@ def test_a_new_backup_has_a_week_until_somebody_restores_it(begun: int, verified
 
 def view_of(name: str, observation: Observation) -> doctor.Asked:
     found = look(observation)
-    return doctor.Asked(name, ConditionsView(name, name, list(found.standing), found.looked, found.unknown))
+    return doctor.Asked(name, view=ConditionsView(name, name, list(found.standing), found.looked, found.unknown))
 
 
 def test_a_thing_that_several_say_is_told_once() -> None:
@@ -272,3 +284,54 @@ def test_commands_have_the_place_that_was_asked() -> None:
     [each] = look(seen(msgspec.structs.replace(STATUS, quotas_reached=["crew: bytes"]))).standing
     assert "--url http://n1:7400" in doctor._placed(each, "--url http://n1:7400").mends
     assert "--data ./state" in doctor._placed(each, "--data ./state").mends
+    [each] = look(seen(STATUS, msgspec.structs.replace(PEER, version="0.9"))).standing
+    assert "--url https://n2:7400" in doctor._placed(each, "--url https://n1:7400").mends
+
+
+def test_commands_go_to_a_member_that_answers() -> None:
+    """Neither to a node that hangs, nor to one that is no member, though they were named first."""
+    silent = doctor.Asked("n1:7400", "http://n1:7400", why="it did not answer", is_silent=True)
+    outside = view_of("n4:7400", seen(outside=True))._replace(url="http://n4:7400")
+    answers = [
+        silent,
+        outside,
+        *(view_of(name, seen(STATUS))._replace(url=f"http://{name}") for name in ("n2:7400", "n3:7400")),
+    ]
+    target = Target(None, "http://n1:7400,http://n4:7400")
+    assert doctor._where(target, ("n4:7400",), answers) == "--url http://n2:7400"
+    assert doctor._where(target, ("n4:7400", "n3:7400"), answers) == "--url http://n3:7400"
+    assert doctor._where(target, ("n4:7400",), [silent, outside]) == "--url URL"
+
+
+async def test_a_node_that_waits_leads_to_all_members_and_each_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fourth one knows the first, the first knows the third, and the third never answers."""
+    known = {"n4:7400": "n1:7400", "n1:7400": "n3:7400"}
+    asked: list[str] = []
+
+    class Node:
+        """It knows one other node."""
+
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        async def conditions(self) -> ConditionsView:
+            asked.append(self._name)
+            if self._name == "n3:7400":
+                await asyncio.Event().wait()
+            found = view_of(self._name, seen(STATUS)).view
+            assert found is not None
+            return found
+
+        async def cluster(self) -> ClusterView:
+            other = known.get(self._name, self._name)
+            return ClusterView("shoal", 1, 1, [msgspec.structs.replace(OWN, name=other, node=other)], "", 0, [], 0)
+
+    @asynccontextmanager
+    async def opened(target: Target) -> AsyncIterator[Node]:
+        yield Node(str(target.url).removeprefix("http://"))
+
+    monkeypatch.setattr(doctor, "opened", opened)
+    async with asyncio.timeout(10 * doctor.ASK_S):
+        answers = await doctor._of_cluster("http://n4:7400")
+    assert [each.name for each in answers] == asked == ["n4:7400", "n1:7400", "n3:7400"]
+    assert [name for name, _ in doctor._unsure(answers)] == ["n3:7400"]

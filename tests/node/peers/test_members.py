@@ -108,9 +108,18 @@ def test_disagreements_with_more_nodes_than_there_can_be_are_forgotten() -> None
     members = Members(cast(Roster, SimpleNamespace(record=epochs.founded(["a:1", "b:1"]), own="a:1")))
     own = Identity(b"a" * 16, "a:1", "test", ("a:1", "b:1"))
     for number in range(500):
-        members.compare(Identity(number.to_bytes(16, "big"), f"n{number}:1", "test", ("x:1",)), own=own)
+        members.compare(Identity(number.to_bytes(16, "big"), "b:1", "test", (f"x{number}:1",)), own=own)
     assert len(members.disagreements) == 64
-    assert "n499:1" in members.disagreements[-1]
+    assert "x499:1" in members.disagreements[-1]
+
+
+def test_the_list_of_a_node_that_waits_to_be_added_is_no_disagreement() -> None:
+    """Else the first sentence during each `cluster add` is to restart all nodes with another list."""
+    members = Members(cast(Roster, SimpleNamespace(record=epochs.founded(["a:1", "b:1"]), own="a:1")))
+    own = Identity(b"a" * 16, "a:1", "test", ("a:1", "b:1"))
+    assert members.compare(Identity(b"d" * 16, "d:1", "test", ("a:1", "d:1")), own=own) is None
+    assert members.disagreements == []
+    assert members.compare(Identity(b"b" * 16, "b:1", "test", ("a:1", "b:1", "d:1")), own=own)
 
 
 @pytest.mark.answers("two-owners-addresses-lead-to-one-node")
