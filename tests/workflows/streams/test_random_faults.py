@@ -124,8 +124,8 @@ class Scene:
         elif kind == "mute":  # Its links seem to be up, and nothing that it says arrives.
             self.nodes.spoil = lambda source, _, message: None if source == name else message
         else:
-            self._writers.pop(name, None)
             left = await self.nodes.crash(name)
+            self._writers.pop(name, None)  # Also one that was made while it went down.
         await asyncio.sleep(self.chance.uniform(0.0, 4 * TTL_S))
         self.nodes.spoil = lambda _source, _target, message: message
         if kind == "crash":
