@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.config import Config
 from shoal.errors import StoreCorrupt
-from shoal.kinds.file import flows
+from shoal.kinds.file import flows, proven
 from shoal.kinds.file.flows import Chunker, Download
 from shoal.kinds.file.state import Chunk, is_manifest, pack_manifest, unpack_manifest
 from shoal.protocol.requests import ChunksRead, FileInfo, FileShown
@@ -40,6 +40,15 @@ def test_chunks_make_the_file_however_it_is_handed_over(compiled: bool, size: in
     assert all(0 < len(chunk) <= 8192 for chunk in chunks)
     assert all(len(chunk) >= 256 for chunk in chunks[:-1])
     assert chunks == cut(data, max(1, size), compiled=compiled)
+
+
+def test_a_hash_is_said_of_one_object_for_a_while() -> None:
+    chunk, hash = bytes(range(250)), b"h" * 32
+    same = bytes(bytearray(chunk))
+    with proven.saying({hash: chunk}):
+        assert (proven.said(chunk), proven.digest_of(chunk)) == (hash, hash)
+        assert (proven.said(same), proven.digest_of(same)) == (None, sha256(chunk).digest())
+    assert proven.said(chunk) is None
 
 
 @pytest.mark.parametrize("compiled", KINDS)

@@ -34,6 +34,7 @@ from itertools import accumulate
 from typing import Any
 
 from shoal.errors import InvalidInput, StoreCorrupt
+from shoal.kinds.file.proven import saying
 from shoal.kinds.file.state import CHUNKS_MAX, FILE_BATCH_BYTES, FILE_CHUNK_BYTES_MAX, Chunk, pack_manifest, unpack_manifest
 from shoal.kinds.thread.state.chunking import HASHED_BYTES, rolling
 from shoal.protocol import requests
@@ -44,9 +45,10 @@ from shoal.workflows.connection import Connection
 FILE_CHUNK_BYTES_MIN = 512 * 1024
 FILE_CHUNK_BYTES_USUAL = 1024 * 1024
 SENDING_MAX = 2  # Batches that are on their way.
-UPLOAD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES  # At most in memory: batches on their way, the next, and what is to be cut.
 SMALL_BYTES = 64 * 1024  # A file of so many bytes is one request, and the node is asked nothing before.
 PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
+# At most in memory: batches on their way, the next, what is to be cut, and what is being cut.
+UPLOAD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES + PIECE_BYTES
 _BLOCK = 64 * 1024  # Positions that are hashed at once.
 
 
@@ -162,6 +164,8 @@ class Upload:
         self._pieces_bytes = 0
         self._is_asked = False
         self._sending: deque[asyncio.Task[None]] = deque()
+        self._shares = False  # Whether chunks were not sent, because the thread has them.
+        self._cutting: asyncio.Future[list[Chunked]] | None = None  # Of the pieces before, while the next ones arrive.
 
     async def feed(self, piece: bytes) -> None:
         """Take the next bytes of the file; waits while enough of it is on its way.
@@ -179,9 +183,18 @@ class Upload:
     async def _cut_pieces(self) -> None:
         if not self._is_asked and self._pieces_bytes > SMALL_BYTES:
             await self._ask()
-        pieces, self._pieces, self._pieces_bytes = self._pieces, [], 0
-        cutting = partial(self._cut, pieces)
-        for chunked in cutting() if self._aside is None else await self._aside(cutting):
+        await self._take_cut()
+        cutting = partial(self._cut, self._pieces)
+        self._pieces, self._pieces_bytes = [], 0
+        if self._aside is None:
+            for chunked in cutting():
+                await self._take(*chunked)
+        else:
+            self._cutting = asyncio.ensure_future(self._aside(cutting))
+
+    async def _take_cut(self) -> None:
+        cutting, self._cutting = self._cutting, None
+        for chunked in await cutting if cutting is not None else ():
             await self._take(*chunked)
 
     async def finish(self, name: str, type: str, *, expected: str = "") -> FileInfo:
@@ -192,6 +205,7 @@ class Upload:
             FileIncomplete: chunks that were there before went meanwhile. Put the file again.
         """
         await self._cut_pieces()
+        await self._take_cut()
         for chunk in self._chunker.finish():
             await self._take(sha256(chunk).digest(), chunk)
         found = self._hash.hexdigest()
@@ -205,14 +219,16 @@ class Upload:
         manifest = pack_manifest(self._entries)
         last = list(self._batch.values())
         request = requests.PutFile(self._space, self._thread, name, found, size, type, manifest, last)
-        stored = await self._connection.write(request, key=None, durability=self._durability)
+        with saying(self._batch if self._shares else {**self._batch, self._hash.digest(): manifest}):
+            stored = await self._connection.write(request, key=None, durability=self._durability)
         return stored.file
 
     async def abandon(self) -> None:
         """Stop sending. The chunks that are there wait for a day, for the file to be put again."""
         for task in self._sending:
             task.cancel()
-        await asyncio.gather(*self._sending, return_exceptions=True)
+        cutting, self._cutting = self._cutting, None
+        await asyncio.gather(*self._sending, *([] if cutting is None else [cutting]), return_exceptions=True)
         self._sending.clear()
 
     async def _ask(self) -> None:
@@ -239,9 +255,9 @@ class Upload:
 
     async def _send(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, {}, 0
-        self._sending.append(asyncio.get_running_loop().create_task(self._sent(batch)))
         while len(self._sending) >= SENDING_MAX:
             await self._sending.popleft()
+        self._sending.append(asyncio.get_running_loop().create_task(self._sent(batch)))
 
     async def _sent(self, batch: dict[bytes, bytes]) -> None:
         digests = list(batch)
@@ -249,9 +265,11 @@ class Upload:
         if not self._whole:
             found = await self._connection.read(requests.FindChunks(self._space, self._thread, digests))
             missing = [batch[digests[at]] for at in found.missing]
+        self._shares = self._shares or len(missing) < len(batch)
         if missing:
             request = requests.KeepChunks(self._space, self._thread, missing)
-            await self._connection.write(request, key=None, durability=self._durability)
+            with saying(batch):
+                await self._connection.write(request, key=None, durability=self._durability)
 
 
 class Download:

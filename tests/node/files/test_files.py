@@ -489,6 +489,46 @@ async def test_an_upload_that_never_ends_is_dropped(bench: Bench) -> None:
         assert stored(bench.storage, files.FILES) == [files.FILES]
 
 
+def none_is_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(files, "chunk", lambda *_: pytest.fail("a chunk is read again"))
+
+
+async def test_chunks_that_come_in_order_are_not_read_again(bench: Bench) -> None:
+    data, session = content(30_000), bench.node.session()
+    *first, last = chunks_of(data)
+    for chunk in first:
+        await session.call(requests.KeepChunks("crew", "t", [chunk]))
+    with pytest.MonkeyPatch.context() as patch:
+        none_is_read(patch)
+        await session.call(put(data, chunks=[last]))
+    assert await read(bench.space.thread("t"), "a") == data
+
+
+@pytest.mark.parametrize("is_claim_right", [True, False])
+async def test_chunks_in_another_order_are_read_for_the_put(bench: Bench, is_claim_right: bool) -> None:
+    data, session = content(30_000), bench.node.session()
+    *first, last = chunks_of(data)
+    for chunk in reversed(first):
+        await session.call(requests.KeepChunks("crew", "t", [chunk]))
+    backwards = sha256(b"".join([*reversed(first), last])).hexdigest()
+    if is_claim_right:
+        await session.call(put(data, chunks=[last]))
+        assert await read(bench.space.thread("t"), "a") == data
+    else:
+        with pytest.raises(InvalidInput, match="was claimed"):
+            await session.call(put(data, chunks=[last], sha256=backwards))
+
+
+async def test_a_file_that_was_sent_whole_is_hashed_once(bench: Bench) -> None:
+    data, thread = content(60_000), bench.space.thread("t")
+    with pytest.MonkeyPatch.context() as patch:
+        none_is_read(patch)
+        patch.setattr(serving, "sha256", lambda data=b"": sha256(data) if len(data) < 256 else pytest.fail("hashed twice"))
+        patch.setattr(serving._Course, "add", lambda *_: pytest.fail("hashed twice"))
+        await thread.put_file("a", data)
+    assert await read(thread, "a") == data
+
+
 def put(data: bytes, **changes: object) -> requests.PutFile:
     chunks = chunks_of(data)
     manifest = files.pack_manifest(files.Chunk(sha256(chunk).digest(), len(chunk)) for chunk in chunks)

@@ -1,7 +1,9 @@
 """Files over storage: chunks are kept, contents proved and named, and what nothing refers to is dropped.
 
 Laws:
-- A name gets a content only after this node has read its chunks and found their hash and sizes to be those that were claimed.
+- A name gets a content only after this node has seen its chunks, as they came or as they are stored, and found their hash and
+  sizes to be those that were claimed.
+- Chunks that come in the order of their file are hashed as they come, and not read again for the put.
 - A put that waits for chunks that are not here goes on from there: what was read before is not read again.
 - A read of chunks needs one pack in memory at a time: it answers with the chunks before one that is away.
 - A put that brings all of its chunks is answered by these alone; any other takes the right to read (`shoal.access.grants`).
@@ -25,6 +27,7 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import FileIncomplete, InvalidInput, NotFound, StoreCorrupt, TooLarge, Unsupported
 from shoal.kinds.file import state as files
+from shoal.kinds.file.proven import digest_of, said
 from shoal.kinds.file.requests import carries_all
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
@@ -64,9 +67,28 @@ REFERENCES_MAX = 4096  # Files to which one write refers: each is looked up as i
 _PROVED_MAX = 1024
 _MOVED_BYTES = 16 * 1024 * 1024
 _CHUNK_COST = 4096  # Reading a chunk takes as long as hashing so many bytes, at least.
+_COMING = b""  # In the place of a content: which one the chunks are of is not known yet.
 _OWN = frozenset({KeepChunks, NameFile, RemoveFile, DropFiles})
 # The tables of a thread whose rows hold values: checkpoints, events, entries, consumers, notes, steps, moves of its status.
 _HOLDING = (b"C", b"E", b"I", b"K", b"P", b"S", b"U", b"W", b"X")
+
+
+class _Course:
+    """Chunks in an order, as they were seen."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.whole = sha256()  # Of their bytes.
+        self._manifest = sha256()  # Of the manifest that lists them.
+
+    def add(self, digest: bytes, chunk: bytes) -> None:
+        self.count += 1
+        self.whole.update(chunk)
+        self._manifest.update(files.pack_manifest([files.Chunk(digest, len(chunk))]))
+
+    def begins(self, manifest: bytes) -> bool:
+        """Whether a content with this manifest begins with these chunks."""
+        return sha256(manifest[: self.count * files.ENTRY_BYTES]).digest() == self._manifest.digest()
 
 
 class Files:
@@ -77,7 +99,7 @@ class Files:
         self._give_back = give_back
         self._moved = 0
         self._proved: Recent[tuple[str, str, bytes]] = Recent(_PROVED_MAX)  # Contents whose bytes were read, and are right.
-        self._unproved: dict[tuple[str, str, bytes], tuple[int, Any]] = {}  # Chunks that were read, and the hash of these.
+        self._courses: dict[tuple[str, str, bytes], _Course] = {}  # By thread, of chunks that come, and of puts that wait.
         self._loose: Recent[tuple[str, str, bytes]] = Recent(
             _PROVED_MAX
         )  # Contents that are to be dropped: nothing refers to them.
@@ -134,29 +156,39 @@ class Files:
         content, sent = files.content_of(bytes.fromhex(request.sha256), request.manifest), _by_digest(request.chunks)
         _check_carried(request, sent)
         if not files.is_standing(rows(), content):
-            proof = (request.space, request.thread, content)
-            at, hash = self._unproved.pop(proof, (0, sha256()))
-            for place, entry in enumerate(files.unpack_manifest(request.manifest)[at:], at):
-                try:
-                    chunk = sent.get(entry.digest) or files.chunk(rows(), entry.digest)
-                except StoreCorrupt:  # It is fetched, and the put is made again: from here on.
-                    if len(self._unproved) >= _PROVED_MAX:
-                        del self._unproved[next(iter(self._unproved))]
-                    self._unproved[proof] = place, hash
-                    raise
-                if chunk is None or len(chunk) != entry.size:
-                    raise _incomplete(request)
-                hash.update(chunk)
-                if self._passes(max(entry.size, _CHUNK_COST)):
-                    yield None
-            if hash.hexdigest() != request.sha256:
-                raise InvalidInput(
-                    f"the content of file {request.name!r} has SHA-256 {hash.hexdigest()}, and {request.sha256} was claimed. "
-                    "The file was not stored. Read the source again, and put it once more."
-                )
+            if said(request.manifest) != content[: files.DIGEST_BYTES]:
+                yield from self._prove(rows, request, content, sent)
             self._proved.put((request.space, request.thread, content))
         stored: FileStored = yield Piece(NameFile(*structs.astuple(request)))
         return stored
+
+    def _prove(self, rows: Callable[[], Rows], request: PutFile, content: bytes, sent: Mapping[bytes, bytes]) -> Steps[None]:
+        entries = files.unpack_manifest(request.manifest)
+        proof = (request.space, request.thread, content)
+        course = self._courses.pop(proof, None) or self._courses.pop((*proof[:2], _COMING), None)
+        if course is None or not course.begins(request.manifest):
+            course = _Course()
+        for entry in entries[course.count :]:
+            try:
+                chunk = sent.get(entry.digest) or files.chunk(rows(), entry.digest)
+            except StoreCorrupt:  # It is fetched, and the put is made again: from here on.
+                self._remember(proof, course)
+                raise
+            if chunk is None or len(chunk) != entry.size:
+                raise _incomplete(request)
+            course.add(entry.digest, chunk)
+            if self._passes(max(entry.size, _CHUNK_COST)):
+                yield None
+        if (found := course.whole.hexdigest()) != request.sha256:
+            raise InvalidInput(
+                f"the content of file {request.name!r} has SHA-256 {found}, and {request.sha256} was claimed. "
+                "The file was not stored. Read the source again, and put it once more."
+            )
+
+    def _remember(self, proof: tuple[str, str, bytes], course: _Course) -> None:
+        if len(self._courses) >= _PROVED_MAX:
+            del self._courses[next(iter(self._courses))]
+        self._courses[proof] = course
 
     def _passes(self, size: int) -> bool:
         """Count bytes that pass; whether a step is over with them."""
@@ -172,6 +204,13 @@ class Files:
         change = files.Upload(tuple(chunks))
         _check_known(context, change)
         context.apply(change, Blobs(b"", chunks))
+        coming = [each for each in chunks.items() if said(each[1]) is None]
+        if coming:
+            thread = (request.space, request.thread, _COMING)
+            course = self._courses.pop(thread, None) or _Course()
+            for digest, chunk in coming:
+                course.add(digest, chunk)
+            self._remember(thread, course)
         kept = sum(map(len, request.chunks))
         self._passes(kept)
         return ChunksKept(kept)
@@ -318,7 +357,7 @@ def _check_carried(request: PutFile | NameFile, sent: Mapping[bytes, bytes]) -> 
 
 
 def _by_digest(chunks: Iterable[bytes]) -> Mapping[bytes, bytes]:
-    return {sha256(chunk).digest(): chunk for chunk in chunks}
+    return {digest_of(chunk): chunk for chunk in chunks}
 
 
 def _incomplete(request: PutFile | NameFile) -> FileIncomplete:
