@@ -21,6 +21,7 @@ from shoal.protocol.requests import Durability
 from simulation.composing import OF_ESCAPES, OF_LIVES, OF_MEMBERS, compose
 from simulation.composites.stage import KEY_WINDOW_S
 from simulation.parts.all import FAMILIES
+from simulation.parts.courses import BOUNDS as COURSE_BOUNDS
 from simulation.parts.drawing import draw_parts
 from simulation.parts.evidence import FAMILY as EVIDENCE
 from simulation.plan import (
@@ -144,6 +145,8 @@ def _drawn(seed: int, profile: str) -> _Drawn:
         plan = tiered(plan, _random(f"tiered/{profile}/{seed}"), SPARED_S)
     if wanted.shelved:
         plan = shelved(plan, _random(f"shelved/{profile}/{seed}"), SPARED_S)
+    if wanted.told:
+        plan = replace(plan, settings=COURSE_BOUNDS | plan.settings)
     if wanted.ships:
         plan = shipped(plan, _random(f"ship/{profile}/{seed}"))
     marks = {"truncated": "log_keep_s", "refilled": "snapshot_operations_min"}

@@ -403,6 +403,9 @@ ActKind = Literal[
     "set-tiering",
     "unset-tiering",
     "move-now",
+    "spend-told",
+    "grant-told",
+    "read-course",
 ]
 
 

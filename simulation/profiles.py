@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shoal.errors import InvalidValue
+from simulation.parts.courses import FAMILY as COURSES
 from simulation.parts.secrets import FAMILY as SECRETS
 
 
@@ -22,6 +23,7 @@ class Profile(NamedTuple):
     tiered: bool = False  # Whether threads go to a bucket, which fails.
     shelved: bool = False  # Whether files stay there.
     ships: bool = False  # Whether the cluster is backed up, to a bucket that fails.
+    told: bool = False  # Whether points of budgets' courses come fast, and are few.
     own: frozenset[str] = frozenset()  # Families of acts that each seed has; most are in no other profile.
 
 
@@ -32,6 +34,7 @@ PROFILES = {
     "composed": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0),
     "members": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0, operated=True),
     "redacted": Profile(kinds=0.3, faults_max=4, acts_max=40, own=frozenset({SECRETS})),
+    "told": Profile(kinds=0.15, faults_max=2, acts_max=20, told=True, own=frozenset({COURSES})),
     "shipped": Profile(kinds=0.2, faults_max=3, acts_max=100, ships=True),
     "lives": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, called=True),
     "escapes": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, escaped=True),

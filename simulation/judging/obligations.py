@@ -17,16 +17,20 @@ from shoal.protocol.requests import Durability
 from simulation.judging.history import Acknowledged, Event, History, Shown
 from simulation.plan import (
     Bucket,
+    ClockDrift,
     ClockJump,
+    Clone,
     CorruptBlock,
     Crash,
     CrashAt,
+    Disown,
     FullDisk,
     Leave,
     Plan,
     Relist,
     Replace,
     Restore,
+    Stop,
     Wipe,
 )
 
@@ -44,13 +48,17 @@ FAR_MS = 12 * 3600 * 1000
 """A clock that jumps so far may be past the window of keys, which is a day."""
 
 
+_ENDS = Clone | CorruptBlock | Crash | CrashAt | Disown | FullDisk | Leave | Relist | Replace | Restore | Stop | Wipe
+
+
 class Losses:
     """What the faults of a plan can take with them.
 
     `of_windows`: clocks may pass what a node remembers. `of_members`: nodes are left off the list of members for a while.
     `of_removals`: operators remove members, so a client whose other nodes are down may be told by one that it is none.
     `of_delays`: a delay of seconds may have been counted from a clock that was wrong, and last for long.
-    `of_buckets`: the bucket of cold threads may not answer.
+    `of_buckets`: the bucket of cold threads may not answer. `of_clocks`: a node's clock is not the true time. `of_lives`: a
+    node may end, and begin again.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -61,6 +69,8 @@ class Losses:
         self.of_members = any(isinstance(fault, Relist) for fault in plan.faults)
         self.of_removals = any(isinstance(fault, Leave | Replace) for fault in plan.faults)
         self.of_buckets = any(isinstance(fault, Bucket) for fault in plan.faults)
+        self.of_clocks = any(isinstance(fault, ClockJump | ClockDrift) for fault in plan.faults)
+        self.of_lives = any(isinstance(fault, _ENDS) for fault in plan.faults)
         self._nodes = plan.nodes
         self._struck: set[str] = set()  # Nodes that lost at least what was not synced.
         self._until: dict[str, float] = {}  # By node: what its disk held by then may be lost.

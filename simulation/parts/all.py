@@ -8,6 +8,8 @@ from simulation.parts.attic import FAMILY as ATTIC
 from simulation.parts.attic import Attic
 from simulation.parts.beginnings import Pages
 from simulation.parts.branches import Lines
+from simulation.parts.courses import FAMILY as COURSES
+from simulation.parts.courses import Courses
 from simulation.parts.decrees import Decrees
 from simulation.parts.documents import Papers
 from simulation.parts.elections import Elections
@@ -65,10 +67,11 @@ PARTS: dict[str, Callable[[], Part]] = {
     "files": Files,
     SECRETS: Secrets,
     ATTIC: Attic,
+    COURSES: Courses,
 }
 """By the name of the family of their objects."""
 
-APART = frozenset({SECRETS, ATTIC})
+APART = frozenset({SECRETS, ATTIC, COURSES})
 """The families that are drawn by profiles of their own alone: they would alter the plans of all others."""
 
 FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}

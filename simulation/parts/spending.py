@@ -8,6 +8,7 @@ Laws (invariant 17: a budget is never overspent):
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Paid:
 
     amount: int
     told: Told | None = None
+    begun_s: float = 0.0
 
 
 class Budgets:
@@ -47,7 +49,7 @@ class Budgets:
         self.numbers = count(1)
 
     def deeds(self, bench: Bench) -> Deeds:
-        agent = _Agent(self, bench)
+        agent = Agent(self, bench)
         return {
             "spend": agent.spend,
             "grant": agent.grant,
@@ -81,7 +83,7 @@ class Budgets:
         return wrong
 
 
-class _Agent:
+class Agent:
     def __init__(self, budgets: Budgets, bench: Bench) -> None:
         self._budgets = budgets
         self._bench = bench
@@ -123,6 +125,7 @@ class _Agent:
     async def _pay(
         self, act: Act, random: Random, paid: list[Paid], mine: Paid, send: Callable[[], Awaitable[None]], of: type[Write[Any]]
     ) -> None:
+        mine.begun_s = asyncio.get_running_loop().time()
         paid.append(mine)
 
         async def sent() -> None:

@@ -14,6 +14,7 @@ from tests.mutants import (
     comparing,
     consensus,
     copies,
+    courses,
     deleting,
     delivery,
     durability,
@@ -91,6 +92,7 @@ MODULES = (
     clocks,
     deleting,
     backing_up,
+    courses,
 )
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in MODULES for mutant in module.MUTANTS}

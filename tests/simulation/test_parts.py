@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import TypeVar, cast
 
 import pytest
+from msgspec import structs
 
 from shoal import values
 from shoal.errors import JournalTrimmed
@@ -25,6 +26,8 @@ from simulation.parts.all import FAMILIES, KINDS, PARTS
 from simulation.parts.attic import SETTINGS
 from simulation.parts.beginnings import Page
 from simulation.parts.branches import Lines
+from simulation.parts.courses import BOUNDS, Courses
+from simulation.parts.courses import TOLD as COURSE
 from simulation.parts.decrees import Decrees
 from simulation.parts.documents import Papers
 from simulation.parts.elections import Elections
@@ -53,6 +56,7 @@ T = TypeVar("T")
 
 CALM = Plan(seed=1)
 COLD = Plan(seed=1, settings=SETTINGS)
+TOLD = Plan(seed=1, settings=BOUNDS)
 
 
 def scene(work: Callable[[SimulatedCluster, Agents], Awaitable[T]], plan: Plan = CALM) -> T:
@@ -126,7 +130,7 @@ def test_nothing_is_broken_where_nothing_goes_wrong(family: str) -> None:
                 await carry_out(agents, kind, 6)
         return await broken(cluster, agents, family), agents
 
-    found, agents = scene(work, COLD if family == "attic" else CALM)
+    found, agents = scene(work, {"attic": COLD, "courses": TOLD}.get(family, CALM))
     assert found == []
     assert agents.violations == []
     assert [event for event in agents.history.events if type(event).__name__ == "Refused"] == []
@@ -328,6 +332,31 @@ def test_spending_beyond_the_grants_is_found() -> None:
     sound, found = scene(work)
     assert sound == []
     assert set(found) == {OVERSPENT}
+
+
+@pytest.mark.answers("courses-tell-what-was")
+def test_a_course_that_lacks_or_invents_is_found() -> None:
+    async def work(cluster: SimulatedCluster, agents: Agents) -> list[list[str]]:
+        await carry_out(agents, "grant-told", 3)
+        await carry_out(agents, "read-course", 2)
+        part, name = cast(Courses, agents.parts["courses"]), name_of("courses", "a")
+        sound = await broken(cluster, agents, "courses")
+        look = part.looks[name][-1]
+        last = look.points[-1]
+        found = []
+        for wrong in (
+            [structs.replace(last, granted=last.granted + 1000)],
+            [structs.replace(last, granted=0)],
+            [structs.replace(last, spent=5), last],
+        ):
+            part.looks[name] = [look._replace(points=wrong)]
+            found.append(await broken(cluster, agents, "courses"))
+        part.looks[name] = [look._replace(points=[last, last]), look._replace(points=[last], begun_s=look.ended_s + 1)]
+        return [sound, *found, await broken(cluster, agents, "courses")]
+
+    sound, *found = scene(work, TOLD)
+    assert sound == []
+    assert [set(each) for each in found] == [{COURSE}] * 4
 
 
 def test_an_element_that_was_added_last_and_is_no_member_is_found() -> None:
