@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from shoal.cli.main import app
-from shoal.cli.operating.upgrading import Seat, lacking, unasked, waiting_features
+from shoal.cli.operating.upgrading import Seat, lacking, together, unasked, waiting_features
 from shoal.node.reads.cluster import hindrances, speaks
 from shoal.protocol.requests import ClusterView, Member
 from tests.api.conftest import STATUS
@@ -51,6 +51,12 @@ def run(*arguments: str) -> Any:
 @pytest.mark.answers("next-node-is-stopped-too-early")
 def test_the_next_node_waits_for_what_the_others_lack(view: ClusterView, missing: list[str]) -> None:
     assert lacking(STATUS, view, OWN.vector) == missing
+
+
+def test_it_says_in_words_that_the_next_node_may_be_stopped() -> None:
+    """Pages say "until the last line says that all is well", and silence says nothing at night."""
+    assert together(VIEW) == "all 2 members hold what n1:7400 held: one of them may be stopped"
+    assert together(replaced(VIEW, members=[OWN])) == "n1:7400 has no other members: nothing is to be waited for"
 
 
 def test_a_register_that_has_not_begun_is_waited_for() -> None:
@@ -151,7 +157,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 def test_members_of_one_version_may_be_upgraded(nodes: Nodes) -> None:
     asked(f"{nodes.urls[0]}/v1/spaces/crew/counters/n", {"add": 1})
     done = run("wait", "--within", str(PATIENCE_S), "--url", nodes.urls[0])
-    assert done.exit_code == 0, done.output
+    assert (done.exit_code, "all 3 members hold" in done.output) == (0, True), done.output
     done = run("upgrade-check", "--url", nodes.all)
     assert (done.exit_code, "may join" in done.output) == (0, True), done.output
     told = json.loads(run("upgrade-check", "--json", "--url", nodes.all).output)

@@ -47,16 +47,27 @@ class Seat(NamedTuple):
 def wait(url: Url = None, within: _Within = 60.0) -> None:
     """Wait until all members are linked and hold what the node holds now, so that one of them may be stopped.
 
-    Writes may go on: only what the node held when the command began is waited for. It fails with what is missing.
+    Writes may go on: only what the node held when the command began is waited for. It says so when they do, and fails with
+    what is missing.
 
     Example: shoal cluster wait --within 120 --url http://n1:7400
     """
     target = chosen(None, url, environment=os.environ)
-    if missing := execute(_waited(target, within)):
+    view, missing = execute(_waited(target, within))
+    if missing:
         raise failure(f"after {within:g} s: {'; '.join(missing)}. Nothing was changed. Do not stop another node yet.")
+    line(together(view))
 
 
-async def _waited(target: Target, within_s: float) -> list[str]:
+def together(view: ClusterView) -> str:
+    """A sentence for people who wait before they stop the next node."""
+    own, *others = view.members
+    if not others:
+        return f"{own.name} has no other members: nothing is to be waited for"
+    return f"all {len(view.members)} members hold what {own.name} held: one of them may be stopped"
+
+
+async def _waited(target: Target, within_s: float) -> tuple[ClusterView, list[str]]:
     loop = asyncio.get_running_loop()
     ends_at, goal, missing = loop.time() + within_s, None, list[str]()
     async with opened(target) as store:
@@ -65,7 +76,7 @@ async def _waited(target: Target, within_s: float) -> list[str]:
             goal = goal or view.members[0].vector
             missing = lacking(status, view, goal)
             if not missing or loop.time() >= ends_at:
-                return missing
+                return view, missing
             await asyncio.sleep(_LOOK_S)
 
 
