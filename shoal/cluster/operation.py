@@ -11,6 +11,8 @@ Laws:
   operation was ready, this one is ready once its context is covered, because each operation in it
   came after all those that it knew of. So a context does not grow with past origins.
 - The payload is opaque here.
+- A body, and its payload, hold at most `PARTS_MAX` values: no node issues more, and what a peer sends is not decoded if it
+  does. What is stored is not asked.
 
 The partition that holds an object.
 
@@ -36,6 +38,9 @@ import msgspec
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import InvalidValue
 from shoal.names import MEMOIZED_MAX, is_colocated
+from shoal.values.work import has_at_most
+
+PARTS_MAX = 1 << 17  # Packed values: the most elements of a request's parts, 16,384, each with what it replaces.
 
 CHAIN_BYTES = 32
 CHAIN_START = bytes(CHAIN_BYTES)
@@ -92,6 +97,22 @@ def decode(packed: bytes) -> Body:
         return _decoder.decode(packed)
     except ValueError as error:  # msgspec's own are ValueErrors, and so are those of text that is no UTF-8.
         raise InvalidValue(f"this is not an operation ({error}). Nothing was written.") from None
+
+
+def decode_sent(packed: bytes) -> Body:
+    """The body in bytes that a peer sent.
+
+    Raises:
+        InvalidValue: these bytes are no operation, or hold more than any has; they are not decoded then.
+    """
+    if is_beyond(packed):
+        raise InvalidValue(f"this is not an operation: it holds more than {PARTS_MAX} values. Nothing was written.")
+    return decode(packed)
+
+
+def is_beyond(packed: bytes) -> bool:
+    """Whether a packed body or payload holds more values, one within another counted, than any that is issued."""
+    return len(packed) > PARTS_MAX and not has_at_most(packed, PARTS_MAX)
 
 
 def told_in(packed: bytes) -> RedactedBody | None:

@@ -263,7 +263,7 @@ class Replication:
             if self._quarantine.covers(shipment.partition, dot, now):
                 continue
             try:
-                arrival = each if isinstance(each, Arrival) else Arrival(each, operation.decode(each.packed), dot)
+                arrival = each if isinstance(each, Arrival) else Arrival(each, operation.decode_sent(each.packed), dot)
                 self._check(known, own, arrival)
             except (InvalidValue, BadOperation) as error:
                 self.refused(peer, shipment, error, now)

@@ -130,6 +130,15 @@ class Allowance:
             raise _Spent
 
 
+def has_at_most(packed: bytes, values_max: int) -> bool:
+    """Whether packed bytes hold at most so many values, as far as they are any. No more are looked at."""
+    try:
+        Allowance(nodes=values_max, bytes=len(packed)).charge_packed(packed)
+    except TooLarge:
+        return False
+    return True
+
+
 class _Spent(Exception):
     """No steps are left."""
 

@@ -1,20 +1,35 @@
-"""Changes of documents. `shoal.kinds.document.serving.documents` updates the live documents."""
+"""Changes of documents. `shoal.kinds.document.serving.documents` updates the live documents.
+
+Laws:
+- What a peer sent is looked at once, and a large one in steps before it is applied: its check finds what was found then, good
+  or bad.
+- A value of an update has at most `yjs.VALUE_PARTS_MAX` parts: no node issues a longer one. What is stored is not asked.
+"""
 
 from __future__ import annotations
 
+import sys
 from contextlib import suppress
 from hashlib import sha256
+
+import msgspec
 
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError, StoreCorrupt
 from shoal.kinds.document.state import compaction, document, repeats, yjs
 from shoal.kinds.document.state.compaction import Coverage
 from shoal.names import check_names
-from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What
+from shoal.node.appliers.applier import VECTOR_BYTES_MAX, Applier, Appliers, Effects, Erased, Sweep, What
 from shoal.node.transaction import ERASED, Blobs, is_gone
-from shoal.node.turns import Steps
+from shoal.node.turns import Steps, at_once
 from shoal.protocol.requests import Edit
+from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
+
+SHORT_BYTES = 8 * 1024  # What a look at so many bytes takes is no step of its own.
+_VETTED_MAX = 256
+_PARSED_MAX = 16  # Of those, whose structure is kept for the live document.
+_VETTED: dict[tuple[bytes, ...], _Found] = {}  # What was found last.
 
 
 def _apply(rows: Rows, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
@@ -36,16 +51,13 @@ def _check(_rows: Rows, _stamp: Stamp, change: document.Update, attached: Blobs)
         return attached
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its update does not match its hash", reason="content")
-    try:
-        yjs.parse(attached.content)
-        if change.genesis:
-            from shoal.kinds.document.state import genesis  # With the engine, which takes long to import.
-
-            genesis.check(change.genesis, attached.content)
-        if change.attempt is not None:
-            repeats.check(change.attempt, attached.content)
-    except ShoalError as error:
-        raise BadOperation(error.message, reason="content") from None
+    found = _VETTED.get(_key(change))
+    if found is None:
+        at_once(_looking(change, attached.content, yjs.CLOCK_MAX))
+    else:
+        _raise(found)
+        if found.parsed is not None:
+            yjs.remember(attached.content, found.parsed)
     return attached
 
 
@@ -54,13 +66,78 @@ def _check_compaction(_rows: Rows, stamp: Stamp, change: compaction.Compact, att
         return attached
     if sha256(attached.content).digest() != change.digest:
         raise BadOperation("its merged update does not match its hash", reason="content")
+    if len(change.coverage) > VECTOR_BYTES_MAX:
+        raise BadOperation(f"its compaction names origins in more than {VECTOR_BYTES_MAX} bytes", reason="content")
     try:
-        compaction.check(change, stamp, attached.content)
+        compaction.check(change, stamp)
     except ValueError as error:
         raise BadOperation(f"its compaction cannot be applied ({error})", reason="content") from None
+    found = _VETTED.get(_key(change))
+    if found is None:
+        at_once(_looking(change, attached.content, sys.maxsize))
+    else:
+        _raise(found)
+    return attached
+
+
+def _looking(change: document.Update | compaction.Compact, content: bytes, every: int) -> Steps[yjs.Parsed | None]:
+    """Look at what a peer sent, so many structs at a time.
+
+    Raises:
+        BadOperation: no node sends it.
+    """
+    try:
+        if isinstance(change, compaction.Compact):
+            yield from compaction.vet(content, structs_max=every)
+            return None
+        # A part has a byte at least. Whoever applies a short one finds what `parse` found.
+        is_short = len(content) <= SHORT_BYTES
+        parsed = yjs.parse(content) if is_short else (yield from yjs.parsing(content, every, value_max=yjs.VALUE_PARTS_MAX))
+        if change.genesis:
+            from shoal.kinds.document.state import genesis  # With the engine, which takes long to import.
+
+            genesis.check(change.genesis, parsed)
+        if change.attempt is not None:
+            yield from repeats.checking(change.attempt, parsed, every)
     except ShoalError as error:
         raise BadOperation(error.message, reason="content") from None
-    return attached
+    return parsed
+
+
+class _Found(NamedTuple):
+    """The outcome of a look at what a peer sent."""
+
+    parsed: yjs.Parsed | None = None
+    bad: str = ""
+
+
+def _vet(change: document.Update | compaction.Compact, beside: Blobs, pace: document.Pace) -> Steps[None]:
+    if sha256(beside.content).digest() != change.digest:
+        return  # Its check says so.
+    found = _Found()
+    try:
+        parsed = yield from _looking(change, beside.content, pace.updates)
+        if parsed is not None and parsed.weight <= yjs.STRUCTS_MAX:
+            found = _Found(parsed)
+    except BadOperation as error:
+        found = _Found(bad=error.message)
+    for key in list(_VETTED)[:-_PARSED_MAX]:
+        _VETTED[key] = _VETTED[key]._replace(parsed=None)
+    _VETTED[_key(change)] = found
+    while len(_VETTED) > _VETTED_MAX:
+        _VETTED.pop(next(iter(_VETTED)))
+
+
+def _key(change: document.Update | compaction.Compact) -> tuple[bytes, ...]:
+    """Of all on which the outcome depends."""
+    if isinstance(change, compaction.Compact):
+        return change.digest, b"compact"
+    return change.digest, change.genesis, msgspec.msgpack.encode(change.attempt)
+
+
+def _raise(found: _Found) -> None:
+    if found.bad:
+        raise BadOperation(found.bad, reason="content")
 
 
 def _update_of(rows: Rows, stamp: Stamp, change: document.Update) -> Blobs:
@@ -102,13 +179,9 @@ def _edit_of(change: document.Update, attached: Blobs) -> Edit:
     return Edit(attached.content, change.kinds, change.authors)
 
 
-def _vet(beside: Blobs, pace: document.Pace) -> Steps[None]:
-    return compaction.vet(beside.content, structs_max=pace.updates)
-
-
 APPLIERS: Appliers = {
     document.Update: Applier(
-        Kind.DOCUMENT, _apply, _check, _update_of, effects=Effects(erased_by=_is_compacted), edit_of=_edit_of
+        Kind.DOCUMENT, _apply, _check, _update_of, effects=Effects(erased_by=_is_compacted), edit_of=_edit_of, vet=_vet
     ),
     compaction.Compact: Applier(
         Kind.DOCUMENT,

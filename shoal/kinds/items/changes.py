@@ -5,7 +5,7 @@ Changes of the set of indexed fields of items.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any
 
 from shoal import values
@@ -14,11 +14,13 @@ from shoal.errors import BadOperation, InvalidInput
 from shoal.kinds.items import state as items
 from shoal.names import check_label, check_name
 from shoal.node.appliers.applier import Applier, Appliers, Effects, bare
+from shoal.protocol.declared import ELEMENTS_MAX, FEW_MAX
 from shoal.protocol.requests import always
 from shoal.storage.keys import Kind
 from shoal.values import forms as vectors
 
 _TIME_END_MS = 1 << 62  # 8 bytes hold it.
+_TOGETHER_MAX = ELEMENTS_MAX  # Items of one change.
 
 
 def _applier(apply: Callable[[Rows, Stamp, Any], None], check: Callable[[Any], None]) -> Applier:
@@ -33,6 +35,7 @@ def _applier(apply: Callable[[Rows, Stamp, Any], None], check: Callable[[Any], N
 
 def _check_put(put: items.Put) -> None:
     _check_path(put)
+    _check_many(put.vectors, FEW_MAX)
     values.check(put.value)
     for vector in put.vectors:
         vectors.check(vector)
@@ -41,20 +44,29 @@ def _check_put(put: items.Put) -> None:
 
 
 def _check_refresh(refresh: items.Refresh) -> None:
+    _check_many(refresh.items, _TOGETHER_MAX)
     for refreshed in refresh.items:
         _check_path(refreshed)
         _check_time(refreshed.expires_ms)
 
 
 def _check_expire(expire: items.Expire) -> None:
+    _check_many(expire.items, _TOGETHER_MAX)
     for erased in expire.items:
         _check_path(erased)
 
 
 def _check_path(change: items.Put | items.Delete | items.Refreshed) -> None:
+    _check_many(change.rest, FEW_MAX)
     for label in change.rest:
         check_label(label)
     check_name("key", change.key)
+
+
+def _check_many(parts: Sized, most: int) -> None:
+    """Before each is looked at: no node issues more."""
+    if len(parts) > most:
+        raise BadOperation(f"a change of items names {len(parts)} parts, where {most} are the most", reason="content")
 
 
 def _check_time(ms: int) -> None:
@@ -67,11 +79,13 @@ def _address(first: str, _stamp: Stamp, change: items.Put | items.Delete) -> str
 
 
 def _check_declare(_stamp: Stamp, change: items.Declare) -> None:
+    _check_many(change.fields, FEW_MAX)
     for field in change.fields:
         _check(field)
 
 
 def _check_drop(_stamp: Stamp, change: items.Drop) -> None:
+    _check_many(change.fields, FEW_MAX)
     for field, _ in change.fields:
         _check(field)
 

@@ -9,7 +9,17 @@ from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
 from shoal.kinds.label import state as labels
-from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare, position_of
+from shoal.node.appliers.applier import (
+    VECTOR_BYTES_MAX,
+    Applier,
+    Appliers,
+    Effects,
+    Erased,
+    Sweep,
+    What,
+    bare,
+    position_of,
+)
 from shoal.node.transaction import ERASED, Blobs, is_gone
 from shoal.storage.keys import Kind
 
@@ -41,6 +51,8 @@ def _notes_of(rows: Rows, stamp: Stamp, change: labels.Annotate) -> Blobs:
 
 
 def _check_cut(_stamp: Stamp, change: labels.Cut) -> None:
+    if len(change.known) > VECTOR_BYTES_MAX:
+        raise BadOperation(f"its cut has a vector of more than {VECTOR_BYTES_MAX} bytes", reason="content")
     try:
         VersionVector.unpack(change.known)
     except ValueError:

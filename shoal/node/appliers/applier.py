@@ -26,6 +26,9 @@ from shoal.protocol.requests import Edit
 from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 
+VECTOR_BYTES_MAX = 1024 * 1024
+"""Of the origins that a change from a peer names in packed form, some tens of bytes for each: more than any directory had."""
+
 
 class What(IntEnum):
     """The kind of rows that an entry of the garbage queue names. The numbers are on disk and never reused."""
@@ -110,7 +113,7 @@ class Applier(NamedTuple):
     others: frozenset[Kind] = frozenset()  # Of other objects that it changes.
     effects: Effects = NO_EFFECTS
     edit_of: Callable[[Any, Blobs], Edit] | None = None  # The push to followers of a document.
-    vet: Callable[[Blobs, Pace], Steps[None]] | None = None  # Does beforehand, in steps, what takes long in its check.
+    vet: Callable[[Any, Blobs, Pace], Steps[None]] | None = None  # Does beforehand, in steps, what takes long in its check.
     since: Callable[[Any], int] | None = None  # As `mutation.since`.
 
     def takes(self, kind: Kind) -> bool:

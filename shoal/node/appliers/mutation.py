@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.cluster.operation import Body
+from shoal.cluster.operation import PARTS_MAX, Body, is_beyond
 from shoal.crdt import deletion
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import StoreCorrupt
+from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds import Kind, declared
 from shoal.kinds.document.state.document import Pace
 from shoal.node.appliers.applier import NO_EFFECTS, Applier, Appliers, Effects, Sweep, What, bare
@@ -109,6 +109,20 @@ def decode(payload: bytes) -> Sequence[ImportedMutation]:
         raise StoreCorrupt(f"an operation in the log cannot be decoded ({error}). Run `shoal verify`.") from None
 
 
+def decode_sent(payload: bytes) -> Sequence[ImportedMutation]:
+    """The mutations of a payload that a peer sent.
+
+    Raises:
+        BadOperation: it cannot be read, or holds more than any that is issued; it is not decoded then.
+    """
+    if is_beyond(payload):
+        raise BadOperation(f"its changes hold more than {PARTS_MAX} values", reason="content")
+    try:
+        return decode(payload)
+    except StoreCorrupt:  # It speaks of this node's log.
+        raise BadOperation("its changes cannot be decoded", reason="content") from None
+
+
 def applier_of(change: Change) -> Applier:
     """How this kind of change is applied, checked and sent, for a caller that needs several of the functions below."""
     return _APPLIERS[type(change)]
@@ -133,7 +147,7 @@ def edit_of(change: Change, attached: Blobs) -> Edit | None:
 def vetting(change: Change, attached: Blobs, pace: Pace) -> Steps[None] | None:
     """The steps that do beforehand what takes long in the check of a change; None: nothing does."""
     vet = _APPLIERS[type(change)].vet
-    return None if vet is None else vet(attached, pace)
+    return None if vet is None else vet(change, attached, pace)
 
 
 def names_content(change: Change) -> bool:

@@ -53,19 +53,20 @@ Operation = Shipment | Arrival
 class _Waiting:
     """An operation that came, until it is taken."""
 
-    __slots__ = ("bytes", "is_taken", "operation", "shipment", "space")
+    __slots__ = ("bytes", "is_large", "is_taken", "operation", "shipment", "space")
 
     def __init__(self, shipment: Shipment) -> None:
         self.shipment = shipment
         self.operation: Operation = shipment
         self.bytes = len(shipment.packed) + len(shipment.attached)
-        self.is_taken = False
+        self.is_taken = self.is_large = False
         self.space = ""  # The node's own, if it names none: what is wrong with it is said when it is taken.
         try:
-            body = operation.decode(shipment.packed)
-            changes = mutation.decode(body.payload)
+            body = operation.decode_sent(shipment.packed)
+            changes = mutation.decode_sent(body.payload)
             self.space = check_name("space", changes[0].space)
             self.operation = Arrival(shipment, body, shipment.dot, changes)
+            self.is_large = vetting.is_large(shipment, changes)
         except Exception:
             return
 
@@ -212,7 +213,7 @@ class Deliveries:
     async def _in_steps(self, peer: bytes, lane: Lane, mine: Sequence[_Waiting], is_heard: Callable[[], bool]) -> None:
         for some in self._steps(mine):
             for each in some:
-                if not each.is_taken and vetting.is_large(each.shipment, self._pace):
+                if not each.is_taken and each.is_large:
                     await in_turns(vetting.vet(each.shipment, self._pace), self._environment.pause)
             await self._disk()
             for part in self._steps(self._due(peer, some)):
@@ -223,8 +224,7 @@ class Deliveries:
 
     def _is_short(self, mine: Sequence[_Waiting]) -> bool:
         """Whether these are one step."""
-        large = (vetting.is_large(each.shipment, self._pace) for each in mine)
-        return len(list(self._steps(mine))) < 2 and not any(large)
+        return len(list(self._steps(mine))) < 2 and not any(each.is_large for each in mine)
 
     def _steps(self, operations: Sequence[_Waiting]) -> Iterator[Sequence[_Waiting]]:
         for some in messages.batches(operations, _size, bytes_max=PEER_STEP_BYTES_MAX):
@@ -240,7 +240,7 @@ class Deliveries:
         space, size = came[0].space, 0
         for each in came:
             size += each.bytes
-            if each.space != space or vetting.is_large(each.shipment, self._pace):
+            if each.space != space or each.is_large:
                 return False
         lane = self._sharing.lane(space)
         if (size > PEER_STEP_BYTES_MAX and len(came) > 1) or not self._sharing.is_free(lane):

@@ -25,7 +25,8 @@ from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Readiness, Tip, readiness
 from shoal.crdt.dot import END_MS, Dot, is_plausible
 from shoal.crdt.rows import Stamp
-from shoal.errors import BadOperation, ShoalError, StoreCorrupt
+from shoal.errors import BadOperation, ShoalError
+from shoal.kinds.document.changes import SHORT_BYTES
 from shoal.kinds.document.state.document import Pace
 from shoal.kinds.thread.state import dag
 from shoal.names import check_key, check_name
@@ -183,10 +184,7 @@ class Incoming:
             retirement.check(place, dot, body.retires, own=self._incarnation.current)
         if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
-        try:
-            mutations = mutation.decode(body.payload) if mutations is None else mutations
-        except StoreCorrupt:  # It speaks of this node's log, and this is what a peer sent.
-            raise _bad(arrival, "its changes cannot be decoded", "content") from None
+        mutations = mutation.decode_sent(body.payload) if mutations is None else mutations
         besides = unpack_blobs(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
@@ -351,15 +349,17 @@ def _refusal(arrival: Arrival, error: Exception) -> ShoalError:
     return _bad(arrival, why, "content")
 
 
-def is_large(shipment: Shipment, pace: Pace) -> bool:
-    """Whether checking it takes more than one step."""
-    return len(shipment.attached) > pace.bytes
+def is_large(shipment: Shipment, changes: Sequence[Mutation] | None) -> bool:
+    """Whether a look at what is beside these changes takes more than one step."""
+    if changes is None or len(shipment.attached) <= SHORT_BYTES:
+        return False
+    return any(mutation.applier_of(each.change).vet is not None for each in changes)
 
 
 def vet(shipment: Shipment, pace: Pace) -> Steps[None]:
-    """Check the merged updates of compactions, some structs at a time."""
+    """Look at what is beside the changes of an operation, some of it at a time."""
     with suppress(Exception):  # No content of an operation may stop the node: its check says what is wrong.
-        body = operation.decode(shipment.packed)
-        for change, beside in zip(mutation.decode(body.payload), unpack_blobs(shipment.attached), strict=False):
+        body = operation.decode_sent(shipment.packed)
+        for change, beside in zip(mutation.decode_sent(body.payload), unpack_blobs(shipment.attached), strict=False):
             if not is_gone(beside) and (steps := mutation.vetting(change.change, beside, pace)) is not None:
                 yield from steps

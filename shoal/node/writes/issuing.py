@@ -225,6 +225,7 @@ class Issuer:
 
         Raises:
             ClockWrong: this node's clock is wrong. Nothing was written.
+            TooLarge: its changes hold more than `operation.PARTS_MAX` values. Nothing was written.
             ShoalError: as the data types say. Nothing was written.
             UnderLease: it has no lease of a thread that may be under one. Nothing was written.
             Unavailable: a peer runs an older version, which cannot apply it. Nothing was written.
@@ -456,6 +457,11 @@ class Issuer:
         context = partition.vector.context_of(dot.origin)
         receipt = b"" if key is None else idempotency.pack(located.request, reply, is_redacted=bool(located.redacted))
         payload = mutation.encode(decision.mutations)
+        if operation.is_beyond(payload):
+            raise TooLarge(
+                f"this would be an operation of more than {operation.PARTS_MAX} values, with all that it replaces. "
+                "Nothing was written. Write it in parts."
+            )
         told = operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt)
         if located.redacted:
             redacted = [(each.path, each.rule, each.count) for each in located.redacted]

@@ -10,9 +10,10 @@ import pytest
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation
-from shoal.kinds.document.state import patch, repeats
+from shoal.kinds.document.state import patch, repeats, yjs
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.node.transaction import ObjectRows, Transaction
+from shoal.node.turns import at_once
 from shoal.storage.interface import MemoryStorage
 
 CLIENT = 77
@@ -71,14 +72,14 @@ def test_content_of_an_earlier_edit_was_there_before() -> None:
 def test_an_edit_that_claims_other_insertions_is_refused() -> None:
     edited = patch.patch(document({"tasks": [1]}), json.dumps([add("/tasks/-", 2)]).encode(), client_id=CLIENT)
     made = repeats.attempt("k", CLIENT, edited.update)
-    repeats.check(made, edited.update)
+    at_once(repeats.checking(made, yjs.parse(edited.update), 2))
     for claimed in (
         repeats.Attempt(made.request, 1, made.spans),
         repeats.Attempt(made.request, CLIENT, [(0, 2)]),
         repeats.Attempt(b"short", CLIENT, made.spans),
     ):
         with pytest.raises(BadOperation):
-            repeats.check(claimed, edited.update)
+            at_once(repeats.checking(claimed, yjs.parse(edited.update), 2))
 
 
 # ── the rows of requests ──────────────────────────────────────────────────────

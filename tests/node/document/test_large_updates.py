@@ -12,7 +12,8 @@ from shoal.errors import TooLarge
 from shoal.kinds.document.handle import mirror
 from shoal.kinds.document.state import yjs
 from shoal.protocol import requests
-from tests.node.conftest import Bench
+from tests.node.conftest import Bench, Opener
+from tests.node.writes.test_erasing import check_sound
 
 MOST = 50
 
@@ -110,3 +111,18 @@ async def test_a_mirror_sends_it_in_pieces(bench: Bench, monkeypatch: pytest.Mon
         await document.flush()
     shown = json.loads((await bench.node.session().call(requests.ReadDocumentJson("crew", "doc"))).json)
     assert len(shown["m"]) == 5 * MOST
+
+
+async def test_longer_values_that_an_older_node_stored_stay_readable(
+    open_bench: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(yjs, "STRUCTS_MAX", 1 << 20)
+    before = open_bench()
+    long = yjs.VALUE_PARTS_MAX + 1
+    await before.node.session().call(requests.Update("crew", "doc", values(long, run=False), {"l": "array"}))
+    monkeypatch.setattr(yjs, "STRUCTS_MAX", MOST)
+    again = open_bench(before.storage.left_by_crash(None))
+    shown = json.loads((await again.node.session().call(requests.ReadDocumentJson("crew", "doc"))).json)
+    assert shown == {"l": [[None] * long]}
+    await again.node.session().call(requests.Replace("crew", "doc", b'{"l": [1]}'))
+    check_sound(again.storage)

@@ -77,11 +77,11 @@ async def test_a_large_snapshot_and_a_large_merged_update_are_read_in_pieces(
     text = await shown(bench)
     for _ in range(2):
         again = open_bench(bench.storage.left_by_crash(None), **tiny)
-        turns = Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1)
+        turns = Turns(monkeypatch, yjs.Reader, "_walk", lambda *_: 1)
         assert await shown(again) == text
         assert turns.all >= 50
         assert turns.most <= 2 * STEP
-        turns = Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1)
+        turns = Turns(monkeypatch, yjs.Reader, "_walk", lambda *_: 1)
         await compacted(bench)
         await swept(bench.storage)
         assert turns.most <= 2 * STEP

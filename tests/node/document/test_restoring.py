@@ -175,7 +175,7 @@ def test_a_beginning_is_cut_out_of_what_others_edited() -> None:
     text += "more"
     text.clear()
     update, deletions = genesis.cut_out(doc, made.digest)
-    genesis.check(made.digest, update)
+    genesis.check(made.digest, yjs.parse(update))
     again: pycrdt.Doc[Any] = pycrdt.Doc(client_id=2)
     again.apply_update(update)
     again.apply_update(deletions)

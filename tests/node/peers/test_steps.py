@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any
 
+import pycrdt
 import pytest
 
 from shoal.cluster import messages, operation
@@ -17,6 +18,7 @@ from shoal.cluster.peering import Identity
 from shoal.crdt.dot import Origin
 from shoal.errors import InvalidValue
 from shoal.node.appliers import mutation
+from shoal.node.peers import incoming
 from shoal.node.spaces.sharing import TURN_SLICE_S
 from shoal.protocol import requests
 from shoal.testing.machines import VirtualLoop
@@ -271,12 +273,14 @@ async def test_a_push_that_waited_for_the_disk_is_dropped_if_its_run_is_dead() -
 
 async def test_a_short_message_that_takes_long_to_check_waits(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is checked in steps, before it is taken."""
-    [shipment] = await shipped(fleet, ["n"])
+    doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
+    doc.get("l", type=pycrdt.Array).append("a")
+    edit = requests.Updates("crew", "doc", [doc.get_update()])
+    shipments = await issued_by(fleet["a"], [fleet["a"].node.session().call(edit)])
     member = fleet["b"]
-    deliveries = member.replicator._deliveries
-    monkeypatch.setattr(deliveries, "_pace", deliveries._pace._replace(bytes=len(shipment.attached) - 1))
+    monkeypatch.setattr(incoming, "SHORT_BYTES", len(shipments[0].attached) - 1)
     admit(BRINGER, member)
-    await member.replicator.received(BRINGER, messages.encode(Push([shipment])))
+    await member.replicator.received(BRINGER, messages.encode(Push(shipments)))
     assert applied(member) == 0
     assert await settled(member) == 1
 

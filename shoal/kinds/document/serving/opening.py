@@ -89,9 +89,19 @@ class Opening:
                     yield
             self._read_to = snapshot.position
         for page in document.pages(lambda: self._place().rows, self._pace, after=self._read_to or None):
-            building.add([update for _, update in page])
+            self._read_to = page[-1][0]  # Before others get a turn: what comes below is not read any more.
+            short: list[bytes] = []
+            for _, update in page:
+                if len(update) <= self._pace.whole:
+                    short.append(update)
+                    continue
+                building.add(short)
+                short.clear()
+                for part in parts(update, self._pace, whole_max=self._pace.whole):
+                    building.add([part])
+                    yield
+            building.add(short)
             count += len(page)
-            self._read_to = page[-1][0]
             if self._pace.is_full(page):
                 yield
         place = self._place()

@@ -45,7 +45,7 @@ class Restoring:
             check_name("author", request.author)
         try:
             # A node makes one of at most so many values; each may be an item, and stand in one.
-            genesis.check(request.digest, request.update, structs_max=2 * VALUES_MAX)
+            genesis.check(request.digest, yjs.parse(request.update, structs_max=2 * VALUES_MAX))
         except BadOperation:
             raise InvalidInput("the update is not the initial content with this hash. Nothing was written.") from None
         deletions = yjs.parse(request.deletions, structs_max=2 * VALUES_MAX)

@@ -148,10 +148,6 @@ def _unpack_end(packed: bytes) -> tuple[Origin, End]:
 
 _COVERAGE, _MERGED, _AWAITED = b"C", b"M", b"W"
 _NEVER = 1 << 64  # Later than any operation.
-_VETTED_MAX = 256
-_VETTED: dict[
-    bytes, None
-] = {}  # SHA-256 of the merged updates that passed the check last. Whether one does depends on it alone.
 
 
 class Compact(msgspec.Struct, array_like=True, frozen=True, tag="compact"):
@@ -196,12 +192,11 @@ def apply_erased(rows: Rows, stamp: Stamp, update: document.Update) -> None:
     rows.put(_AWAITED + stamp.pack_position(), b"")
 
 
-def check(compact: Compact, stamp: Stamp, merged: bytes) -> None:
-    """Check a compaction from a peer, whose origin had applied the context of `stamp`.
+def check(compact: Compact, stamp: Stamp) -> None:
+    """Check what a compaction from a peer covers. Its origin had applied the context of `stamp`.
 
     Raises:
         ValueError: no node that had applied this would have made it.
-        InvalidValue, NotReady: the merged update is malformed, or has a gap.
     """
     coverage = Coverage.unpack(compact.coverage)
     if not coverage.ends and not coverage.floor.hlc:
@@ -213,23 +208,18 @@ def check(compact: Compact, stamp: Stamp, merged: bytes) -> None:
     if coverage.settled >= stamp.hlc:
         raise ValueError("it settles requests that are not in its past")
     coverage.floor.check(stamp.hlc)
-    if compact.digest not in _VETTED:
-        readiness.advance(yjs.parse(merged), {})
 
 
 def vet(merged: bytes, *, structs_max: int) -> Generator[None, None, None]:
-    """Check a merged update, some structs at a time; `check` does not check it again.
+    """Check the merged update of a compaction from a peer, some structs at a time.
 
     Raises:
-        InvalidValue, NotReady: as `check`.
+        InvalidValue, NotReady: it is malformed, or has a gap.
     """
     state: yjs.StateVector = {}
     for piece in pieces(merged, structs_max=structs_max):
-        state = readiness.advance(yjs.parse(piece), state).state
+        state = readiness.advance((yield from yjs.parsing(piece, structs_max)), state).state
         yield
-    _VETTED[hashlib.sha256(merged).digest()] = None
-    while len(_VETTED) > _VETTED_MAX:
-        _VETTED.pop(next(iter(_VETTED)))
 
 
 def has_gap(rows: Rows) -> bool:

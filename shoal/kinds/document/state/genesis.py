@@ -24,7 +24,7 @@ from shoal.kinds.document.shared.doc import Doc
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.editing import Editor, Transactions
 from shoal.kinds.document.state.live import EMPTY
-from shoal.kinds.document.state.yjs import CLIENT_MAX, CLOCK_MAX, pack_delete_set, pack_state, parse, parse_state, split
+from shoal.kinds.document.state.yjs import CLIENT_MAX, Parsed, pack_delete_set, pack_state, parse_state, split
 from shoal.records import NamedTuple
 
 
@@ -57,15 +57,12 @@ def client_of(digest: bytes) -> int:
     return CLIENT_MAX - (int.from_bytes(digest[:8], "big") >> 11)
 
 
-def check(digest: bytes, update: bytes, *, structs_max: int = CLOCK_MAX) -> None:
-    """Check a genesis from a client or a peer, which may have so many items.
+def check(digest: bytes, parsed: Parsed) -> None:
+    """Check a genesis from a client or a peer.
 
     Raises:
         BadOperation: it holds another client's edits, or deletes.
-        InvalidValue: it is no update.
-        TooLarge: it has more items.
     """
-    parsed = parse(update, structs_max=structs_max)
     if len(digest) != hashlib.sha256().digest_size or parsed.structs.keys() - {client_of(digest)} or parsed.deletes:
         raise BadOperation("a genesis does not use the client id that follows from its hash", reason="content")
 

@@ -233,8 +233,9 @@ class LiveDocument:
 
         Raises:
             NotReady, InvalidValue: it cannot be applied; build the document again from its rows.
+            TooLarge: it has more items than one step should take; the same.
         """
-        parsed = yjs.parse(update)
+        parsed = yjs.parse(update, structs_max=yjs.STRUCTS_MAX)
         is_new = not any(_is_known(structs, self._state.get(client, 0)) for client, structs in parsed.structs.items())
         self._feed(self._fitted([update], [parsed]), {}, self._advanced(parsed), parsed)
         return is_new

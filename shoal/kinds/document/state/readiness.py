@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from shoal.errors import InvalidValue, NotReady, StoreCorrupt, TooLarge
@@ -39,6 +39,8 @@ from shoal.kinds.document.state.yjs import (
     parse,
 )
 from shoal.records import NamedTuple
+
+_CONTENT = 0x1F  # The bits of an item's first byte that tell its kind of content.
 
 
 class Advanced(NamedTuple):
@@ -246,17 +248,22 @@ def pieces(update: bytes, *, structs_max: int) -> Iterator[bytes]:
     Raises:
         InvalidValue: it is no Yjs update.
     """
-    reader, runs, looked_at = Reader(update, is_stored=True), dict[int, _Run](), 0
+    reader, runs, ends = Reader(update, is_stored=True), dict[int, _Run](), dict[int, int]()
+    looked_at = values = 0
     for _ in range(reader.count()):
         many, client, clock = reader.count(), reader.client(), reader.integer()
         if client in runs:
             raise InvalidValue("a client comes twice in the update. Nothing was written.")
-        runs[client] = _Run(update, client, many, clock, reader.position, structs_max)
+        runs[client] = _Run(update, client, many, clock, reader.position, structs_max, ends)
         for _ in range(many):
-            clock += reader.struct(clock, (set(), set())).length
+            reading = reader.struct_in_steps(clock, (set(), set()), VALUES_PER_STRUCT * structs_max, ends)
+            while (struct := _next(reading)) is None:
+                looked_at, values = 0, reader.values
+                yield NOTHING
+            clock += struct.length
             looked_at += 1
-            if looked_at + reader.values // VALUES_PER_STRUCT >= structs_max:
-                looked_at = reader.values = 0
+            if looked_at + (reader.values - values) // VALUES_PER_STRUCT >= structs_max:
+                looked_at, values = 0, reader.values
                 yield NOTHING
     taken: dict[int, _Run] = {}
     count = values = 0
@@ -277,6 +284,16 @@ def pieces(update: bytes, *, structs_max: int) -> Iterator[bytes]:
             deletes.clear()
     reader.end()
     yield b"\x00" + pack_delete_set(deletes)
+
+
+def _next(reading: Generator[None, None, Struct]) -> Struct | None:
+    """The struct, once it is read."""
+    try:
+        next(reading)
+    except StopIteration as done:
+        found: Struct = done.value
+        return found
+    return None
 
 
 def _in_order(runs: dict[int, _Run]) -> Iterator[_Run]:
@@ -311,10 +328,12 @@ class _Run:
 
     __slots__ = ("_count", "_first", "_head", "_heads", "_taken", "client", "clock")
 
-    def __init__(self, update: bytes, client: int, left: int, clock: int, at: int, structs_max: int) -> None:
+    def __init__(
+        self, update: bytes, client: int, left: int, clock: int, at: int, structs_max: int, ends: dict[int, int]
+    ) -> None:
         self.client = client
         self.clock = clock  # Of the next struct.
-        self._heads = _heads(update, client, left, clock, at, VALUES_PER_STRUCT * structs_max // 2)
+        self._heads = _heads(update, client, left, clock, at, VALUES_PER_STRUCT * structs_max // 2, ends)
         self._head: _Head | None = None
         self._taken: list[bytes] = []  # And not packed.
         self._first, self._count = clock, 0  # From this clock, so many structs.
@@ -353,54 +372,90 @@ class _Head(NamedTuple):
     values: int  # Beyond one.
 
 
-def _heads(update: bytes, client: int, left: int, clock: int, at: int, values_max: int) -> Iterator[_Head]:
-    """The structs of one client, each once it is asked for; a run of more values in pieces."""
-    reader = _Cutter(update, at, is_stored=True)
+def _heads(
+    update: bytes, client: int, left: int, clock: int, at: int, values_max: int, ends: dict[int, int]
+) -> Iterator[_Head]:
+    """The structs of one client, each once it is asked for; a run of more values in pieces. `ends` tells where long values end,
+    by where they begin.
+    """
+    reader = _Cutter(update, at, ends)
     for _ in range(left):
-        start, before = reader.position, reader.values
+        start = reader.position
+        if reader.is_run():
+            for head in reader.run(client, clock, values_max):
+                yield head
+                clock += head.struct.length
+            continue
         struct = reader.struct(clock, (set(), set()))
-        packed, values = update[start : reader.position], reader.values - before
-        if struct.content == ANY and struct.length > 1 and values > values_max:
-            yield from _Cutter(update, start, is_stored=True).run(client, struct, values_max)
-        else:
-            yield _Head(struct, packed, values)
+        yield _Head(struct, update[start : reader.position], reader.taken_values())
         clock += struct.length
 
 
 class _Cutter(Reader):
-    __slots__ = ()
+    __slots__ = ("_counted", "_ends")
 
-    def run(self, client: int, struct: Struct, values_max: int) -> Iterator[_Head]:
+    def __init__(self, update: bytes, at: int, ends: dict[int, int]) -> None:
+        super().__init__(update, at, is_stored=True)
+        self._ends = ends
+        self._counted = 0
+
+    def is_run(self) -> bool:
+        """Whether an item of plain values comes next."""
+        return self._data[self._position] & _CONTENT == ANY
+
+    def taken_values(self) -> int:
+        """How many values were read since the last time."""
+        counted, self._counted = self._counted, self.values
+        return self.values - counted
+
+    def _one(self, values_max: int) -> None:
+        """Pass one value. How many parts a long one has counts no more: it is a piece by itself."""
+        end = self._ends.get(self._position)
+        if end is None:
+            self._any()
+        else:
+            self._position, self.values = end, self.values + values_max
+
+    def run(self, client: int, clock: int, values_max: int) -> Iterator[_Head]:
         """A run of plain values in pieces, each of which comes after the one before, as the engine cuts an item."""
         start = self._position
         flags = self._byte()
         left, right = flags & HAS_ORIGIN, flags & HAS_RIGHT_ORIGIN
-        if left:
-            self._id()
+        needs: list[tuple[int, int]] = [self._id()] if left else []
         after = self._position
         if right:
-            self._id()
-        beside = self._data[after : self._position]
+            needs.append(self._id())
+        beside, root = self._data[after : self._position], None
         if not (left or right):
-            self._parent(flags, [], (set(), set()))
-        head, many, clock = self._data[start : self._position], self.integer(), struct.clock
-        begins, count, before = self._position, 0, self.values
+            root = self._parent(flags, needs, (set(), set()))
+        first = Struct(
+            clock,
+            0,
+            tuple(needs),
+            root is None and not (left or right),
+            False,
+            False,
+            root,
+            ANY,
+            bool(flags & HAS_KEY),
+            right > 0,
+        )
+        head, many, count = self._data[start : self._position], self.integer(), 0
+        begins = self._position
         for nth in range(many):
-            self._any()
+            self._one(values_max)
             count += 1
-            values = self.values - before + count - 1
+            values = self.values - self._counted + count - 1
             if values < values_max and nth + 1 < many:
                 continue
+            self._counted = self.values
             packed = head + pack_varuint(count) + self._data[begins : self._position]
-            needs = ((client, clock - 1), *struct.needs[-1:]) if right else ((client, clock - 1),)
-            yield _Head(
-                struct._replace(length=count)
-                if clock == struct.clock
-                else Struct(clock, count, needs, False, False, content=ANY, right=bool(right)),
-                packed,
-                values,
-            )
+            if clock == first.clock:
+                yield _Head(first._replace(length=count), packed, values)
+            else:
+                around = ((client, clock - 1), *first.needs[-1:]) if right else ((client, clock - 1),)
+                yield _Head(Struct(clock, count, around, False, False, content=ANY, right=right > 0), packed, values)
             clock += count
             head = bytes([ANY | HAS_ORIGIN | right | flags & HAS_KEY])
             head += pack_varuint(client) + pack_varuint(clock - 1) + beside
-            begins, count, before = self._position, 0, self.values
+            begins, count = self._position, 0

@@ -19,7 +19,7 @@ Rows, beside the document's others:
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from hashlib import sha256
 
 import msgspec
@@ -67,13 +67,25 @@ def inserted(update: bytes, client: int) -> list[Span]:
     Raises:
         InvalidValue: `update` is no Yjs update.
     """
+    steps = _inserted(yjs.parse(update), client, yjs.CLOCK_MAX)
+    try:
+        next(steps)
+    except StopIteration as done:
+        found: list[Span] = done.value
+        return found
+    raise AssertionError
+
+
+def _inserted(parsed: yjs.Parsed, client: int, every: int) -> Generator[None, None, list[Span]]:
     spans: list[Span] = []
     clocks: list[int] = []
     outer: list[bool] = []  # Of each struct: whether its parent was there before.
-    for struct in yjs.parse(update).structs.get(client, []):
+    for struct in parsed.structs.get(client, []):
         is_outer = _is_outer(struct, client, clocks, outer)
         clocks.append(struct.clock)
         outer.append(is_outer)
+        if len(clocks) % every == 0:
+            yield
         if not is_outer or struct.keyed or not struct.content:
             continue
         if spans and sum(spans[-1]) == struct.clock:
@@ -94,16 +106,15 @@ def _is_outer(struct: Struct, client: int, clocks: list[int], outer: list[bool])
     return outer[bisect_right(clocks, struct.needs[0][1]) - 1]
 
 
-def check(found: Attempt, update: bytes) -> None:
-    """Check an edit's description, from a peer.
+def checking(found: Attempt, parsed: yjs.Parsed, every: int) -> Generator[None, None, None]:
+    """Check an edit's description, from a peer, in steps of so many items.
 
     Raises:
         BadOperation: it does not describe this update.
-        InvalidValue: `update` is no Yjs update.
     """
     if len(found.request) != REQUEST_BYTES or not 0 <= found.client <= CLIENT_MAX:
         raise BadOperation("it names an impossible request or client", reason="content")
-    if yjs.parse(update).structs.keys() - {found.client} or found.spans != inserted(update, found.client):
+    if parsed.structs.keys() - {found.client} or found.spans != (yield from _inserted(parsed, found.client, every)):
         raise BadOperation("the insertions that it names are not those that it makes", reason="content")
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from operator import attrgetter
 from typing import Literal, NoReturn
 
@@ -26,6 +26,7 @@ CLIENT_ID_BITS = 53  # pycrdt keeps no more.
 CLIENT_MAX = (1 << CLIENT_ID_BITS) - 1
 CLOCK_MAX = 2**32 - 1
 STRUCTS_MAX = 4000  # Items, and ranges of clocks, that one operation may bring: some 40 ms to look at them and apply them.
+VALUE_PARTS_MAX = 64_000  # Of one value of an update that a node takes: the engine takes such a value in one piece.
 VALUES_PER_STRUCT = 16  # So many plain values beyond one in each item count as one item more: to look at one takes 0.7 µs.
 
 RootKind = Literal["map", "array", "text", "xml"]
@@ -154,6 +155,56 @@ def _too_many(structs_max: int) -> TooLarge:
     )
 
 
+def _too_long(value_max: int) -> TooLarge:
+    return TooLarge(
+        f"the update has a value of more than {value_max} parts. Nothing was written. Store it as several values.",
+        parts_max=value_max,
+    )
+
+
+def parsing(update: bytes, every: int, *, value_max: int = CLOCK_MAX) -> Generator[None, None, Parsed]:
+    """As `parse`, in steps of so many structs, values or deletions. A value may have `value_max` parts.
+
+    Raises:
+        InvalidValue: as `parse`.
+        TooLarge: a value has more parts; it was not read.
+    """
+    reader = Reader(update, value_max=value_max)
+    roots: tuple[set[str], set[str]] = (set(), set())
+    structs: dict[int, list[Struct]] = {}
+    looked_at = 0
+    for _ in range(reader.count()):
+        many, client, clock = reader.count(), reader.client(), reader.integer()
+        if client in structs:
+            _refuse("a client comes twice")
+        found = structs[client] = list[Struct]()
+        reader.of = client
+        for _ in range(many):
+            struct = yield from reader.struct_in_steps(clock, roots, every * VALUES_PER_STRUCT)
+            found.append(struct)
+            clock += struct.length
+            if clock > CLOCK_MAX:
+                _refuse("a clock is out of range")
+            looked_at += 1
+            if looked_at % every == 0:
+                yield
+    deletes: list[tuple[int, int, int]] = []
+    for delete in reader.deleted():
+        deletes.append(delete)
+        if len(deletes) % every == 0:
+            yield
+    reader.end()
+    keyed, listed = frozenset(roots[1]), frozenset(roots[0])
+    return Parsed(structs, deletes, keyed, listed, reader.wide, reader.odd, reader.values)
+
+
+def remember(update: bytes, parsed: Parsed) -> None:
+    """Let `parse` find what `parsing` made of these very bytes."""
+    global _latest
+    if len(update) <= _KEPT_BYTES_MAX:
+        _latest = update, parsed
+
+
 def _parse_structs(reader: Reader, structs_max: int) -> tuple[Parsed, int]:
     """The structs, and how many more there might be."""
     roots: tuple[set[str], set[str]] = (set(), set())
@@ -255,14 +306,25 @@ def pack_delete_set(deletes: list[tuple[int, int, int]]) -> bytes:
 class Reader:
     """A cursor over lib0's encoding. Every method raises InvalidValue if the bytes end too early or make no sense."""
 
-    __slots__ = ("_data", "_is_stored", "_position", "_structs_max", "odd", "of", "values", "wide")
+    __slots__ = ("_before", "_data", "_is_stored", "_position", "_structs_max", "_value_max", "odd", "of", "values", "wide")
 
-    def __init__(self, data: bytes, at: int = 0, *, is_stored: bool = False, structs_max: int = CLOCK_MAX) -> None:
+    def __init__(
+        self,
+        data: bytes,
+        at: int = 0,
+        *,
+        is_stored: bool = False,
+        structs_max: int = CLOCK_MAX,
+        value_max: int = CLOCK_MAX,
+    ) -> None:
         """`is_stored`: the engine wrote it, which names the keys of formats that came without one (they have no value). With
-        `structs_max` it raises TooLarge before it reads more values than count as so many structs.
+        `structs_max` it raises TooLarge before it reads more values than count as so many structs, with `value_max` before it
+        reads a value of more parts in steps, or an embedded one.
         """
         self._is_stored = is_stored
         self._structs_max = structs_max
+        self._value_max = value_max
+        self._before = 0  # How many `values` there were before the one that is read in steps.
         self.values = 0  # As of `Parsed`.
         self._data = data
         self._position = at
@@ -352,6 +414,31 @@ class Reader:
             flags & HAS_RIGHT_ORIGIN > 0,
         )
 
+    def struct_in_steps(
+        self, clock: int, roots: tuple[set[str], set[str]], every: int, ends: dict[int, int] | None = None
+    ) -> Generator[None, None, Struct]:
+        """As `struct`, with a step after so many values. Where values that take more than a step end is noted in `ends`."""
+        start, flags = self._position, self._byte()
+        if flags & _CONTENT != _ANY or flags in (GC, _SKIP):
+            self._position = start
+            return self.struct(clock, roots)
+        needs = [self._id() for flag in (HAS_ORIGIN, HAS_RIGHT_ORIGIN) if flags & flag]
+        root = None if needs else self._parent(flags, needs, roots)
+        many = self._length()
+        self._charge(many - 1)
+        left = every
+        for _ in range(many):
+            begins, before, waiting = self._position, self.values, [(1, False)]
+            self._before = before
+            while (left := self._walk(waiting, left)) <= 0:
+                yield
+                left = every
+            if ends is not None and self.values - before > every:
+                ends[begins] = self._position
+        inside = root is None and not flags & (HAS_ORIGIN | HAS_RIGHT_ORIGIN)
+        keyed, right = bool(flags & HAS_KEY), flags & HAS_RIGHT_ORIGIN > 0
+        return Struct(clock, many, tuple(needs), inside, False, False, root, _ANY, keyed, right)
+
     def deletes(self) -> list[tuple[int, int, int]]:
         """The deletions at the end of an update: client, clock, length."""
         return list(self.deleted())
@@ -426,19 +513,27 @@ class Reader:
         return 1
 
     def _any(self) -> None:
-        """Walk one plain value, with a stack of counts: a hostile value could exhaust recursion."""
-        open_counts = [(1, False)]
-        while open_counts:
+        """Walk one plain value."""
+        self._walk([(1, False)], CLOCK_MAX)
+
+    def _walk(self, open_counts: list[tuple[int, bool]], steps: int) -> int:
+        """Walk plain values, so many parts of them at most, with a stack of counts: a hostile value could exhaust recursion.
+        Returns how many parts were left to walk; 0 if there may be more.
+        """
+        while open_counts and steps:
             left, keyed = open_counts.pop()
             if not left:
                 continue
             open_counts.append((left - 1, keyed))
+            steps -= 1
             if keyed:
                 self.text()
             tag = self._byte()
             if tag in (ANY_ARRAY, ANY_MAP):
                 open_counts.append((self.count(), tag == ANY_MAP))
                 self._charge(open_counts[-1][0])
+                if self.values - self._before > self._value_max:
+                    raise _too_long(self._value_max)
                 if len(open_counts) > VALUE_DEPTH_MAX + 1:
                     _refuse(f"a value is nested deeper than {VALUE_DEPTH_MAX}")
             elif tag == _ANY_STRING:
@@ -454,10 +549,14 @@ class Reader:
                     self.odd |= UNREAL
             else:
                 _refuse(f"a value has the unknown tag {tag}")
+        return steps
 
     def _json(self) -> None:
         text = self.text()
-        self._charge(sum(map(text.count, ",[{")))
+        parts = sum(map(text.count, ",[{"))
+        if parts > self._value_max:
+            raise _too_long(self._value_max)
+        self._charge(parts)
         depth = deepest = 0
         for bracket in _BRACKET.findall(text):  # Those within strings count too: that only makes the bound stricter.
             depth += 1 if bracket in "[{" else -1
