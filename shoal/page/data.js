@@ -7,8 +7,12 @@
  * - What was typed stays until its action is acknowledged: through a reload, a refusal and a dead node. An action that is tried again counts once.
  */
 
-import { batch, effect, signal } from './vendor/preact.js'
+import { batch, signal } from './vendor/preact.js'
 import { connect, ShoalError } from './client/index.js'
+import { named } from './drafts.js'
+import { clock, compared } from './kit/time.js'
+
+export { draft, drop, named } from './drafts.js'
 
 /** @typedef {import('./client/store.js').Store} Store */
 /** @template T @typedef {{ state: 'loading' | 'ready' | 'stale' | 'refused', value: T | undefined, error: Error | undefined, since: number }} Live */
@@ -16,10 +20,11 @@ import { connect, ShoalError } from './client/index.js'
 const PER_SECOND = 4
 const RETRY_MS = 2_000
 const LIVE_MAX = 64 // Results that nobody looks at any more, kept so that Back shows them at once.
-const DRAFT_CHARACTERS_MAX = 1 << 20
 const ABOUT_MS = 15_000
 
 const ORIGIN = location.origin
+// Of the node's own paths: a proxy may serve them below one.
+const HOME = new URL('.', location.href).href.replace(/\/$/, '')
 /** What the node says of itself: `{node, version, open, local, others}`; undefined until it answered. */
 export const about = signal(/** @type {any} */ (undefined))
 /** Whose token it is: `{open, author, grants, …}`; undefined until it is known. */
@@ -31,14 +36,14 @@ export const wanted = signal('')
 /** How often somebody signed in here: what was refused for want of a token may be tried again. */
 export const signedIn = signal(0)
 /** Who serves the page's data now: its address, since when, and which node was lost. */
-export const serving = signal({ url: ORIGIN, since: Date.now(), lost: '' })
+export const serving = signal({ url: ORIGIN, since: clock(), lost: '' })
 /** Since when no node answers; 0 if one does. */
 export const silent = signal(0)
 
 // The token that was typed, for the other nodes: the cookie is this one's, and scripts cannot read it.
 let token = ''
 /** @type {Store} */
-let store = connected([ORIGIN])
+let store = connected([HOME])
 
 /** @param {string[]} urls */
 function connected (urls) {
@@ -54,6 +59,7 @@ async function asked (request, init = {}) {
     throw error
   })
   if (response.status < 500) answered(origin)
+  if (!elsewhere) compared(response.headers.get('Date'))
   if (response.status === 401) {
     if (elsewhere) wanted.value = origin
     else signedOut.value = true
@@ -67,7 +73,7 @@ const SILENT_MS = 3_000
 
 function missed () {
   if (missing !== 0) return
-  const since = missing = Date.now()
+  const since = missing = clock()
   setTimeout(() => { if (missing === since && silent.peek() === 0) silent.value = since }, SILENT_MS)
 }
 
@@ -76,7 +82,7 @@ function answered (origin) {
   missing = 0
   if (silent.peek() !== 0) silent.value = 0
   const before = serving.peek()
-  if (before.url !== origin) serving.value = { url: origin, since: Date.now(), lost: origin === ORIGIN ? '' : before.url }
+  if (before.url !== origin) serving.value = { url: origin, since: clock(), lost: origin === ORIGIN ? '' : before.url }
 }
 
 /** The store, at whichever node answers. @returns {Store} */
@@ -142,7 +148,7 @@ async function rankedNow () {
 export async function begin () {
   try {
     const told = await store.about()
-    const urls = [ORIGIN, ...(told.others ?? []).filter((/** @type {string} */ url) => url !== ORIGIN)]
+    const urls = [HOME, ...(told.others ?? []).filter((/** @type {string} */ url) => url !== ORIGIN)]
     if (about.peek() === undefined && urls.length > 1) store = connected(urls)
     about.value = told
     if (access.peek() === undefined || signedOut.peek()) access.value = await store.access()
@@ -162,7 +168,7 @@ export function told (error) {
 
 /** @param {unknown} error */
 function noted (error) {
-  if (error instanceof ShoalError && error.status === 0 && silent.peek() === 0) silent.value = Date.now()
+  if (error instanceof ShoalError && error.status === 0 && silent.peek() === 0) silent.value = clock()
 }
 
 /** Sign in: the node keeps the token in a cookie that no script can read. @param {string} typed */
@@ -248,7 +254,7 @@ class Resource {
     this.at = 0
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.timer = undefined
-    this.signal = signal(/** @type {Live<any>} */ ({ state: 'loading', value: undefined, error: undefined, since: Date.now() }), {
+    this.signal = signal(/** @type {Live<any>} */ ({ state: 'loading', value: undefined, error: undefined, since: clock() }), {
       watched: () => this.look(), unwatched: () => this.leave()
     })
   }
@@ -281,13 +287,13 @@ class Resource {
     let next = this.every
     try {
       const value = await this.how(AbortSignal.timeout(20_000))
-      this.signal.value = { state: 'ready', value, error: undefined, since: Date.now() }
+      this.signal.value = { state: 'ready', value, error: undefined, since: clock() }
     } catch (error) {
       noted(error)
       next = RETRY_MS
       const failure = told(error)
       const state = before.value === undefined || (error instanceof ShoalError && error.status >= 400 && error.status < 500) ? 'refused' : 'stale'
-      this.signal.value = { ...before, state, error: failure, since: before.state === 'ready' ? Date.now() : before.since }
+      this.signal.value = { ...before, state, error: failure, since: before.state === 'ready' ? clock() : before.since }
       if (state === 'refused' && error instanceof ShoalError && error.status !== 0) next = this.every
     } finally {
       this.underWay = false
@@ -308,6 +314,7 @@ export function refresh (space) {
 // A browser opens six connections to a node: two may be streams, and a page that is hidden has none.
 const STREAMS_MAX = 2
 const POLL_MS = 2_000
+const HELD_MS = 4_000
 const SPACES_MS = 30_000 // How often it is asked whether there are new spaces.
 /** @type {Map<string, { followers: Set<Resource>, end: AbortController | undefined, timer?: ReturnType<typeof setInterval> }>} */
 const followed = new Map()
@@ -376,13 +383,19 @@ function tell (followers, event) {
 /** @param {() => AsyncIterable<any>} watch @param {Set<Resource>} followers @param {AbortSignal} ending */
 async function listen (watch, followers, ending) {
   while (!ending.aborted) {
+    // A proxy that holds back what is streamed tells not even that the stream began: then it is asked now and then.
+    const held = setInterval(() => tell(followers, undefined), HELD_MS)
+    ending.addEventListener('abort', () => clearInterval(held), { once: true })
     try {
       for await (const event of watch()) {
+        clearInterval(held)
         if (event.type !== 'began') tell(followers, event)
       }
     } catch {
       await new Promise((resolve) => setTimeout(resolve, RETRY_MS))
       tell(followers, undefined)
+    } finally {
+      clearInterval(held)
     }
   }
 }
@@ -394,7 +407,7 @@ document.addEventListener('visibilitychange', () => {
   }
 })
 
-// --- Actions, drafts and their author ---------------------------------------------------------------------------------
+// --- Actions and their author -------------------------------------------------------------------------------------------
 
 /** @typedef {{ state: 'idle' | 'running' | 'done' | 'refused', error?: Error, value?: any, says?: string }} Act */
 /** @type {Map<string, { signal: import('./vendor/preact.js').Signal<Act>, key: string }>} */
@@ -445,47 +458,6 @@ export async function act (what, run) {
     return undefined
   }
 }
-
-/** @type {Map<string, import('./vendor/preact.js').Signal<string>>} */
-const drafts = new Map()
-const DRAFT = 'shoal.draft.'
-
-/** What is typed somewhere; it stays until `drop`. @param {string} key @returns {import('./vendor/preact.js').Signal<string>} */
-export function draft (key) {
-  let found = drafts.get(key)
-  if (found === undefined) {
-    const kept = signal(stored(DRAFT + key))
-    effect(() => keep(DRAFT + key, kept.value))
-    drafts.set(key, found = kept)
-  }
-  return found
-}
-
-/** Its action is acknowledged, or it is given up. @param {string} key */
-export function drop (key) {
-  draft(key).value = ''
-}
-
-/** @param {string} name */
-function stored (name) {
-  try {
-    return localStorage.getItem(name) ?? ''
-  } catch {
-    return '' // A browser that keeps nothing.
-  }
-}
-
-/** @param {string} name @param {string} text */
-function keep (name, text) {
-  try {
-    if (text === '') localStorage.removeItem(name)
-    else if (text.length <= DRAFT_CHARACTERS_MAX) localStorage.setItem(name, text)
-  } catch { /* A browser that keeps nothing, or not so much. */ }
-}
-
-/** The name that was typed for the page's own writes. */
-export const named = signal(stored('shoal.author'))
-effect(() => keep('shoal.author', named.value))
 
 /** Under whose name the page writes: the token's, or the one that was typed. */
 export const author = () => access.peek()?.author || named.peek() || 'page'

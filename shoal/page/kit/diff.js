@@ -9,16 +9,82 @@ const TEXT_MIN = 40
 const CONTEXT = 40
 const LINES_MAX = 300
 const AROUND = 2 // Elements beside a changed one.
-const differ = create({ objectHash: (/** @type {any} */ value, /** @type {any} */ index) => value?.id ?? value?.key ?? (value?.role ? JSON.stringify(value).slice(0, 500) : `$${index}`), textDiff: { minLength: Infinity } })
 
 /** @typedef {{ path: string[], kind: 'added' | 'removed' | 'changed' | 'same', before?: any, after?: any }} Line */
+
+const keyOf = (/** @type {any} */ value) => value?.id ?? value?.key ?? (value?.role ? JSON.stringify(value).slice(0, 500) : undefined)
+const differ = create({ objectHash: (/** @type {any} */ value, /** @type {any} */ index) => keyOf(value) ?? `$${index}`, textDiff: { minLength: Infinity } })
+const LONG = 1000 // Elements; of longer lists the best of all matches would take time and memory with the square of their length.
 
 /** The changes of a value, in order. @param {any} before @param {any} after @returns {Line[]} */
 export function changes (before, after) {
   /** @type {Line[]} */
   const lines = []
-  walk(differ.diff(before, after), before, after, [], lines)
+  if (isLong(before) || isLong(after)) compare(before, after, [], lines)
+  else walk(differ.diff(before, after), before, after, [], lines)
   return lines
+}
+
+/** Whether a list in it is long. @param {any} value @returns {boolean} */
+const isLong = (value) => value !== null && typeof value === 'object' && ((Array.isArray(value) && value.length > LONG) || Object.values(value).some(isLong))
+
+/** @param {any} a @param {any} b */
+const same = (a, b) => a === b || (a !== null && b !== null && typeof a === 'object' && typeof b === 'object' && JSON.stringify(a) === JSON.stringify(b))
+
+/** The same with long lists: each place is looked at once. @param {any} before @param {any} after @param {string[]} path @param {Line[]} lines */
+function compare (before, after, path, lines) {
+  if (lines.length > LINES_MAX || same(before, after)) return
+  const areBoth = before !== null && after !== null && typeof before === 'object' && typeof after === 'object' && Array.isArray(before) === Array.isArray(after)
+  if (!areBoth) lines.push({ path, kind: 'changed', before, after })
+  else if (Array.isArray(before)) compareLists(before, after, path, lines)
+  else {
+    for (const [key, each] of Object.entries(before)) {
+      if (Object.hasOwn(after, key)) compare(each, after[key], [...path, key], lines)
+      else lines.push({ path: [...path, key], kind: 'removed', before: each })
+    }
+    for (const [key, each] of Object.entries(after)) if (!Object.hasOwn(before, key)) lines.push({ path: [...path, key], kind: 'added', after: each })
+  }
+}
+
+/** Elements of one key, or that are equal, are the same, in the order of both. @param {any[]} before @param {any[]} after @param {string[]} path @param {Line[]} lines */
+function compareLists (before, after, path, lines) {
+  const [from, to] = alike(before, after)
+  const gone = before.slice(from, before.length - to)
+  /** @type {Map<any, number[]>} */
+  const places = new Map()
+  const nameOf = (/** @type {any} */ value) => keyOf(value) ?? JSON.stringify(value)
+  gone.forEach((each, nth) => { const name = nameOf(each); places.has(name) ? places.get(name)?.push(nth) : places.set(name, [nth]) })
+  const kept = new Set()
+  /** @type {[number, number][]} Of what came: its place, and that of the same before; -1: none. */
+  const come = []
+  let last = -1
+  for (let nth = from; nth < after.length - to; nth++) {
+    const found = places.get(nameOf(after[nth]))
+    while (found !== undefined && found.length > 0 && found[0] <= last) found.shift()
+    const was = found?.shift() ?? -1
+    if (was >= 0) { last = was; kept.add(was) }
+    come.push([nth, was])
+  }
+  let room = LINES_MAX / 2
+  for (let nth = 0; nth < gone.length && room > 0; nth++) if (!kept.has(nth)) { lines.push({ path: [...path, String(from + nth)], kind: 'removed', before: gone[nth] }); room-- }
+  let shown = -1
+  for (const [nth, was] of come) {
+    if (lines.length > LINES_MAX) return
+    if (was >= 0 && same(gone[was], after[nth])) continue
+    for (let near = Math.max(shown + 1, nth - AROUND); near < nth; near++) lines.push({ path: [...path, String(near)], kind: 'same', after: after[near] })
+    if (was < 0) lines.push({ path: [...path, String(nth)], kind: 'added', after: after[nth] })
+    else compare(gone[was], after[nth], [...path, String(nth)], lines)
+    shown = nth
+  }
+}
+
+/** How many elements are equal at the beginning, and at the end. @param {any[]} before @param {any[]} after @returns {[number, number]} */
+function alike (before, after) {
+  const least = Math.min(before.length, after.length)
+  let [from, to] = [0, 0]
+  while (from < least && same(before[from], after[from])) from++
+  while (to < least - from && same(before[before.length - 1 - to], after[after.length - 1 - to])) to++
+  return [from, to]
 }
 
 /** @param {any} delta @param {any} before @param {any} after @param {string[]} path @param {Line[]} lines */

@@ -2,9 +2,23 @@
 
 import { html, signal, useState } from '../vendor/preact.js'
 
+const WRONG_MS = 5_000 // What is less is the network's time, or the rest of a second.
+let offMs = 0
+
+/** The time now, by the node's clock if this computer's is wrong by more than some seconds: ages are told of the node's times. */
+export const clock = () => Date.now() + offMs
+
+/** A node has told its time. @param {string | null} date As in an answer's header. */
+export function compared (date) {
+  const off = date === null ? NaN : Date.parse(date) - Date.now()
+  if (Number.isNaN(off)) return
+  offMs = Math.abs(off) > WRONG_MS ? off : 0
+  if (Math.abs(now.peek() - clock()) > WRONG_MS) now.value = clock()
+}
+
 /** It goes on each second, while the page is seen. */
-export const now = signal(Date.now())
-setInterval(() => { if (!document.hidden) now.value = Date.now() }, 1000)
+export const now = signal(clock())
+setInterval(() => { if (!document.hidden) now.value = clock() }, 1000)
 
 const STEPS = /** @type {[number, string][]} */ ([[86_400_000, 'd'], [3_600_000, 'h'], [60_000, 'min'], [1000, 's'], [1, 'ms']])
 

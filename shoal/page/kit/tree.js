@@ -1,6 +1,7 @@
 /** A value as a tree. What is folded is not in the page, and a long text or list shows its beginning first, so any size can be opened. */
 
 import { html, useState } from '../vendor/preact.js'
+import { numberOf } from './exact.js'
 
 const TEXT_MAX = 600
 const TEXT_STEP = 20_000
@@ -8,7 +9,7 @@ const CHILDREN = 50
 
 /** @param {{ value: any, open?: boolean, name?: string, depth?: number }} props */
 export function Tree ({ value, open = true, name, depth = 0 }) {
-  if (value === null || typeof value !== 'object') return html`<div class="leaf">${name !== undefined && html`<span class="field">${name}</span>`}<${Leaf} value=${value} /></div>`
+  if (value === null || typeof value !== 'object' || numberOf(value) !== undefined) return html`<div class="leaf">${name !== undefined && html`<span class="field">${name}</span>`}<${Leaf} value=${value} /></div>`
   if (depth === 0 && name === undefined) return html`<div class="tree"><${Children} value=${value} depth=${0} /></div>`
   return html`<${Branch} value=${value} name=${name} depth=${depth} open=${open} />`
 }
@@ -35,6 +36,7 @@ function Children ({ value, depth }) {
 /** @param {{ value: any }} props */
 export function Leaf ({ value }) {
   if (typeof value === 'string') return html`<${Text} text=${value} quoted />`
+  if (numberOf(value) !== undefined) return html`<span class="value number">${numberOf(value)}</span>`
   return html`<span class=${'value ' + (value === null ? 'null' : typeof value)}>${value === undefined ? '–' : String(value)}</span>`
 }
 

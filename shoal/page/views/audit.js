@@ -7,6 +7,7 @@
 import { html, useState } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
+import { shell } from '../kit/shell.js'
 import { Empty, Filter, NoneFits, Panes, Sentence, Shown, SpacesLeft, useKept } from '../kit/states.js'
 import { brief } from '../kit/messages.js'
 import { Table } from '../kit/table.js'
@@ -52,7 +53,7 @@ function List ({ space, found, query, chosen, isReads, onEnd }) {
       const isFiltered = Boolean(query.by || query.find || query.since || query.kind || query.from)
       const people = [...new Set(all.map((/** @type {any} */ row) => row.by).filter(Boolean))]
       if (off) return html`<${Sentence}>No reads are logged.</${Sentence}>${tabs}<${Empty} why="A node logs reads, each with its token, if its settings name the spaces; or you may not see the log." command="shoal serve --set audit_reads='crew*'" />`
-      if (all.length === 0 && !(isFiltered && !isReads)) return html`<${Sentence}>${isReads ? 'Nothing was read yet.' : 'Nothing was done here yet.'}</${Sentence}>${tabs}<${Empty} why=${isReads ? 'Each read of a space with a log stands here, with its token.' : 'Each save, step and event of a thread stands here, with its author.'} command=${`shoal save writer '{"draft": 1}' --by ana --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
+      if (all.length === 0 && !(isFiltered && !isReads)) return html`<${Sentence}>${isReads ? 'Nothing was read yet.' : 'Nothing was done here yet.'}</${Sentence}>${tabs}<${Empty} why=${isReads ? 'Each read of a space with a log stands here, with its token.' : 'Each save, step and event of a thread stands here, with its author.'} command=${shell`shoal save writer '{"draft": 1}' --by ana --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
       return html`<${Sentence}><a href=${address(space, 'audit', [], isReads ? { what: 'reads' } : {})}>${rows.length}${more && !isReads ? ' or more' : ''} ${isReads ? (rows.length === 1 ? 'read' : 'reads') : rows.length === 1 ? 'thing was done' : 'things were done'}</a>${rows.length < all.length ? ` of ${all.length}` : ''}${people.length === 0 ? '' : ' by '}${people.slice(0, NAMED).map((/** @type {string} */ each, /** @type {number} */ nth) => html`${nth === 0 ? '' : nth === people.length - 1 ? ' and ' : ', '}<a href=${address(space, 'audit', [], { ...query, by: each })}><bdi>${brief(each)}</bdi></a>`)}${people.length > NAMED && ` and ${people.length - NAMED} ${people.length === NAMED + 1 ? 'other' : 'others'}`}${more && isReads ? ', the newest ones' : ''}.</${Sentence}>${tabs}
         <div class="filters"><${Filter} name="find" label="Find a word" value=${query.find} isMain /><${Filter} name="by" label="By whom" value=${query.by} />
           ${!isReads && (beyond.length > 0 || query.from) && html`<${Filter} name="from" label="Threads that begin with" value=${query.from} />`}

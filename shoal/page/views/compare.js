@@ -3,6 +3,7 @@
 import { html, useState } from '../vendor/preact.js'
 import { client, live, spacesOf } from '../data.js'
 import { address, go, refine } from '../router.js'
+import { shell } from '../kit/shell.js'
 import { Diff } from '../kit/diff.js'
 import { Empty, NoneFits, Panes, Refusal, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
@@ -34,7 +35,7 @@ function Picker ({ space, query, runs }) {
   const set = (/** @type {Set<string>} */ ids) => refine({ of: [...ids].join(',') })
   const toggle = (/** @type {string} */ id) => { const next = new Set(chosen); if (!next.delete(id)) next.add(id); set(next) }
   return html`<${Shown} of=${found.value} rows=${12}>${(/** @type {any} */ { threads, more, left }) => {
-    if (threads.length === 0) return html`<${Empty} says="There are no threads to compare yet." why="Branches and threads are compared by their checkpoints. At a terminal:" command=${`shoal save writer '{"draft": 1}' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
+    if (threads.length === 0) return html`<${Empty} says="There are no threads to compare yet." why="Branches and threads are compared by their checkpoints. At a terminal:" command=${shell`shoal save writer '{"draft": 1}' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
     const text = (query.find ?? '').toLowerCase()
     const rows = threads.filter((/** @type {any} */ { name }) => !text || name.toLowerCase().includes(text))
     const on = (/** @type {any} */ row) => [...chosen].filter((id) => id.startsWith(idOf(row.space, row.name, '', space))).length

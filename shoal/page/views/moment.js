@@ -1,15 +1,17 @@
 /** A moment of a thread: what a checkpoint changed first, then its state as messages and as a tree; a step with its attempts; an event. */
 
-import { html, useState } from '../vendor/preact.js'
+import { html, useMemo, useState } from '../vendor/preact.js'
 import { draft, drop, live } from '../data.js'
 import { address, go, place, refine } from '../router.js'
 import { useKeys } from '../keys.js'
 import { Confirm, Mark, Outcome, Refusal, Shown } from '../kit/states.js'
 import { Diff } from '../kit/diff.js'
 import { GRAPH, known } from '../kit/graphs.js'
+import { read } from '../kit/exact.js'
 import { conversations, Messages } from '../kit/messages.js'
+import { masked } from '../kit/secret.js'
 import { Tree } from '../kit/tree.js'
-import { Duration, exact, Id, Time } from '../kit/time.js'
+import { clock, Duration, exact, Id, Time } from '../kit/time.js'
 import { EditState } from './editing.js'
 import { threadOf } from './thread.js'
 import { labelsOf, OLD_STEP_MS, termOf } from './timeline.js'
@@ -29,7 +31,8 @@ const checkpointOf = (space, name, id) => live(`checkpoint ${space}\n${name}\n${
 export function LastChange ({ space, name, id }) {
   const of = checkpointOf(space, name, id).value
   if (of.value?.before === undefined) return null
-  return html`<details class="last" open><summary>What it did last</summary><div tabindex="0" role="region" aria-label="What it did last"><${Diff} before=${known(of.value.before)} after=${known(of.value.found.state)} /></div></details>`
+  const { found, before } = of.value
+  return html`<details class="last" open><summary>What it did last</summary><div tabindex="0" role="region" aria-label="What it did last"><${Change} before=${before} after=${found.state} secret=${found.secret} isGraph /></div></details>`
 }
 
 /** @param {{ space: string, name: string, id: string, query: Record<string, string>, steps: any[] }} props `steps`: of the thread, whose times tool calls get. */
@@ -37,27 +40,37 @@ export function Moment ({ space, name, id, query, steps }) {
   return html`<${Shown} of=${checkpointOf(space, name, id).value}>${(/** @type {any} */ value) => html`<${State} space=${space} name=${name} ...${value} query=${query} steps=${steps} />`}</${Shown}>`
 }
 
+/** What changed; of secret fields only whether they did. @param {{ before: any, after: any, secret?: string[], isGraph?: boolean }} props `isGraph`: without what only its loop reads. */
+function Change ({ before, after, secret = [], isGraph = false }) {
+  const hidden = useMemo(() => (secret.length === 0 ? [before, after] : [masked(before, secret), masked(after, secret, before)]).map((state) => isGraph ? known(state) : state), [before, after, secret.join('\n'), isGraph])
+  return html`<${Diff} before=${hidden[0]} after=${hidden[1]} />`
+}
+
 /** @param {{ space: string, name: string, found: any, before: any, labels: string[], query: Record<string, string>, steps: any[] }} props */
 function State ({ space, name, found, before, labels, query, steps }) {
-  const talks = conversations(found.state)
+  const [isOpen, setOpen] = useState(false)
+  const secret = isOpen ? [] : found.secret ?? []
+  const state = useMemo(() => masked(found.state, secret), [found, isOpen])
+  const hasHidden = useMemo(() => (found.secret ?? []).length > 0 && JSON.stringify(masked(found.state, found.secret)) !== JSON.stringify(found.state), [found])
+  const talks = useMemo(() => conversations(state), [state])
   const tabs = ['changes', ...(talks.length > 0 ? ['messages'] : []), 'state', 'about']
   const tab = tabs.includes(query.show) ? query.show : before === undefined ? 'state' : 'changes'
   const [doing, setDoing] = useState('')
   useKeys([...tabs.map((each, index) => ({ key: String(index + 1), says: `show ${each}`, does: () => refine({ show: each }) })), { key: 'f', says: 'fork here', does: () => setDoing('fork') }], [tabs.join()])
   const isHead = found.heads.includes(found.id)
   const isGraph = found.schema === GRAPH
-  const seen = isGraph ? known : (/** @type {any} */ state) => state
   const ended = (/** @type {any} */ saved) => { setDoing(''); if (saved?.id) go(address(space, 'threads', [name, 'at', saved.id])) }
   return html`<div class="thread-head"><h2 class="sentence">${labels.length > 0 ? html`<bdi>${labels.join(', ')}</bdi>` : 'Checkpoint'} <${Id} value=${found.id} /></h2>
     <p class="quiet"><${Time} ms=${found.wall_ms} ago />, on <bdi>${found.branch}</bdi>${found.author && html`, by <bdi>${found.author}</bdi>`}${isHead ? ', its head' : ''}${isGraph && typeof found.metadata?.step === 'number' ? `, step ${found.metadata.step} of the graph` : ''}</p>
     <div class="row">${doing === 'fork' ? html`<${EditState} space=${space} name=${name} checkpoint=${found.id} forks onEnd=${ended} />` : html`<button class="primary" onClick=${() => setDoing('fork')}>Fork here</button>`}
       ${!isHead && html`<${Confirm} what=${`rollback ${space}/${name}/${found.id}`} label="Roll back to here" says=${html`Branch <bdi>${found.branch}</bdi> goes back to this checkpoint, and its agent loads this state next.`} undo="No checkpoint is deleted: roll forward to the former head in the same way."
         run=${(/** @type {any} */ how) => threadOf(space, name).rollback(found.id, { branch: found.branch, ...how })} done="The branch is here now." />`}
+      ${hasHidden && html`<button onClick=${() => setOpen(!isOpen)}>${isOpen ? 'Hide' : 'Show'} secret fields</button>`}
       <${Label} space=${space} name=${name} found=${found} />${labels.map((label) => html`<${Unlabel} key=${label} space=${space} name=${name} label=${label} />`)}</div></div>
     <div class="tabs" role="tablist" aria-label="What is shown">${tabs.map((each) => html`<button role="tab" aria-selected=${each === tab} onClick=${() => refine({ show: each })}>${each[0].toUpperCase() + each.slice(1)}</button>`)}</div>
-    <div role="tabpanel" aria-label=${tab}>${tab === 'changes' ? before === undefined ? html`<p class="quiet">Its parent was pruned, so what it changed is unknown.</p>` : html`<${Diff} before=${seen(before)} after=${seen(found.state)} />`
+    <div role="tabpanel" aria-label=${tab}>${tab === 'changes' ? before === undefined ? html`<p class="quiet">Its parent was pruned, so what it changed is unknown.</p>` : html`<${Change} before=${before} after=${found.state} secret=${secret} isGraph=${isGraph} />`
       : tab === 'messages' ? talks.map(([channel, value]) => html`<section>${talks.length > 1 && html`<h3><bdi>${channel}</bdi></h3>`}<${Messages} value=${value} steps=${steps} /></section>`)
-        : tab === 'state' ? html`<${Tree} value=${found.state} />` : html`<${Tree} value=${{ id: found.id, saved: exact(found.wall_ms), branch: found.branch, author: found.author, parents: found.parents, metadata: found.metadata, ...(found.schema ? { schema: `${found.schema} ${found.schema_version}` } : {}), ...(found.secret?.length ? { secret: found.secret } : {}) }} />`}</div>`
+        : tab === 'state' ? html`<${Tree} value=${state} />` : html`<${Tree} value=${{ id: found.id, saved: exact(found.wall_ms), branch: found.branch, author: found.author, parents: found.parents, metadata: found.metadata, ...(found.schema ? { schema: `${found.schema} ${found.schema_version}` } : {}), ...(found.secret?.length ? { secret: found.secret } : {}) }} />`}</div>`
 }
 
 /** A channel as it is, because a checkpoint that changes nothing names one; none that hides something. @param {any} found @returns {Record<string, any>} */
@@ -87,7 +100,7 @@ function Unlabel ({ space, name, label }) {
 export function Compared ({ space, name, a, b }) {
   const both = live(`diff ${space}\n${name}\n${a}\n${b}`, () => Promise.all([a, b].map((checkpoint) => threadOf(space, name).load({ checkpoint })))).value
   return html`<${Shown} of=${both}>${([first, second]) => html`<h2 class="sentence">From <${Id} value=${a} /> to <${Id} value=${b} /></h2>
-    <p class="quiet"><bdi>${first.branch}</bdi>, <${Time} ms=${first.wall_ms} ago /> → <bdi>${second.branch}</bdi>, <${Time} ms=${second.wall_ms} ago />. <a href=${address(space, 'threads', [name, 'diff', b, a])}>The other way round</a></p><${Diff} before=${first.state} after=${second.state} />`}</${Shown}>`
+    <p class="quiet"><bdi>${first.branch}</bdi>, <${Time} ms=${first.wall_ms} ago /> → <bdi>${second.branch}</bdi>, <${Time} ms=${second.wall_ms} ago />. <a href=${address(space, 'threads', [name, 'diff', b, a])}>The other way round</a></p><${Change} before=${first.state} after=${second.state} secret=${[...new Set([...first.secret ?? [], ...second.secret ?? []])]} />`}</${Shown}>`
 }
 
 /** @param {{ space: string, name: string, step: string }} props */
@@ -96,7 +109,7 @@ export function StepPane ({ space, name, step }) {
     for await (const each of threadOf(space, name).steps()) if (each.key === step) return each
     return null
   }, { space, kinds: ['thread'] }).value
-  return html`<${Shown} of=${found}>${(/** @type {any} */ of) => of === null ? html`<p>There is no step with the key <bdi>${step}</bdi> any more.</p>` : html`<div class="thread-head"><h2 class="sentence"><${Mark} kind=${of.state === 'done' || (of.state === 'open' && Date.now() - of.begun_ms < OLD_STEP_MS) ? 'well' : of.state === 'open' || of.state === 'failed' ? 'stuck' : 'unknown'} /> <bdi>${of.name}</bdi> <span class="quiet">${of.state}</span></h2>
+  return html`<${Shown} of=${found}>${(/** @type {any} */ of) => of === null ? html`<p>There is no step with the key <bdi>${step}</bdi> any more.</p>` : html`<div class="thread-head"><h2 class="sentence"><${Mark} kind=${of.state === 'done' || (of.state === 'open' && clock() - of.begun_ms < OLD_STEP_MS) ? 'well' : of.state === 'open' || of.state === 'failed' ? 'stuck' : 'unknown'} /> <bdi>${of.name}</bdi> <span class="quiet">${of.state}</span></h2>
       <p class="quiet">Key <code>${of.key}</code>, began <${Time} ms=${of.begun_ms} ago />${of.ended_ms ? html`, took <${Duration} ms=${of.ended_ms - of.begun_ms} />` : ''}${of.result_by && html`, settled by <bdi>${of.result_by}</bdi>`}</p>
       ${of.state === 'open' && html`<p>Its effect may have happened, and nobody has written how it ended. Find out, then settle it.</p><${Settle} space=${space} name=${name} step=${step} />`}</div>
     <section><h3>Arguments</h3>${of.arguments === null ? html`<p class="quiet">None are recorded.</p>` : html`<${Tree} value=${of.arguments} name=${typeof of.arguments === 'object' ? undefined : 'value'} />`}</section>
@@ -115,7 +128,7 @@ export function Settle ({ space, name, step }) {
   const ended = () => { drop(`result ${at}`); drop(`reason ${at}`) }
   const why = html`<label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label>`
   return html`<div class="row">
-    <${Confirm} what=${`result ${at}`} label="It happened" primary says="The step is done with this result; it is not called again, and the agent goes on." run=${(/** @type {any} */ how) => settle('result', { value: value.peek() === '' ? null : JSON.parse(value.peek()), ...how })} onDone=${ended} done="Settled: the step is done.">
+    <${Confirm} what=${`result ${at}`} label="It happened" primary says="The step is done with this result; it is not called again, and the agent goes on." run=${(/** @type {any} */ how) => settle('result', { value: value.peek() === '' ? null : read(value.peek()), ...how })} onDone=${ended} done="Settled: the step is done.">
       <label>Result, as JSON<textarea rows="3" placeholder="null" value=${value.value} onInput=${(/** @type {any} */ event) => { value.value = event.target.value }}></textarea></label>${why}</${Confirm}>
     <${Confirm} what=${`retry ${at}`} label="It did not: try again" says="The step may be called once more." run=${(/** @type {any} */ how) => settle('retry', how)} onDone=${ended} done="Settled: it is tried again.">${why}</${Confirm}>
     <${Confirm} what=${`abandon ${at}`} label="Give it up" danger says="The step is never called again, and its agent gets an error." run=${(/** @type {any} */ how) => settle('abandon', how)} onDone=${ended} done="Settled: it is given up.">${why}</${Confirm}></div>`

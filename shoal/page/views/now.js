@@ -8,7 +8,7 @@ import { Table } from '../kit/table.js'
 import { Time } from '../kit/time.js'
 import { columns, glances, isAgent, keyOf, STUCK_MAX, Sum } from './glance.js'
 import { EditState } from './editing.js'
-import { ThreadPane, threadOf } from './thread.js'
+import { still, ThreadPane, threadOf } from './thread.js'
 
 export const title = 'Now'
 export const keys = []
@@ -37,18 +37,22 @@ function Ask ({ row, href, scope, isChosen }) {
   return html`<article class=${isChosen ? 'ask chosen' : 'ask'} aria-current=${isChosen ? 'true' : undefined}><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet"><bdi>${row.space}</bdi> / </span>`}<bdi>${row.name}</bdi></strong></a>
     <span class="quiet"><${Time} ms=${row.since_ms || row.steps[0]?.begun_ms || row.checkpoint_ms} /></span>${row.driver && html`<span class="quiet">driven by <bdi>${row.driver}</bdi></span>`}</div>
     <p class="says"><bdi>${row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by <bdi>${row.by}</bdi></span>`}</p>
-    ${row.state === 'waits' ? html`<${Decide} space=${row.space} name=${row.name} isPaused=${row.status === 'paused'} />` : html`<${Unstick} row=${row} />`}</article>`
+    ${row.state === 'waits' ? html`<${Decide} key=${row.since_ms} space=${row.space} name=${row.name} isPaused=${row.status === 'paused'} since=${row.since_ms} />` : html`<${Unstick} row=${row} />`}</article>`
 }
 
-/** Approve, reject, or edit and approve; one that was paused asks for nothing, and is let go on or ended. @param {{ space: string, name: string, isPaused: boolean }} props */
-export function Decide ({ space, name, isPaused }) {
+/**
+ * Approve, reject, or edit and approve; one that was paused asks for nothing, and is let go on or ended.
+ * @param {{ space: string, name: string, isPaused: boolean, since: number }} props `since`: when it asked what is shown; also as the key, so that what was pressed for one question is not
+ *   there for the next.
+ */
+export function Decide ({ space, name, isPaused, since }) {
   const at = `${space}/${name}`
   const reason = draft(`reason ${at}`)
   const [isEditing, setEditing] = useState(false)
-  if (isEditing) return html`<div class="row"><${EditState} space=${space} name=${name} approves onEnd=${() => setEditing(false)} /></div>`
+  if (isEditing) return html`<div class="row"><${EditState} space=${space} name=${name} approves since=${since} onEnd=${() => setEditing(false)} /></div>`
   return html`<div class="row">
-    <${Confirm} what=${`approve ${at}`} label=${isPaused ? 'Let it go on' : 'Approve'} primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done=${isPaused ? 'It may go on.' : 'Approved: the agent goes on.'} />
-    <${Confirm} what=${`reject ${at}`} label=${isPaused ? 'End it' : 'Reject'} danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).fail({ ...how, reason: reason.peek() })} onDone=${() => drop(`reason ${at}`)} done=${isPaused ? 'Ended.' : 'Rejected.'}>
+    <${Confirm} what=${`approve ${at} ${since}`} label=${isPaused ? 'Let it go on' : 'Approve'} primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => still(space, name, since).then((thread) => thread.approve(how))} done=${isPaused ? 'It may go on.' : 'Approved: the agent goes on.'} />
+    <${Confirm} what=${`reject ${at} ${since}`} label=${isPaused ? 'End it' : 'Reject'} danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => still(space, name, since).then((thread) => thread.fail({ ...how, reason: reason.peek() }))} onDone=${() => drop(`reason ${at}`)} done=${isPaused ? 'Ended.' : 'Rejected.'}>
       <label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label></${Confirm}>
     <button onClick=${() => setEditing(true)}>Edit first</button></div>`
 }

@@ -3,6 +3,7 @@
 import { html } from '../vendor/preact.js'
 import { client, live } from '../data.js'
 import { address, go, refine } from '../router.js'
+import { shell } from '../kit/shell.js'
 import { Empty, Later, Mark, NoneFits, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { BudgetView } from './shared/budget.js'
@@ -51,7 +52,7 @@ function List ({ space, value, query, chosen }) {
     ...(space === '*' ? [{ name: 'space', width: '120px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
     { name: 'holds', when: 'wide', width: 'minmax(80px, 2fr)', cell: (/** @type {any} */ row) => html`<span class="quiet mono clip"><${Held} row=${row} scope=${space} /></span>` }
   ]
-  if (all.length === 0) return html`<${Empty} says="Nothing is shared here yet." why="Documents, registers, counters, sets, maps, lists, budgets and memories stand here. At a terminal:" command=${`shoal register set goal '"ship it"' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
+  if (all.length === 0) return html`<${Empty} says="Nothing is shared here yet." why="Documents, registers, counters, sets, maps, lists, budgets and memories stand here. At a terminal:" command=${shell`shoal register set goal '"ship it"' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
   return html`
     <${Sentence}>
       <a href=${address(space, 'shared')}>${all.length} ${all.length === 1 ? 'thing is' : 'things are'} shared</a>${conflicts === 0 ? '; none waits for a choice' : html`; <a href=${address(space, 'shared', [], { kind: 'register' })}>${conflicts} ${conflicts === 1 ? 'register waits' : 'registers wait'}</a> for somebody to choose a value`}.

@@ -3,8 +3,9 @@
 import { Fragment, html, useState } from '../vendor/preact.js'
 import { acted, act, client, live } from '../data.js'
 import { address, go } from '../router.js'
+import { shell } from '../kit/shell.js'
 import { Confirm, Empty, Mark, Outcome, Panes, Shown, useKept } from '../kit/states.js'
-import { bytes, span, Time } from '../kit/time.js'
+import { bytes, clock, span, Time } from '../kit/time.js'
 import { Decide } from './now.js'
 import { EditState } from './editing.js'
 import { Compared, EventPane, LastChange, LeasePane, Moment, StepPane } from './moment.js'
@@ -14,6 +15,18 @@ import { axis, first, OLD_STEP_MS, TimeLine } from './timeline.js'
 
 /** A handle of a thread. @param {string} space @param {string} name */
 export const threadOf = (space, name) => client().space(space).thread(name)
+
+/**
+ * The thread, if it still asks what was shown: of two people who decide at once, the second is told what the first did.
+ * @param {string} space @param {string} name @param {number} since When it asked.
+ */
+export async function still (space, name, since) {
+  const thread = threadOf(space, name)
+  const { status, by, wall_ms: ms } = await thread.status()
+  if (ms === since) return thread
+  const isAsking = status === 'waiting' || status === 'paused'
+  throw new Error(`${isAsking ? 'It asks for something else by now' : `${by || 'Somebody'} has decided meanwhile: it is ${status}`}. Nothing was written. Look at it again.`)
+}
 
 const OPEN_MAX = 20
 
@@ -39,28 +52,25 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   const open = is.value?.open ?? []
   const status = is.value?.status
   const isBare = line.value?.entries.length === 0
-  const kind = isBare ? 'unknown' : open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => Date.now() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
+  const kind = isBare ? 'unknown' : open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => clock() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
   return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status === undefined ? '' : isBare ? 'holds nothing' : kind === 'stuck' && status.status === 'running' ? 'is stuck' : SAYS[status.status]}</span></h2>
     <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} ago /></span>`}</p>`}
       <${Driver} space=${space} name=${name} lease=${is.value.lease} />`}</${Shown}>
-    ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind=${Date.now() - of.begun_ms > OLD_STEP_MS ? 'stuck' : 'well'} /><span>Step <bdi>${of.name}</bdi> is open for <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
-    ${status && !isBare && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} space=${space} name=${name} isPaused=${status.status === 'paused'} />` : html`<div class="row">
+    ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind=${clock() - of.begun_ms > OLD_STEP_MS ? 'stuck' : 'well'} /><span>Step <bdi>${of.name}</bdi> is open for <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
+    ${status && !isBare && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} key=${status.wall_ms} space=${space} name=${name} isPaused=${status.status === 'paused'} since=${status.wall_ms} />` : html`<div class="row">
       ${status.status === 'running' ? html`<${Confirm} what=${`pause ${space}/${name}`} label="Pause" says="The agent stops before its next step, and a crew's agent gives its lease back." undo="Approving lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).pause(how)} done="Paused." />`
         : html`<${Confirm} what=${`approve ${space}/${name}`} label="Let it go on" says="Its status becomes running." undo="It can be paused again." run=${(/** @type {any} */ how) => threadOf(space, name).approve(how)} done="It may go on." />`}
       ${isEditing ? html`<${EditState} space=${space} name=${name} onEnd=${() => setEditing(false)} />` : html`<button onClick=${() => setEditing(true)}>Edit</button>`}
       <${Prune} space=${space} name=${name} /></div>`)}</div>
     <${FileList} space=${space} thread=${name} hrefOf=${(/** @type {string} */ file) => address(space, 'threads', [name, 'file', file])} />
     ${status?.status === 'waiting' && part === undefined && line.value?.heads.main && html`<${LastChange} space=${space} name=${name} id=${line.value.heads.main[0]} />`}
-    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="No checkpoint, step or event has this name here: nothing was written yet, or it was deleted, or the name is another one. A first checkpoint makes the thread:" command=${`shoal save ${quoted(name)} '{"found": 3}' --url ${location.origin} --space ${quoted(space)}`} />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} fence=${is.value?.lease?.held ? is.value.lease.fence : undefined} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
+    <${Shown} of=${line} rows=${12}>${(/** @type {any} */ value) => value.entries.length === 0 ? html`<${Empty} why="No checkpoint, step or event has this name here: nothing was written yet, or it was deleted, or the name is another one. A first checkpoint makes the thread:" command=${shell`shoal save ${name} '{"found": 3}' --url ${location.origin} --space ${space}`} />` : html`<${TimeLine} of=${value} space=${space} name=${name} part=${part} id=${id} channel=${query.channel} fence=${is.value?.lease?.held ? is.value.lease.fence : undefined} onMore=${() => setPages(pages + 3)} />`}</${Shown}>`
 }
-
-/** A word of a command for a shell. @param {string} word */
-const quoted = (word) => /^[\w.:@-]+$/.test(word) && !word.startsWith('-') ? word : `'${word.replaceAll("'", "'\\''")}'`
 
 /** Who drives it, and until when. @param {{ space: string, name: string, lease: any }} props */
 function Driver ({ space, name, lease }) {
   if (!lease?.held) return html`<p class="quiet">Nobody drives it now.</p>`
-  const left = lease.until_ms ? Math.max(0, lease.until_ms - Date.now()) : undefined
+  const left = lease.until_ms ? Math.max(0, lease.until_ms - clock()) : undefined
   return html`<p class="quiet">Driven by <bdi>${lease.holder || 'a holder without a name'}</bdi>${left === undefined ? '' : html`, whose <a href=${address(space, 'threads', [name, 'lease', String(lease.fence)])}>lease</a> ends in ${span(left)} unless it is renewed`}${lease.waiting.length > 0 ? html`; <bdi>${lease.waiting.join(', ')}</bdi> ${lease.waiting.length === 1 ? 'waits' : 'wait'} for it` : ''}.</p><${EndLease} space=${space} name=${name} lease=${lease} />`
 }
 

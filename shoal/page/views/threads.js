@@ -2,6 +2,7 @@
 
 import { html, useEffect, useMemo, useRef, useState } from '../vendor/preact.js'
 import { address, EVERY_SPACE, go, refine } from '../router.js'
+import { shell } from '../kit/shell.js'
 import { Empty, Filter, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { columns, glances, keyOf, page } from './glance.js'
@@ -46,7 +47,7 @@ function Listed ({ space, chosen, query }) {
       <${Filter} name="text" label="Text" value=${text} /><${Filter} name="author" label="Author" value=${author} /><${Filter} name="tag" label="Tag" value=${tag} /></div>
     <${Shown} of=${first} rows=${12}>${() => rows.length === 0
       ? isFiltered ? html`<div class="empty"><p>No thread fits. ${more.hasMore ? 'There may be some further on.' : ''}</p><p><a href=${address(space, 'threads')}>Show all</a></p></div>`
-        : html`<${Empty} why="There are no threads yet. An agent makes one with its first checkpoint; at a terminal:" command=${`shoal save researcher-1 '{"found": 3}' --url ${location.origin} --space ${space === EVERY_SPACE ? 'crew' : space}`} />`
+        : html`<${Empty} why="There are no threads yet. An agent makes one with its first checkpoint; at a terminal:" command=${shell`shoal save researcher-1 '{"found": 3}' --url ${location.origin} --space ${space === EVERY_SPACE ? 'crew' : space}`} />`
       : html`<${Table} label="Threads" fit=${text ? 12 : undefined} columns=${shown} rows=${rows} rowKey=${keyOf} href=${to} anew=${JSON.stringify(filters)}
         chosen=${chosen === undefined ? undefined : `${space}\n${chosen}`} onChoose=${(/** @type {any} */ row) => go(to(row))} sort=${sort} onSort=${(/** @type {string} */ by) => refine({ sort: by })} onEnd=${more.next} />`}</${Shown}><${SpacesLeft} more=${first.value?.left} />${text && html`<${Found} key=${`${space} ${text}`} space=${space} text=${text} />`}`
   return html`<${Panes} list=${list} chosen=${chosen !== undefined && html`<${ThreadPane} key=${chosen} space=${space} name=${chosen} query=${query} />`} />`

@@ -3,6 +3,7 @@
 import { html } from '../vendor/preact.js'
 import { live } from '../data.js'
 import { address, go, refine } from '../router.js'
+import { shell } from '../kit/shell.js'
 import { Empty, Mark, NoneFits, Panes, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
 import { Crew } from './work/crew.js'
@@ -46,7 +47,7 @@ function List ({ space, value, query, chosen }) {
     ...(space === '*' ? [{ name: 'space', width: '112px', cell: (/** @type {any} */ row) => html`<bdi class="quiet">${row.space}</bdi>` }] : []),
     { name: 'now', cell: (/** @type {any} */ row) => html`<${Now} row=${row} />` }
   ]
-  if (all.length === 0) return html`<${Empty} says="No work is under way here." why="Worklists, waiting messages, leases and crews stand here. At a terminal:" command=${`shoal worklist add jobs jobs '{"page": 1}' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
+  if (all.length === 0) return html`<${Empty} says="No work is under way here." why="Worklists, waiting messages, leases and crews stand here. At a terminal:" command=${shell`shoal worklist add jobs jobs '{"page": 1}' --url ${location.origin} --space ${space === '*' ? 'crew' : space}`} /><${SpacesLeft} more=${left} />`
   return html`
     <${Sentence}>
       ${[

@@ -3,6 +3,7 @@
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { address } from '../../router.js'
+import { shell } from '../../kit/shell.js'
 import { Empty, Mark, Shown } from '../../kit/states.js'
 import { bytes, span, Time } from '../../kit/time.js'
 import { Plot } from '../plot.js'
@@ -124,7 +125,7 @@ function Limits ({ name }) {
   const found = live(`quota ${name}`, () => client().space(name).quota(), { every: EVERY_MS })
   return html`<section aria-label="Quota"><h3>Quota</h3><${Shown} of=${found.value} rows=${2}>${(/** @type {any} */ { limits, used, trouble }) => {
     const set = LIMITS.filter(([key]) => limits[key] > 0)
-    return html`${trouble && html`<p><${Mark} kind="waits" /> ${trouble}</p>`}${set.length === 0 ? html`<${Empty} why="It has no quota: nothing bounds what it holds or does." command=${`shoal space quota ${name} --bytes 10GiB --url ${location.origin}`} />`
+    return html`${trouble && html`<p><${Mark} kind="waits" /> ${trouble}</p>`}${set.length === 0 ? html`<${Empty} why="It has no quota: nothing bounds what it holds or does." command=${shell`shoal space quota ${name} --bytes 10GiB --url ${location.origin}`} />`
       : html`<dl class="facts">${set.map(([key, says, shown]) => html`<dt>${says}</dt><dd><${Mark} kind=${used[key] >= limits[key] ? 'waits' : 'well'} /> <span class="mono">${shown(used[key])} of ${shown(limits[key])}</span></dd>`)}</dl>`}`
   }}</${Shown}></section>`
 }
@@ -145,7 +146,7 @@ function sentence (rule) {
 function Rules ({ name }) {
   const found = live(`retention ${name}`, () => client().space(name).retention(), { every: EVERY_MS })
   return html`<section aria-label="Retention"><h3>Retention</h3><${Shown} of=${found.value} rows=${2}>${(/** @type {any} */ view) => view.rules.length === 0
-    ? html`<${Empty} why="It has no rules of retention: nothing goes by itself." command=${`shoal retention set ${name} --keep-last 100 --older-than 30d --url ${location.origin}`} />`
+    ? html`<${Empty} why="It has no rules of retention: nothing goes by itself." command=${shell`shoal retention set ${name} --keep-last 100 --older-than 30d --url ${location.origin}`} />`
     : html`<ul class="rows">${view.rules.map((/** @type {any} */ rule) => html`<li><span>${rule.prefix ? html`threads <bdi class="mono">${rule.prefix}</bdi>…` : 'all threads'}: ${rule.trouble ? html`<${Mark} kind="waits" /> nothing goes, because ${rule.trouble}` : sentence(rule)}</span></li>`)}</ul>
       <p class="quiet">${!view.is_in_charge ? 'Another node carries them out.' : view.waits_for ? html`<${Mark} kind="waits" /> ${view.waits_for}` : html`${view.due} due${view.last_ms ? html`, looked at <${Time} ms=${view.last_ms} ago />` : ''}; ${view.checkpoints} checkpoints, ${view.events} events and ${view.threads} threads went since this node began, ${bytes(view.bytes)}.`} See first what goes: <code>shoal retention run ${name} --dry-run</code></p>`}</${Shown}></section>`
 }

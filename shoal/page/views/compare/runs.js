@@ -8,6 +8,7 @@
 
 import { client } from '../../data.js'
 import { fieldsOf } from '../../kit/graphs.js'
+import { masked } from '../../kit/secret.js'
 import { some } from '../shared/listing.js'
 
 const CHECKPOINTS_MAX = 500
@@ -45,7 +46,7 @@ export async function read (run, signal) {
     const [first, last] = [checkpoints[0], checkpoints[checkpoints.length - 1]]
     return {
       ...run, checkpoints, more: history.more, tags: tagsOf(head.metadata), scores: numbers(head.metadata), durationMs: last.wall_ms - first.wall_ms,
-      tokens: tokensOf(checkpoints, head.state), state: head.state, error: undefined
+      tokens: tokensOf(checkpoints, head.state), state: masked(head.state, head.secret), error: undefined
     }
   } catch (error) {
     return { ...run, checkpoints: [], more: false, tags: [], scores: {}, durationMs: 0, tokens: null, state: undefined, error: /** @type {Error} */ (error) }

@@ -10,6 +10,7 @@
 import { Awareness, Y, WebsocketProvider } from '../../vendor/codemirror.js'
 import { html, useEffect, useMemo, useState } from '../../vendor/preact.js'
 import { act, acted, author, client, draft, drop, live, signedIn } from '../../data.js'
+import { shell } from '../../kit/shell.js'
 import { Empty, Refusal, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
@@ -108,7 +109,7 @@ export function DocumentView ({ space, name, root, onRoot }) {
   const joined = useDocument(space, name)
   return html`<${Shown} of=${content.value}>${(/** @type {any} */ value) => {
     const roots = Object.keys(value)
-    if (roots.length === 0) return html`<${Empty} why="This document is empty." command=${`shoal doc edit ${name} --space ${space}`} />`
+    if (roots.length === 0) return html`<${Empty} why="This document is empty." command=${shell`shoal doc edit ${name} --space ${space}`} />`
     const chosen = root !== undefined && Object.hasOwn(value, root) ? root : roots.find((each) => typeof value[each] === 'string') ?? roots[0]
     return html`
       ${roots.length > 1 && html`<div class="tabs" role="tablist" aria-label="Roots of the document">${roots.map((each) => html`

@@ -2,14 +2,16 @@
 
 import { html } from '../../vendor/preact.js'
 import { act, acted, draft, drop } from '../../data.js'
+import { read } from '../../kit/exact.js'
 import { Refusal } from '../../kit/states.js'
 
 /** The value that a text stands for: JSON if it is that, else the text itself. @param {string} text */
 export function valueOf (text) {
   try {
-    return JSON.parse(text)
-  } catch {
-    return text
+    return read(text)
+  } catch (error) {
+    if (error instanceof SyntaxError) return text
+    throw error
   }
 }
 
@@ -26,8 +28,10 @@ export function ValueForm ({ title, what, says, value = 'Value (JSON, or plain t
   const submit = async (/** @type {Event} */ event) => {
     event.preventDefault()
     const given = Object.fromEntries(typed.map((field) => [field.name, field.draft.value]))
-    const done = await act(what, (options) => run(given, valueOf(text.value), options))
-    if (done !== undefined) names.forEach(drop)
+    const sent = names.map((name) => draft(name).peek())
+    await act(what, async (options) => run(given, valueOf(sent[sent.length - 1]), options))
+    // What was typed meanwhile is not written yet.
+    if (acted(what).peek().state === 'done') names.forEach((name, nth) => { if (draft(name).peek() === sent[nth]) drop(name) })
   }
   return html`<form class="action" onSubmit=${submit} aria-label=${title}>
     <h3>${title}</h3>

@@ -3,6 +3,7 @@
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { go, address, refine } from '../../router.js'
+import { shell } from '../../kit/shell.js'
 import { Confirm, Empty, Mark, Shown } from '../../kit/states.js'
 import { Duration, Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
@@ -51,7 +52,7 @@ export function ItemsView ({ space, name, rest, query }) {
         return texts.every((each) => text.includes(each))
       })
       return html`<p class="says">${shown.length} of ${page.items.length}${page.more ? ' looked through' : ''} ${page.items.length === 1 ? 'memory' : 'memories'}</p>
-        ${shown.length === 0 && html`<${Empty} why=${query.find ? 'No memory has this text.' : 'There are no memories here.'} command=${`shoal items search ${name} --space ${space}`} />`}
+        ${shown.length === 0 && html`<${Empty} why=${query.find ? 'No memory has this text.' : 'There are no memories here.'} command=${shell`shoal items search ${name} --space ${space}`} />`}
         <ul class="rows">${shown.slice(0, 200).map((/** @type {any} */ item) => html`<li key=${`${item.namespace.join('.')} ${item.key}`}>
           <a class="row-link" href=${address(space, 'shared', ['items', name, item.namespace.join('.'), item.key], query)}><code>${item.namespace.slice(1).join('.')}</code> <strong>${item.key}</strong>
             ${item.siblings.length > 1 && html`<${Mark} kind="waits" />`} <span class="clip quiet">${clip(item.value)}</span> <${Time} ms=${item.updated_ms} /></a></li>`)}</ul>

@@ -6,6 +6,7 @@
 
 import { html, useEffect, useRef } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
+import { shell } from '../../kit/shell.js'
 import { Empty, Shown } from '../../kit/states.js'
 import { Tree } from '../../kit/tree.js'
 import { Action, ValueForm } from './form.js'
@@ -32,7 +33,7 @@ export function ListView ({ space, name }) {
   })
   return html`<${Shown} of=${found.value}>${(/** @type {any} */ { items, more, size }) => html`
     <p class="says">${size} ${size === 1 ? 'element' : 'elements'}</p>
-    ${items.length === 0 && html`<${Empty} why="This list is empty." command=${`shoal list push ${name} '"write tests"' --space ${space}`} />`}
+    ${items.length === 0 && html`<${Empty} why="This list is empty." command=${shell`shoal list push ${name} '"write tests"' --space ${space}`} />`}
     <ol class="rows elements" ref=${box} onPointerDown=${() => { moved.current = { id: '', way: '' } }}>${items.map((/** @type {any} */ element, /** @type {number} */ index) => html`<li key=${element.id} data-element=${element.id}>
       <${Element} list=${list} what=${`${space}/${name}`} element=${element} index=${index} before=${items[index - 1]} after=${items[index + 1]} onMove=${(/** @type {string} */ way) => { moved.current = { id: element.id, way } }} /></li>`)}</ol>
     ${more && html`<p class="quiet">Only the first ${SHOWN_MAX} are shown.</p>`}

@@ -6,6 +6,7 @@
 
 import { html, useState } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
+import { shell } from '../../kit/shell.js'
 import { Diff } from '../../kit/diff.js'
 import { Empty, Mark, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
@@ -21,7 +22,7 @@ export function RegisterView ({ space, name }) {
   return html`<${Shown} of=${value.value}>${(/** @type {any} */ now) => html`
     ${now.siblings.length > 1
       ? html`<p class="says"><${Mark} kind="waits" /> ${now.siblings.length} values were set at the same time. Readers see the first one until somebody chooses.</p>`
-      : now.siblings.length === 0 && html`<${Empty} why="This register has no value." command=${`shoal register set ${name} '"value"' --space ${space}`} />`}
+      : now.siblings.length === 0 && html`<${Empty} why="This register has no value." command=${shell`shoal register set ${name} '"value"' --space ${space}`} />`}
     ${now.siblings.map((/** @type {any} */ sibling, /** @type {number} */ index) => html`<section class="sibling" key=${index} aria-label=${`value ${index + 1}`}>
       <p class="quiet">set <${Time} ms=${sibling.wall_ms} ago /><bdi>${by(history.value.value, sibling)}</bdi>${now.siblings.length > 1 && index === 0 && ', shown to readers'}</p>
       <${Tree} value=${sibling.value} />

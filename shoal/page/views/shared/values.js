@@ -2,6 +2,7 @@
 
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
+import { shell } from '../../kit/shell.js'
 import { Empty, Mark, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
@@ -34,7 +35,7 @@ export function SetView ({ space, name }) {
   const members = live(`set ${space}/${name}`, () => some(set().members(), SHOWN_MAX), { space, kinds: ['set'] })
   return html`<${Shown} of=${members.value}>${(/** @type {any} */ { items, more }) => html`
     <p class="says">${items.length}${more ? ' or more' : ''} ${items.length === 1 ? 'member' : 'members'}</p>
-    ${items.length === 0 && html`<${Empty} why="This set has no members." command=${`shoal set add ${name} '"a"' --space ${space}`} />`}
+    ${items.length === 0 && html`<${Empty} why="This set has no members." command=${shell`shoal set add ${name} '"a"' --space ${space}`} />`}
     <ul class="rows">${items.map((/** @type {any} */ member) => html`<li key=${JSON.stringify(member)}><span class="clip mono">${clip(member)}</span>
       <${Action} what=${`remove ${space}/${name} ${JSON.stringify(member)}`} label="remove" says="Removes it on every node; add it again to undo." run=${({ key }) => set().alter({ remove: [member] }, { key })} /></li>`)}</ul>
     ${more && html`<p class="quiet">Only the first ${SHOWN_MAX} are shown.</p>`}
@@ -48,7 +49,7 @@ export function MapView ({ space, name }) {
   const entries = live(`map ${space}/${name}`, () => some(map().entries(), SHOWN_MAX), { space, kinds: ['map'] })
   return html`<${Shown} of=${entries.value}>${(/** @type {any} */ { items, more }) => html`
     <p class="says">${items.length}${more ? ' or more' : ''} ${items.length === 1 ? 'key' : 'keys'}${conflicts(items)}</p>
-    ${items.length === 0 && html`<${Empty} why="This map has no keys." command=${`shoal map set ${name} key '"value"' --space ${space}`} />`}
+    ${items.length === 0 && html`<${Empty} why="This map has no keys." command=${shell`shoal map set ${name} key '"value"' --space ${space}`} />`}
     <ul class="rows entries">${items.map((/** @type {any} */ entry) => html`<li key=${entry.key}><${Entry} space=${space} name=${name} entry=${entry} /></li>`)}</ul>
     ${more && html`<p class="quiet">Only the first ${SHOWN_MAX} are shown.</p>`}
     <${ValueForm} title="Set a key" button="Set" what=${`entry ${space}/${name}`} fields=${[{ name: 'key', label: 'Key' }]} says="Replaces the key's value, on every node; other keys stay."

@@ -3,6 +3,7 @@
 import { html } from '../../vendor/preact.js'
 import { client, live } from '../../data.js'
 import { address, refine } from '../../router.js'
+import { shell } from '../../kit/shell.js'
 import { Empty, Mark, Shown } from '../../kit/states.js'
 import { Time } from '../../kit/time.js'
 import { Tree } from '../../kit/tree.js'
@@ -25,7 +26,7 @@ export function QueueView ({ space, kind, thread, name, query }) {
       <div class="tabs" role="tablist" aria-label="Parts of the queue">${PARTS.map(([each, says]) => html`<button type="button" role="tab" aria-selected=${each === part}
         onClick=${() => refine({ part: each })}>${page[each]} ${says}</button>`)}</div>
       ${page.entries.length === 0 && html`<${Empty} why=${part === 'dead' ? 'Nothing was given up.' : part === 'finished' ? 'Nothing is done yet.' : 'Nothing is to do.'}
-        command=${part !== 'pending' ? '' : name === undefined ? `shoal inbox send ${thread} '"hello"' --space ${space}` : `shoal worklist add ${thread} ${name} '{"page": 1}' --space ${space}`} />`}
+        command=${part !== 'pending' ? '' : name === undefined ? shell`shoal inbox send ${thread} '"hello"' --space ${space}` : shell`shoal worklist add ${thread} ${name} '{"page": 1}' --space ${space}`} />`}
       <ul class="rows">${page.entries.map((/** @type {any} */ entry) => html`<li key=${entry.id}><${Entry} queue=${queue} what=${what} entry=${entry} part=${part} worklist=${name !== undefined} /></li>`)}</ul>
       ${page.more && html`<p class="quiet">Only the first ${SHOWN_MAX} are shown.</p>`}
       <${ValueForm} title=${name === undefined ? 'Send a message' : 'Add an item'} button=${name === undefined ? 'Send' : 'Add'} what=${`add ${what}`}
