@@ -70,8 +70,9 @@ def test_members_are_asked_at_once_and_none_is_waited_for_long(three: Three) -> 
         assert time.monotonic() - began < 2 * ASK_S + PATIENCE_S / 3
     assert code == 3
     assert "nothing is wrong" not in said
+    assert "not known: " in said
     for each in silent:
-        assert f"not known: {each}: " in said
+        assert each in said
 
 
 def test_where_nobody_answers_it_fails_and_says_why() -> None:

@@ -9,7 +9,7 @@ import msgspec
 from typer.testing import CliRunner
 
 from shoal.cli.main import app
-from shoal.cli.operating.top import Asked, Look, asked, by_space, forecast, heads, told
+from shoal.cli.operating.top import Asked, Look, asked, by_space, cut, forecast, heads, told
 from shoal.protocol.requests import ClusterView, Member, UsagePoint, UsageView
 from tests.api.conftest import STATUS
 
@@ -41,6 +41,13 @@ def test_rates_are_of_two_looks() -> None:
 def test_a_node_that_was_restarted_shows_no_rates() -> None:
     before, now = look(10.0, figures(add={"ok": 100})), look(12.0, figures(add={"ok": 1}), started_ms=2)
     assert (asked(before, now), by_space(before, now)) == (None, None)
+
+
+def test_a_long_name_leaves_room_for_its_figures() -> None:
+    """A space's name may have hundreds of letters."""
+    assert cut("crew") == "crew"
+    assert cut("L" * 32) == "L" * 32
+    assert cut("L" * 255) == "L" * 31 + "…"
 
 
 def test_unknown_is_not_zero() -> None:

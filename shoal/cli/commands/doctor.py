@@ -170,6 +170,14 @@ def _unsure(answers: Sequence[Asked]) -> list[tuple[str, str]]:
     return found
 
 
+def _unsure_lines(unsure: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each reason: a directory that was opened alone has one for nearly all conditions."""
+    found: dict[str, list[str]] = {}
+    for what, why in unsure:
+        found.setdefault(why, []).append(what)
+    return [f"not known: {', '.join(whats)}: {why}" for why, whats in found.items()]
+
+
 def _document(answers: Sequence[Asked], told: Sequence[Told], unsure: Sequence[tuple[str, str]]) -> dict[str, object]:
     return {
         "well": not unsure and all(each.severity == "note" for each, _ in told),
@@ -190,8 +198,8 @@ def _show(answers: Sequence[Asked], told: Sequence[Told], unsure: Sequence[tuple
         line(f"  it means: {each.means}")
         line(f"  mend it:  {each.mends}")
         line(f"  read:     docs/{each.page}")
-    for what, why in unsure:
-        line(f"not known: {what}: {why}")
+    for text in _unsure_lines(unsure):
+        line(text)
     names = ", ".join(answer.name for answer in asked)
     looked = min((len(answer.view.looked) for answer in asked if answer.view is not None), default=0)
     if not told and not unsure:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _EVERY_S = 2.0
 _ROWS = 10
 _ANSWER_S = 10.0
+_NAME_CHARS_MAX = 32  # Of a space: the table has to fit a terminal.
 _CLEAR = "\x1b[H\x1b[2J"
 
 
@@ -185,7 +186,12 @@ def _show(before: Look, now: Look, *, is_cleared: bool) -> None:
     shares = by_space(before, now) or {}
     if now.usage.spaces:
         spaces = [
-            (plain(space.name or "(all others)"), _rate(shares.get(space.name)), shown_bytes(space.bytes), f"{space.objects:,}")
+            (
+                cut(plain(space.name or "(all others)")),
+                _rate(shares.get(space.name)),
+                shown_bytes(space.bytes),
+                f"{space.objects:,}",
+            )
             for space in now.usage.spaces
         ]
         table([("space", "asked/s", "bytes", "objects"), *spaces])
@@ -223,3 +229,8 @@ def _rows(title: str, rows: Sequence[Asked] | None) -> None:
 
 def _rate(number: float | None) -> str:
     return "unknown" if number is None else f"{number:.1f}"
+
+
+def cut(name: str) -> str:
+    """A name that leaves room for what stands beside it; `shoal usage` has it whole."""
+    return name if len(name) <= _NAME_CHARS_MAX else f"{name[: _NAME_CHARS_MAX - 1]}…"

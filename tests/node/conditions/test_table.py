@@ -225,6 +225,15 @@ def test_silent_members_and_unknown_conditions_are_named() -> None:
     assert doctor._document(answers, [], doctor._unsure(answers))["well"] is False
 
 
+def test_what_is_not_known_for_one_reason_is_one_line() -> None:
+    found = look(seen(apart=True))
+    lines = doctor._unsure_lines(
+        doctor._unsure([doctor.Asked("./n3", view=ConditionsView("n3", "./n3", [], [], found.unknown))])
+    )
+    assert len(lines) == 1
+    assert all(f"{name} at ./n3" in lines[0] for name in found.unknown)
+
+
 async def test_members_that_never_answer_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time is virtual: two that are silent take as long as one."""
 
