@@ -7,6 +7,7 @@ import gc
 import json
 import os
 import signal
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,10 +19,11 @@ from urllib.request import Request, urlopen
 
 import msgspec
 import pytest
+from aiohttp import connector
 from typer.testing import CliRunner
 
 import shoal
-from shoal.cli import execution, serving
+from shoal.cli import execution, node, serving
 from shoal.cli.main import app
 from shoal.cli.node import begin_anew
 from shoal.config import Config
@@ -334,3 +336,11 @@ def test_an_import_that_fails_ends_as_a_command_does(module: str, raises: str, c
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr[: len(said)]) == (code, "", said)
     assert "Traceback" not in ended.stderr
+
+
+def test_a_node_holds_no_context_that_trusts_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take 0.8 MB, and would be an accident if it were used."""
+    monkeypatch.setattr(connector, "_SSL_CONTEXT_UNVERIFIED", connector._SSL_CONTEXT_UNVERIFIED)  # It fails if there is none.
+    node._let_go()
+    held = connector._SSL_CONTEXT_UNVERIFIED
+    assert (held.verify_mode, held.get_ca_certs()) == (ssl.CERT_REQUIRED, [])
