@@ -225,7 +225,7 @@ def test_silent_members_and_unknown_conditions_are_named() -> None:
     assert doctor._document(answers, [], doctor._unsure(answers))["well"] is False
 
 
-def test_what_is_not_known_for_one_reason_is_one_line() -> None:
+def test_one_reason_for_many_unknowns_is_one_line() -> None:
     found = look(seen(apart=True))
     lines = doctor._unsure_lines(
         doctor._unsure([doctor.Asked("./n3", view=ConditionsView("n3", "./n3", [], [], found.unknown))])
