@@ -245,6 +245,19 @@ def test_a_confirmation_is_of_the_question_that_was_read(node: Node, show: Show,
     write(node, lambda space: space.thread(name).approve(by="ben"))
 
 
+def test_of_two_who_decide_the_second_is_told(node: Node, show: Show) -> None:
+    write(node, lambda space: space.thread("twice").request_approval("both?", by="agent"))
+    page = show(node, f"#/{SPACE}/now")
+    place = page.locator("article.ask", has_text="twice")
+    place.get_by_role("button", name="Reject", exact=True).click()
+    # The page hears of nothing: only its own act arrives.
+    page.route("**/v1/**", lambda route: route.continue_() if "/status" in route.request.url else route.abort())
+    write(node, lambda space: space.thread("twice").approve(by="ben"))
+    place.locator(".confirm").get_by_role("button", name="Reject", exact=True).click()
+    page.locator(".refusal", has_text="ben has decided meanwhile").wait_for()
+    assert write(node, lambda space: space.thread("twice").status()).status == "running"
+
+
 # ── what stands between ───────────────────────────────────────────────────────
 
 

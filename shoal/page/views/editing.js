@@ -38,7 +38,6 @@ export function EditState ({ space, name, checkpoint, branch = 'main', approves,
   const text = draft(key)
   const base = draft(`${key} base`)
   const called = draft(`${key} branch`)
-  const begun = draft(`${key} begun`) // The branch that was made, or may have been, and waits for its edit.
   const [found, setFound] = useState(/** @type {any} */ (undefined))
   const [failure, setFailure] = useState('')
   const saved = useRef({ text: '', value: /** @type {any} */ (undefined) })
@@ -53,13 +52,13 @@ export function EditState ({ space, name, checkpoint, branch = 'main', approves,
   const patch = found && edited !== undefined ? patchOf(before, edited) : []
   if (secret.length > 0 && patch.some(({ value }) => hides(value))) wrong = 'This would write «secret» in the place of a secret field. Change the parts beside it alone, or use a terminal: shoal edit --reveal.'
   const what = `edit ${key} ${since}`
-  const end = (/** @type {any} */ done) => { for (const each of [key, `${key} base`, `${key} branch`, `${key} begun`]) drop(each); onEnd(done) }
+  const end = (/** @type {any} */ done) => { for (const each of [key, `${key} base`, `${key} branch`]) drop(each); onEnd(done) }
   const target = called.value || `edit-${(checkpoint ?? '').slice(-4) || 'main'}`
   const save = async () => {
     const sent = text.peek()
     const value = await act(what, async (how) => {
       const thread = approves ? await still(space, name, since) : threadOf(space, name)
-      if (forks) await forked(thread, target, /** @type {string} */ (checkpoint), begun, how)
+      if (forks) await thread.fork(target, { at: /** @type {string} */ (checkpoint), ...how, key: `${how.key}-f` })
       // What was saved before the approval was refused is not saved once more.
       if (saved.current.text !== sent) {
         const done = patch.length === 0 ? found : await thread.edit(patch, { branch: forks ? target : branch, ...how }).catch((/** @type {any} */ error) => {
@@ -97,17 +96,6 @@ async function begin (thread, { checkpoint, branch, text, base }) {
   if (text.peek() === '' || base.peek() !== '') text.value = shown(loaded)
   base.value = loaded.id
   return loaded
-}
-
-/** Begin the branch, unless an attempt before did, which wrote nothing on it. @param {any} thread @param {string} target @param {string} checkpoint @param {any} begun @param {any} how */
-async function forked (thread, target, checkpoint, begun, how) {
-  const isTried = begun.peek() === target
-  if (isTried && (await thread.heads({ names: [target] }))[target]?.[0] === checkpoint) return
-  begun.value = target
-  await thread.fork(target, { at: checkpoint, ...how, key: `${how.key}-f` }).catch((/** @type {any} */ error) => {
-    if (error?.written === 'no' && !isTried) begun.value = ''
-    throw error
-  })
 }
 
 /** An error after something was written: it says what. @param {any} error @param {string} what */
