@@ -42,6 +42,7 @@ MUTANTS = _of(
     (kept.a_merge_loses_a_part, "merging loses a part of a pack"),
     (kept.a_pack_that_replaces_others_is_not_named, "the pack that takes the place of others is not named"),
     (kept.pieces_of_a_merged_base_are_mixed_up, "the pieces of a merged base are in another order"),
+    (kept.nothing_ever_goes, "a rule says for how long moments are kept, and nothing goes"),
     (a_backup_is_always_said_to_be_current, "a backup that lacks something is said to be current"),
     (a_backup_is_said_to_reach_now, "a backup is said to reach until now, whatever it lacks"),
 )
