@@ -5,7 +5,8 @@ When a disk will be full, by how its free space went down.
 Laws:
 - It is pure: times are arguments.
 - The slope is the median of those between all pairs of points, so that one restart, compaction or burst moves it little.
-- A disk that was looked at for less than `SPAN_MS`, or that does not fill, has no forecast.
+- A disk that was looked at for less than `SPAN_MS`, or that does not fill, has no forecast; and none reaches further than
+  `REACH` times as far as the history: what another program copied within an hour would be an alert for days.
 
 The disk of a node, what it holds and how it grew: a census each hour and when somebody asks, and a bounded history of them.
 
@@ -58,6 +59,9 @@ from shoal.storage.cold import raw_of
 SPAN_MS = 30 * 60_000
 """The shortest history from which anything follows."""
 
+REACH = 24
+"""How many times as long as the history a forecast may be: of an hour, a day."""
+
 WINDOW_MS = 7 * 86_400_000
 """Older points say nothing about the present rate."""
 
@@ -88,7 +92,7 @@ def full_at_ms(points: Sequence[tuple[int, int]], now_ms: int) -> int | None:
         return None
     at_ms, free = known[-1]
     left_ms = free / -slope
-    return None if left_ms > FAR_MS else max(now_ms, round(at_ms + left_ms))
+    return None if left_ms > min(FAR_MS, REACH * (at_ms - known[0][0])) else max(now_ms, round(at_ms + left_ms))
 
 
 _K = TypeVar("_K", str, int)

@@ -36,6 +36,7 @@ def test_one_burst_moves_it_little() -> None:
         [(NOW - HOUR, -1), (NOW, 5)],
         [(NOW - 2 * WINDOW_MS, 900), (NOW - WINDOW_MS - 1, 500), (NOW, 5)],
         [(NOW - HOUR, FAR_MS), (NOW, FAR_MS - 1)],
+        [(NOW - HOUR, 1_010), (NOW, 1_000)],  # An hour says nothing about the day after tomorrow.
     ],
 )
 def test_a_disk_that_does_not_fill_or_is_not_known_has_no_forecast(points: list[tuple[int, int]]) -> None:
