@@ -40,6 +40,7 @@ from shoal.node.turns import Background, document_pace, in_turns
 PEER_AHEAD_BYTES_MAX = 8 * 1024 * 1024  # Messages of one peer that wait for a turn; beyond this, its next ones are not read.
 PEER_DECODED_BYTES_MAX = 1024 * 1024  # Of those, what is held decoded: ten times as large. The rest is decoded again.
 PEER_STEP_OPERATIONS_MAX = 16  # Of a peer's message, applied in one write; other work runs between two of them.
+PEER_LOOK_OPERATIONS_MAX = 256  # Of a message, decoded in one step.
 PEER_STEP_BYTES_MAX = 128 * 1024  # The same. One operation may exceed it.
 
 Take = Callable[[], Awaitable[None]]
@@ -115,7 +116,7 @@ class Deliveries:
         await self._disk()
         if not is_heard():  # No more: its sender may have died while this waited.
             return
-        came = self._came(peer, operations)
+        came = await self._came(peer, operations)
         if peer not in self._ahead and self._taken_at_once(peer, came):
             return
         spaces = self._enqueued(peer, came)
@@ -134,7 +135,7 @@ class Deliveries:
         Raises:
             ReadOnly, StorageFull: storage failed before, or now.
         """
-        await self._in_lanes(peer, self._enqueued(peer, self._came(peer, operations)), lambda: True)
+        await self._in_lanes(peer, self._enqueued(peer, await self._came(peer, operations)), lambda: True)
 
     def forget(self, peer: bytes) -> None:
         """Drop what the peer sent and what waits for its turn: its directory was opened again since."""
@@ -273,11 +274,13 @@ class Deliveries:
 
     # ── what waits ────────────────────────────────────────────────────────────
 
-    def _came(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> list[_Waiting]:
+    async def _came(self, peer: bytes, operations: Iterable[Shipment | Raw]) -> list[_Waiting]:
         held = self._ahead[peer].bytes if peer in self._ahead else 0
         came: list[_Waiting] = []
         for each in operations:
             if isinstance(each, Shipment):
+                if came and len(came) % PEER_LOOK_OPERATIONS_MAX == 0:
+                    await self._environment.pause()
                 came.append(waiting := _Waiting(each))
                 held += waiting.bytes
                 if held > PEER_DECODED_BYTES_MAX:

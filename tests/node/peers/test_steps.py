@@ -18,12 +18,13 @@ from shoal.cluster.peering import Identity
 from shoal.crdt.dot import Origin
 from shoal.errors import InvalidValue
 from shoal.node.appliers import mutation
-from shoal.node.peers import incoming
+from shoal.node.peers import delivering, incoming
 from shoal.node.spaces.sharing import TURN_SLICE_S
 from shoal.protocol import requests
 from shoal.testing.machines import VirtualLoop
 from simulation.world.fleet import Fleet, Member
 from tests.node.wiretap import BRINGER, admit, issued_by, pushed, settled, take, taken
+from tests.support.turns import Turns
 
 OTHER = Identity(b"o" * 16, "o:1", "test")
 
@@ -283,6 +284,15 @@ async def test_a_short_message_that_takes_long_to_check_waits(fleet: Fleet, monk
     await member.replicator.received(BRINGER, messages.encode(Push(shipments)))
     assert applied(member) == 0
     assert await settled(member) == 1
+
+
+async def test_many_operations_of_one_message_are_decoded_in_steps(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    shipments = await shipped(fleet, (f"n{number}" for number in range(100)))
+    monkeypatch.setattr(delivering, "PEER_LOOK_OPERATIONS_MAX", 10)
+    decoded = Turns(monkeypatch, delivering._Waiting, "__init__", lambda *_: 1)
+    await received(fleet["b"], BRINGER, shipments)
+    assert (decoded.all, decoded.most) == (100, 10)
+    assert await settled(fleet["b"]) == 100
 
 
 async def test_little_of_what_waits_is_held_decoded() -> None:
