@@ -144,5 +144,5 @@ MUTANTS = (
     Mutant(an_unknown_outcome_told_as_refused, "after a failed fsync its writers are told that nothing was written", ("13",)),
     Mutant(a_full_disk_is_taken_for_success, "a failed fsync is taken for a success", ("2", "3", "3a")),
     Mutant(an_operation_in_two_writes, "an operation's rows are written after its log entry", ("2", "4")),
-    Mutant(an_opening_goes_on_with_the_last_origin, "an opening writes under the last one's origin", ("1",)),
+    Mutant(an_opening_goes_on_with_the_last_origin, "an opening writes under the last one's origin", ("1", "3", "4", "5")),
 )

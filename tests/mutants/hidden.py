@@ -60,8 +60,8 @@ def a_failed_add_counts_when_it_is_sent_again(patch: pytest.MonkeyPatch) -> None
         late.add(wanted)
         return sound_spread(self, partition, wanted, durability, noted)
 
-    def find(self: IdempotencyTable, partition: int, key: str, request: AnyWrite) -> Answered | None:
-        found = sound_find(self, partition, key, request)
+    def find(self: IdempotencyTable, partition: int, key: str, request: AnyWrite, asked: Any = None) -> Answered | None:
+        found = sound_find(self, partition, key, request, asked)
         if found is not None and isinstance(request, requests.Add) and any(wanted.covers(found.dot) for wanted in late):
             return None
         return found
