@@ -81,7 +81,7 @@ SUITES = (
         "langgraph-api 0.16.7",
         ("langgraph-api==0.16.7", "langgraph-cli[inmem]==0.4.40"),
         "tests/integrations/langgraph_server",
-        unconstrained=("jsonschema_rs",),
+        unconstrained=("jsonschema_rs", "protobuf"),
     ),
     Suite(
         "Claude Agent SDK",
@@ -240,9 +240,13 @@ def main(names: Sequence[str]) -> int:
 
 
 def run(suite: Suite) -> list[tuple[str, Result]]:
-    """Run a suite: what was run, and its result."""
-    with _installing:
-        python = environment(suite)
+    """Run a suite: what was run, and its result. An environment that cannot be made has failed; the other suites go on."""
+    try:
+        with _installing:
+            python = environment(suite)
+    except subprocess.CalledProcessError as error:
+        print(f"the environment of {suite.name} could not be made: {error}", flush=True)  # noqa: T201
+        return [("environment", Result(passed=0, failed=1, skipped=0, kills=0, seconds=0.0))]
     found = []
     if suite.conformance:
         found.append(("conformance", tested(python, suite, [suite.conformance])))
@@ -272,7 +276,8 @@ def environment(suite: Suite) -> Path:
         "-c",
         constraints,
     )
-    extras = ("security", "schemas", *(() if suite.packages else (suite.extra,)))  # Some tests serve nodes with tokens.
+    # Some tests serve nodes with tokens, some have rules of redaction.
+    extras = ("security", "schemas", "redaction", *(() if suite.packages else (suite.extra,)))
     shoal = f".[{','.join(extras)}]"
     _run([*install, "-e", shoal, *PYTEST, *suite.requirements, *theirs])
     if suite.apart:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -31,6 +32,21 @@ def test_a_suite_is_on_the_page_with_all_that_it_leaves_out(suite: suites.Suite)
 def test_a_report_is_counted() -> None:
     counted = suites.result_of(ElementTree.fromstring(REPORT), 1.0)
     assert counted == suites.Result(passed=15, failed=2, skipped=1, kills=50, seconds=1.0)
+
+
+def test_an_environment_that_cannot_be_made_ends_no_other_suite(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def environment(suite: suites.Suite) -> Path:
+        raise subprocess.CalledProcessError(1, "pip install")
+
+    monkeypatch.setattr(suites, "environment", environment)
+    before = suites.PAGE.read_text()
+    assert suites.main([suites.SUITES[0].extra, suites.SUITES[2].extra]) == 1
+    told = capsys.readouterr().out
+    for suite in (suites.SUITES[0], suites.SUITES[2]):
+        assert f"| {suite.name} | environment | {suite.version} | 0 of 1 |" in told
+    assert suites.PAGE.read_text() == before
 
 
 def test_results_replace_those_of_the_same_tests() -> None:
