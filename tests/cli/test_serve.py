@@ -344,3 +344,14 @@ def test_a_node_holds_no_context_that_trusts_without_looking(monkeypatch: pytest
     node._let_go()
     held = connector._SSL_CONTEXT_UNVERIFIED
     assert (held.verify_mode, held.get_ca_certs()) == (ssl.CERT_REQUIRED, [])
+
+
+async def test_a_store_whose_leases_were_used_is_shown_without_an_alarm(tmp_path: Path) -> None:
+    async with shoal.open(tmp_path / "state") as store:
+        async with store.space("crew").lease("deploy", ttl=30):
+            pass
+    with running("ui", "--no-browser", "--data", str(tmp_path / "state"), config={}) as (_, url):
+        async with shoal.connect(url) as store:
+            assert (await store.status()).register == ""
+            async with store.space("crew").lease("deploy", ttl=30) as lease:  # In this place it votes, too.
+                assert lease.fence > 1

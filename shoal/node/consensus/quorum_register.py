@@ -163,6 +163,8 @@ class QuorumRegister:
     def condition(self) -> str:
         """For people: why the register has no quorum, since when, and what to do; empty if it has one."""
         self._look()
+        if self.links is ALONE and self._commit.failed is None:
+            return ""  # A directory that is alone votes as soon as somebody uses the register, also in another place.
         return self._condition.told(self._acceptor.electorate)
 
     @property
