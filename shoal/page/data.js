@@ -461,3 +461,6 @@ export async function act (what, run) {
 
 /** Under whose name the page writes: the token's, or the one that was typed. */
 export const author = () => access.peek()?.author || named.peek() || 'page'
+
+/** How a node is called: one that was given no port, as that of `shoal ui`, is the one that answers. @param {string} name */
+export const called = (name) => name.endsWith(':0') ? location.host : name

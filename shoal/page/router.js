@@ -63,7 +63,8 @@ export function refine (changes) {
 /** One step up: from a part to its whole, at last to the list. */
 export function up () {
   const { space, view, path, query } = place.peek()
-  if (path.length > 0) go(address(space, view, path.length > 1 ? path.slice(0, 1) : [], query))
+  // Of all spaces, the first part is that of the chosen thing.
+  if (path.length > 0) go(address(space, view, path.length > 1 && space !== EVERY_SPACE ? path.slice(0, 1) : [], query))
 }
 
 const follow = () => { place.value = parsed(location.hash) }

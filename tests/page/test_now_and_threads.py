@@ -450,3 +450,16 @@ def test_now_tells_what_each_did_last_and_counts_agents_alone(node: Node, show: 
     table.get_by_text("module json/decoder.py").wait_for()
     table.get_by_text("changed n").wait_for()
     assert table.get_by_text(".files").count() == 0
+
+
+def test_threads_of_all_spaces_stay_all_when_one_is_chosen(node: Node, show: Show) -> None:
+    page = show(node, "#/*/threads")
+    page.get_by_label("Threads", exact=True).get_by_text("planner").first.click()
+    page.locator(".pane.chosen h2", has_text="planner").wait_for()
+    assert page.url.endswith("#/*/threads/crew/planner")
+    page.keyboard.press("j")
+    page.locator(".pane.chosen h2:not(:has-text('planner'))").wait_for()
+    assert "#/*/threads/crew/" in page.url
+    page.keyboard.press("Escape")
+    page.locator(".pane.chosen").wait_for(state="detached")
+    assert page.url.endswith("#/*/threads")

@@ -310,3 +310,14 @@ def test_the_cluster_says_how_busy_the_node_is(filled: Node, show: Show) -> None
     busy.get_by_text("its loop is late").wait_for()
     busy.get_by_role("cell", name="save", exact=True).wait_for()
     assert busy.get_by_role("row").filter(has_text=SPACE).count() >= 1
+
+
+def test_it_says_how_many_registers_were_not_looked_at(node: Node, show: Show) -> None:
+    async def run() -> None:
+        async with shoal.connect(node.url) as store:
+            for number in range(42):
+                await store.space("many").register(f"r{number:02}").set(number)
+
+    apart(run())
+    page = show(node, "#/many/shared")
+    page.get_by_text("2 more registers were not looked at").wait_for()

@@ -1,7 +1,7 @@
 /** The cluster: its nodes and how far behind they are, changes under way, what is wrong and the command that mends it. */
 
 import { html } from '../vendor/preact.js'
-import { client, live } from '../data.js'
+import { called, client, live } from '../data.js'
 import { address, go } from '../router.js'
 import { Command, Empty, Mark, Panes, Sentence, Shown } from '../kit/states.js'
 import { Table } from '../kit/table.js'
@@ -45,7 +45,7 @@ function List ({ space, cluster, conditions, chosen, held }) {
   const isSame = others.length > 0 && others.every((/** @type {any} */ { state, lacks, ahead }) => state === 'linked' && lacks === 0 && ahead === 0)
   for (const member of cluster.members) if (member.state !== 'self') observed(`lag ${member.name}`, [member.lag_ms ?? -1])
   const columns = [
-    { name: 'node', cell: (/** @type {any} */ row) => html`<${Mark} kind=${markOf(row)} /> <bdi>${row.name}</bdi>` },
+    { name: 'node', cell: (/** @type {any} */ row) => html`<${Mark} kind=${markOf(row)} /> <bdi>${called(row.name)}</bdi>` },
     { name: 'lag', width: '88px', cell: (/** @type {any} */ row) => html`<${Lag} member=${row} />` },
     { name: 'lacks', width: '72px', cell: (/** @type {any} */ row) => html`<span class="mono">${row.state === 'self' ? '–' : row.lacks ?? 'unknown'}</span>` },
     { name: 'clock', width: '88px', when: 'wide', cell: (/** @type {any} */ row) => html`<span class="mono">${row.state === 'self' ? '–' : row.clock_ms === null ? 'unknown' : `${row.clock_ms > 0 ? '+' : ''}${row.clock_ms} ms`}</span>` },
@@ -70,7 +70,7 @@ function Node ({ cluster, name }) {
   const member = cluster.members.find((/** @type {any} */ each) => each.name === name)
   if (member === undefined) return html`<${Empty} why="No node of this name is in the list of members." command="shoal status --url URL" />`
   const own = member.state === 'self' ? cluster.node : undefined
-  return html`<article aria-label=${`node ${name}`}><div class="head-line"><span class="quiet">${member.part}</span><h2><bdi>${name}</bdi></h2>${member.node && html`<${Id} value=${member.node} />`}</div>
+  return html`<article aria-label=${`node ${name}`}><div class="head-line"><span class="quiet">${member.part}</span><h2><bdi>${called(name)}</bdi></h2>${member.node && html`<${Id} value=${member.node} />`}</div>
     <p class="says"><${Mark} kind=${markOf(member)} /> ${said(member, cluster)}</p>
     ${own === undefined ? html`<${Peer} member=${member} />` : html`<${Own} cluster=${cluster} node=${own} />`}
     <details><summary>How many operations of each origin it holds</summary><table class="plain"><thead><tr><th scope="col">origin</th><th scope="col" class="number">operations</th></tr></thead><tbody>

@@ -40,7 +40,7 @@ function Held ({ row: { space, kind, name, note }, scope }) {
 
 /** @param {{ space: string, value: any, query: Record<string, string>, chosen: string }} props */
 function List ({ space, value, query, chosen }) {
-  const { all, more, left } = value
+  const { all, more, left, unread } = value
   const text = (query.find ?? '').toLowerCase()
   const rows = all.filter((/** @type {any} */ row) => (!query.kind || row.kind === query.kind) && (!text || row.name.toLowerCase().includes(text)))
   rows.sort((/** @type {any} */ a, /** @type {any} */ b) => Number(b.mark === 'waits') - Number(a.mark === 'waits') || ORDER.indexOf(a.kind) - ORDER.indexOf(b.kind))
@@ -62,6 +62,7 @@ function List ({ space, value, query, chosen }) {
         onInput=${(/** @type {any} */ event) => refine({ find: event.target.value })} /></label></div>
     ${rows.length === 0 ? html`<${NoneFits} filters=${['kind', 'find']} />` : html`<${Table} columns=${columns} rows=${rows} rowKey=${(/** @type {any} */ row) => JSON.stringify([row.space, row.kind, row.name])} chosen=${chosen}
       onChoose=${(/** @type {any} */ row) => go(address(space, 'shared', pathOf(space, row), query))} label="Shared state" />`}
+    ${unread > 0 && html`<p class="quiet note">${unread} more ${unread === 1 ? 'register was' : 'registers were'} not looked at for values that were set at once; their rows tell when they are seen.</p>`}
     ${more.length > 0 && html`<p class="quiet note">Not all are listed: there are more ${more.join(', ')}.</p>`}<${SpacesLeft} more=${left} />`
 }
 

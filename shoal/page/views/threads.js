@@ -18,13 +18,14 @@ const PAGES_MAX = 1000
 
 /** @param {{ space: string, path: string[], query: Record<string, string> }} props */
 export function View ({ space, path, query }) {
+  if (space === EVERY_SPACE) return html`<${Listed} space=${space} of=${path[1] === undefined ? '' : path[0]} chosen=${path[1]} query=${query} />`
   const [name, part, ...rest] = path
-  if (name !== undefined && part !== undefined && space !== EVERY_SPACE) return html`<${ThreadPlace} space=${space} name=${name} part=${part} rest=${rest} query=${query} />`
-  return html`<${Listed} space=${space} chosen=${name} query=${query} />`
+  if (name !== undefined && part !== undefined) return html`<${ThreadPlace} space=${space} name=${name} part=${part} rest=${rest} query=${query} />`
+  return html`<${Listed} space=${space} of=${space} chosen=${name} query=${query} />`
 }
 
-/** @param {{ space: string, chosen: string | undefined, query: Record<string, string> }} props */
-function Listed ({ space, chosen, query }) {
+/** @param {{ space: string, of: string, chosen: string | undefined, query: Record<string, string> }} props `of`: the space of the chosen thread. */
+function Listed ({ space, of, chosen, query }) {
   const { state, text, author, tag, sort } = query
   const filters = Object.fromEntries(Object.entries({ state, text, author, tag }).filter(([, value]) => value))
   const first = glances(space, filters).value
@@ -37,7 +38,7 @@ function Listed ({ space, chosen, query }) {
     const older = more.rows.filter((/** @type {any} */ { key }) => !fresh.has(key))
     return [...fresh.values(), ...older]
   }, [...urgentOf, first.value, more.rows])
-  const to = (/** @type {any} */ row) => space === EVERY_SPACE ? address(row.space, 'threads', [row.name], query) : address(space, 'threads', [row.name], query)
+  const to = (/** @type {any} */ row) => space === EVERY_SPACE ? address(space, 'threads', [row.space, row.name], query) : address(space, 'threads', [row.name], query)
   const shown = useMemo(() => columns({ spaces: space === EVERY_SPACE, isNarrow: chosen !== undefined }), [space === EVERY_SPACE, chosen !== undefined])
   const isFiltered = Object.keys(filters).length > 0
   const count = `${rows.length}${more.hasMore ? ' or more' : ''} ${rows.length === 1 ? 'thread' : 'threads'}`
@@ -49,8 +50,8 @@ function Listed ({ space, chosen, query }) {
       ? isFiltered ? html`<div class="empty"><p>No thread fits. ${more.hasMore ? 'There may be some further on.' : ''}</p><p><a href=${address(space, 'threads')}>Show all</a></p></div>`
         : html`<${Empty} why="There are no threads yet. An agent makes one with its first checkpoint; at a terminal:" command=${shell`shoal save researcher-1 '{"found": 3}' --url ${location.origin} --space ${space === EVERY_SPACE ? 'crew' : space}`} />`
       : html`<${Table} label="Threads" fit=${text ? 12 : undefined} columns=${shown} rows=${rows} rowKey=${keyOf} href=${to} anew=${JSON.stringify(filters)}
-        chosen=${chosen === undefined ? undefined : `${space}\n${chosen}`} onChoose=${(/** @type {any} */ row) => go(to(row))} sort=${sort} onSort=${(/** @type {string} */ by) => refine({ sort: by })} onEnd=${more.next} />`}</${Shown}><${SpacesLeft} more=${first.value?.left} />${text && html`<${Found} key=${`${space} ${text}`} space=${space} text=${text} />`}`
-  return html`<${Panes} list=${list} chosen=${chosen !== undefined && html`<${ThreadPane} key=${chosen} space=${space} name=${chosen} query=${query} />`} />`
+        chosen=${chosen === undefined ? undefined : `${of}\n${chosen}`} onChoose=${(/** @type {any} */ row) => go(to(row))} sort=${sort} onSort=${(/** @type {string} */ by) => refine({ sort: by })} onEnd=${more.next} />`}</${Shown}><${SpacesLeft} more=${first.value?.left} />${text && html`<${Found} key=${`${space} ${text}`} space=${space} text=${text} />`}`
+  return html`<${Panes} list=${list} chosen=${chosen !== undefined && html`<${ThreadPane} key=${`${of}\n${chosen}`} space=${of} name=${chosen} query=${query} />`} />`
 }
 
 /** The pages after the first, which are read when one scrolls there. @param {string} space @param {Record<string, any>} filters @param {any} first */

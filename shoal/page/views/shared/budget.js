@@ -1,7 +1,7 @@
 /** A budget: what is left of it and how fast it goes, and which node may spend how much alone. */
 
 import { html } from '../../vendor/preact.js'
-import { client, live } from '../../data.js'
+import { called, client, live } from '../../data.js'
 import { Duration, Id, Time } from '../../kit/time.js'
 import { Plot, short } from '../plot.js'
 import { ValueForm } from './form.js'
@@ -59,7 +59,7 @@ function Budget ({ space, name, state }) {
 /** A node by its address, as far as it is a member now. @param {{ node: string, members: any[] | undefined }} props */
 function Holder ({ node, members }) {
   const member = members?.find((each) => each.node === node)
-  return member ? html`<bdi title=${node}>${member.name}</bdi>` : html`<${Id} value=${node} />${members && html` <span class="quiet">no member now</span>`}`
+  return member ? html`<bdi title=${node}>${called(member.name)}</bdi>` : html`<${Id} value=${node} />${members && html` <span class="quiet">no member now</span>`}`
 }
 
 /** @param {string} text */

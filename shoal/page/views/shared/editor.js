@@ -17,7 +17,7 @@ const LOOK = EditorView.theme({
   '&': { minHeight: '158px', color: 'var(--text)', backgroundColor: 'var(--ground)', fontSize: '13px' },
   '&.cm-focused': { outline: 'none' },
   '.cm-scroller': { fontFamily: 'var(--mono, ui-monospace, monospace)', lineHeight: '20px', maxHeight: '60vh', overflow: 'auto' },
-  '.cm-content': { padding: '8px 0', caretColor: 'var(--text)' },
+  '.cm-content': { padding: '14px 0 8px', caretColor: 'var(--text)' },
   '.cm-line': { padding: '0 12px' },
   '.cm-cursor': { borderLeftColor: 'var(--text)' },
   '.cm-gutters': { backgroundColor: 'var(--panel)', color: 'var(--quiet)', border: 'none', borderRight: '1px solid var(--line)' },

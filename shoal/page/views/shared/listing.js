@@ -30,7 +30,7 @@ export async function some (from, most) {
   return { items, more: false }
 }
 
-/** @param {string} space @param {AbortSignal} signal @returns {Promise<{ all: Shared[], more: string[], left: number }>} */
+/** @param {string} space @param {AbortSignal} signal @returns {Promise<{ all: Shared[], more: string[], left: number, unread: number }>} `unread`: registers that were not looked at for conflicts. */
 export async function listed (space, signal) {
   const more = /** @type {string[]} */ ([])
   const spaces = await spacesOf(space)
@@ -41,18 +41,23 @@ export async function listed (space, signal) {
   })))
   const all = found.flat()
   // Conflicts come first, as far as they can be looked for.
-  const registers = all.filter(({ kind }) => kind === 'register').slice(0, REGISTERS_MAX)
+  const every = all.filter(({ kind }) => kind === 'register')
+  const registers = every.slice(0, REGISTERS_MAX)
   const marked = new Map(await Promise.all(registers.map(async (each) => {
     const { siblings } = await client().space(each.space).register(each.name).get({ signal })
     return /** @type {[any, any]} */ ([each, { ...each, mark: siblings.length > 1 ? 'waits' : 'well', note: siblings.length > 1 ? `${siblings.length} values at once` : clip(siblings[0]?.value) }])
   })))
-  return { all: all.map((each) => marked.get(each) ?? each), more, left: spaces.more }
+  return { all: all.map((each) => marked.get(each) ?? each), more, left: spaces.more, unread: every.length - registers.length }
 }
 
 const HELD = 4
 
 /** What one of them holds, in a line. @type {Record<string, (space: any, name: string, signal: AbortSignal) => Promise<string>>} */
 export const HOLDS = {
+  register: async (space, name, signal) => {
+    const { siblings } = await space.register(name).get({ signal })
+    return siblings.length > 1 ? `${siblings.length} values at once` : clip(siblings[0]?.value)
+  },
   counter: async (space, name, signal) => (await space.counter(name).value({ signal })).toLocaleString('en'),
   budget: async (space, name, signal) => {
     const { granted, remaining } = await space.budget(name).get({ signal })
