@@ -347,9 +347,8 @@ def test_a_node_holds_no_context_that_trusts_without_looking(monkeypatch: pytest
 
 
 async def test_a_store_whose_leases_were_used_is_shown_without_an_alarm(tmp_path: Path) -> None:
-    async with shoal.open(tmp_path / "state") as store:
-        async with store.space("crew").lease("deploy", ttl=30):
-            pass
+    async with shoal.open(tmp_path / "state") as store, store.space("crew").lease("deploy", ttl=30):
+        pass
     with running("ui", "--no-browser", "--data", str(tmp_path / "state"), config={}) as (_, url):
         async with shoal.connect(url) as store:
             assert (await store.status()).register == ""
