@@ -126,7 +126,13 @@ SUITES = (
         "google-adk 2.13.0",
         ("google-adk==2.13.0",),
         "tests/integrations/adk",
-        unconstrained=("opentelemetry-api", "websockets", "tenacity"),
+        unconstrained=(
+            "opentelemetry-api",
+            "opentelemetry-sdk",
+            "opentelemetry-semantic-conventions",
+            "tenacity",
+            "websockets",
+        ),
     ),
     Suite(
         "Microsoft Agent Framework",
