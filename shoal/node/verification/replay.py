@@ -7,6 +7,7 @@ Laws:
   or that expired. A row that is missing for any other reason is a flaw.
 - A checkpoint that was saved again after it was pruned and swept is no flaw, if it is as that save alone made it: it is
   swept again, or is mended by the scrub once a later checkpoint needs it, since the log has both saves.
+- What a peer supplied for a change is taken only if it is what the change names by its hash.
 - A damaged operation does not affect others: it is reported, and the rest is folded.
 """
 

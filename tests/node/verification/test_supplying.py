@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
+from shoal.cluster import messages
+from shoal.cluster.messages import Shipment, Supply
 from shoal.cluster.scrub import UNSURE
 from shoal.config import Config
 from shoal.crdt.dot import Dot
@@ -74,6 +77,34 @@ async def test_missing_chunks_come_from_the_node_that_saved() -> None:
             loaded = await _thread(fleet, name).load(id)
             assert loaded.state["messages"][-1] == "written on the node that was set back"
             assert len(loaded.state["messages"]) == 3002
+
+
+async def test_chunks_that_a_peer_altered_are_not_taken() -> None:
+    async with Fleet("abc", quorum_timeout_s=2.0) as fleet:
+        altered = 0
+
+        def spoil(source: str, _target: str, message: bytes) -> bytes:
+            nonlocal altered
+            decoded = messages.decode(message)
+            if source != "c" or not isinstance(decoded, Supply):
+                return message
+            shipments = []
+            for shipment in decoded.operations:
+                assert isinstance(shipment, Shipment)
+                attached = shipment.attached.replace(b"message number 7 ", b"message number 8 ", 1)
+                altered += attached != shipment.attached
+                shipments.append(msgspec.structs.replace(shipment, attached=attached))
+            return messages.encode(Supply(decoded.id, shipments))
+
+        id = await _saved_where_it_was_set_back(fleet)
+        fleet.spoil = spoil
+        fleet.link_all("c")
+        await fleet.converged(WAIT_S)
+        await asyncio.sleep(10.0)
+        assert altered
+        for name in "ab":
+            with pytest.raises(ShoalError):
+                await _thread(fleet, name).load(id)
 
 
 @pytest.mark.answers("peers-compare-too-early")
