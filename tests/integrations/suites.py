@@ -177,6 +177,7 @@ SUITES = (
         "autogen-agentchat 0.7.5",
         ("autogen-agentchat==0.7.5", "autogen-ext==0.7.5"),
         "tests/integrations/autogen",
+        unconstrained=("protobuf",),
     ),
     Suite("MCP", "mcp", "mcp 2.3.0", ("mcp==2.3.0",), "tests/integrations/mcp"),
     Suite(
