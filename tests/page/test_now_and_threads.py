@@ -459,7 +459,7 @@ def test_threads_of_all_spaces_stay_all_when_one_is_chosen(node: Node, show: Sho
     assert page.url.endswith("#/*/threads/crew/planner")
     page.keyboard.press("j")
     page.locator(".pane.chosen h2:not(:has-text('planner'))").wait_for()
-    assert "#/*/threads/crew/" in page.url
+    assert "#/*/threads/" in page.url  # Whichever space the next row is of.
     page.keyboard.press("Escape")
     page.locator(".pane.chosen").wait_for(state="detached")
     assert page.url.endswith("#/*/threads")
