@@ -116,11 +116,15 @@ def describe(routes: Sequence[Route], *, version: str) -> dict[str, Any]:
 
 
 def _tag(module: str) -> str:
-    return module.rpartition(".")[2]
+    """The kind of object whose folder a module is in, or the door; else the module's own name. Generators name modules so."""
+    _, room, *rest = module.split(".")
+    return rest[0] if room in ("kinds", "api") else rest[-1]
 
 
 def _heading(module: str) -> str:
-    return (sys.modules[module].__doc__ or "").partition("\n")[0]
+    """The first line of the folder or module that a tag is named after."""
+    named = (f"shoal.kinds.{_tag(module)}", f"shoal.api.{_tag(module)}", module)
+    return next(sys.modules[name].__doc__ or "" for name in named if name in sys.modules).partition("\n")[0]
 
 
 def _structs(kinds: Sequence[Any]) -> Iterator[type[Struct]]:
@@ -164,10 +168,13 @@ def _spell_defaults(kind: type[Struct], schema: dict[str, Any]) -> None:
 
 
 def _fill(schema: Any) -> None:
-    """Say that an array without a type of its items may hold anything, for generators that want to read it."""
+    """Say that an array without a type of its items may hold anything, for generators that want to read it.
+
+    Of a tuple `maxItems` says that nothing follows; `items: false`, which says it again, is refused by generators.
+    """
     if isinstance(schema, dict):
-        if schema.get("type") == "array":
-            schema.setdefault("items", {})
+        if schema.get("type") == "array" and not schema.get("items"):
+            schema["items"] = {}
         for part in schema.values():
             _fill(part)
     elif isinstance(schema, list):

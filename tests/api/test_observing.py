@@ -321,6 +321,33 @@ def test_the_description_is_as_the_schema_of_openapi_says(description: dict[str,
 
 
 @pytest.mark.thorough
+def test_operations_are_grouped_by_what_they_are_on(description: dict[str, Any]) -> None:
+    """Generated clients have a module for each group."""
+    groups = {tag["name"]: tag["description"] for tag in description["tags"]}
+    assert groups["counter"] == "Counters that every node can add to."
+    assert {"document", "items", "lease", "set", "streams", "thread", "worklist", "yjs"} <= groups.keys()
+    assert not {"requests", "flows", "handler", "door", "headers"} & groups.keys()
+    [add] = description["paths"]["/v1/spaces/{space}/counters/{counter}"]["post"]["tags"]
+    assert add == "counter"
+
+
+def test_no_schema_is_a_boolean_where_generators_read_one(description: dict[str, Any]) -> None:
+    def arrays(part: Any) -> Iterator[dict[str, Any]]:
+        if isinstance(part, dict):
+            if part.get("type") == "array":
+                yield part
+            part = list(part.values())
+        if isinstance(part, list):
+            for each in part:
+                yield from arrays(each)
+
+    found = list(arrays(description))
+    assert any("prefixItems" in each for each in found)
+    for each in found:
+        assert isinstance(each["items"], dict)
+        assert "prefixItems" not in each or each["maxItems"] == len(each["prefixItems"])
+
+
 def test_the_description_is_valid_openapi(description: dict[str, Any]) -> None:
     import openapi_spec_validator
 

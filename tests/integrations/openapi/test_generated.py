@@ -22,8 +22,8 @@ PYTHON = """
 import sys
 
 from shoal_client import Client
-from shoal_client.api.scalars import post_spaces_space_counters_counter
-from shoal_client.api.threads import (
+from shoal_client.api.counter import post_spaces_space_counters_counter
+from shoal_client.api.thread import (
     get_spaces_space_threads_thread_checkpoints_latest as latest,
     post_spaces_space_threads_thread_checkpoints as save,
 )
