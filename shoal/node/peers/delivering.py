@@ -114,9 +114,9 @@ class Deliveries:
         """
         self._raise(peer)
         await self._disk()
+        came = await self._came(peer, operations)
         if not is_heard():  # No more: its sender may have died while this waited.
             return
-        came = await self._came(peer, operations)
         if peer not in self._ahead and self._taken_at_once(peer, came):
             return
         spaces = self._enqueued(peer, came)

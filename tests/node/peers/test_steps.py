@@ -272,6 +272,26 @@ async def test_a_push_that_waited_for_the_disk_is_dropped_if_its_run_is_dead() -
         assert applied(member) == 2
 
 
+async def test_a_push_that_is_decoded_in_steps_is_dropped_if_its_run_is_dead(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipments = await shipped(fleet, ["n", "m"])
+    monkeypatch.setattr(delivering, "PEER_LOOK_OPERATIONS_MAX", 1)
+    member, first = fleet["b"], BRINGER._replace(opening=b"1" * 16)
+    admit(first, member)
+    sound = delivering._Waiting.__init__
+
+    def dies(self: delivering._Waiting, shipment: Shipment) -> None:
+        sound(self, shipment)
+        if shipment == shipments[-1]:
+            admit(first._replace(opening=b"2" * 16), member)
+
+    monkeypatch.setattr(delivering._Waiting, "__init__", dies)
+    await member.replicator.received(first, messages.encode(Push(shipments)))
+    await taken(member, first)
+    assert applied(member) == 0
+
+
 async def test_a_short_message_that_takes_long_to_check_waits(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is checked in steps, before it is taken."""
     doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=5)
