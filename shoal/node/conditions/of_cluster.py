@@ -1,8 +1,8 @@
 """Conditions of the cluster: its members, their clocks, their versions, and what they hold.
 
 Laws:
-- a member's own trouble is that member's to tell; what is told here is what this node sees of it.
-- a node that is no member says that alone: it has no links and no quorum because of it, and commands for those would harm the
+- A member's own trouble is that member's to tell; what is told here is what this node sees of it.
+- A node that is no member says that alone: it has no links and no quorum because of it, and commands for those would harm the
   members, which are well.
 """
 

@@ -26,6 +26,7 @@ from shoal.kinds.document.state.document import Pace
 from shoal.kinds.document.state.yjs import (
     ANY,
     CLOCK_MAX,
+    CONTENT,
     HAS_KEY,
     HAS_ORIGIN,
     HAS_RIGHT_ORIGIN,
@@ -39,8 +40,6 @@ from shoal.kinds.document.state.yjs import (
     parse,
 )
 from shoal.records import NamedTuple
-
-_CONTENT = 0x1F  # The bits of an item's first byte that tell its kind of content.
 
 
 class Advanced(NamedTuple):
@@ -401,7 +400,7 @@ class _Cutter(Reader):
 
     def is_run(self) -> bool:
         """Whether an item of plain values comes next."""
-        return self._data[self._position] & _CONTENT == ANY
+        return self._data[self._position] & CONTENT == ANY
 
     def taken_values(self) -> int:
         """How many values were read since the last time."""

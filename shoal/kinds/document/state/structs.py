@@ -27,15 +27,32 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shoal.kinds.document.state.yjs import ARRAY_CONTENT, DELETED, GC, NODE, TEXT_CONTENT, Parsed, Reader, RootKind, Struct
+from shoal.kinds.document.state.yjs import (
+    ANY,
+    ARRAY_CONTENT,
+    BINARY,
+    CONTENT,
+    DELETED,
+    FORMAT,
+    GC,
+    HAS_KEY,
+    HAS_ORIGIN,
+    HAS_RIGHT_ORIGIN,
+    NODE,
+    SKIP,
+    STRING,
+    TEXT_CONTENT,
+    TYPE,
+    Parsed,
+    Reader,
+    RootKind,
+    Struct,
+)
 from shoal.records import NamedTuple
 
 Id = tuple[int, int]
 """Client and clock."""
 
-_GC, _SKIP = 0, 10
-_DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY = 1, 3, 4, 5, 6, 7, 8
-_HAS_ORIGIN, _HAS_RIGHT_ORIGIN, _HAS_KEY, _CONTENT = 0x80, 0x40, 0x20, 0x1F
 _TYPES = {0: "array", 1: "map", 2: "text", 3: "element", 4: "fragment", 6: "xmltext"}
 
 
@@ -93,34 +110,34 @@ class _Walker(Reader):
 
     def _item(self, client: int, clock: int) -> Item:
         flags = self._byte()
-        if flags in (_GC, _SKIP):
+        if flags in (GC, SKIP):
             # Skipped clocks are in another update, so they are left out.
-            return Item(client, clock, self._length(), parent=_NOWHERE if flags == _SKIP else None)
-        origin = self._id() if flags & _HAS_ORIGIN else None
-        right = self._id() if flags & _HAS_RIGHT_ORIGIN else None
+            return Item(client, clock, self._length(), parent=_NOWHERE if flags == SKIP else None)
+        origin = self._id() if flags & HAS_ORIGIN else None
+        right = self._id() if flags & HAS_RIGHT_ORIGIN else None
         parent: str | Id | None = None
         key: str | None = None
         if origin is None and right is None:
             parent = self.text() if self.integer() else self._id()
-            key = self.text() if flags & _HAS_KEY else None
-        length, held = self._held(flags & _CONTENT)
+            key = self.text() if flags & HAS_KEY else None
+        length, held = self._held(flags & CONTENT)
         return Item(client, clock, length, origin, right, parent, key, held)
 
     def _held(self, content: int) -> tuple[int, tuple[Any, ...] | None]:
-        if content == _ANY:
+        if content == ANY:
             values = tuple(self._value() for _ in range(self._length()))
             return len(values), values
-        if content == _STRING:
+        if content == STRING:
             text = self.text()
             return len(text.encode("utf-16-le")) // 2, tuple(text)
-        if content == _DELETED:
+        if content == DELETED:
             return self._length(), None
-        if content == _TYPE:
+        if content == TYPE:
             shared = _TYPES[self.integer()]
             return 1, (Shared(shared, self.text() if shared == "element" else ""),)
-        if content == _BINARY:
+        if content == BINARY:
             return 1, (self._take(self.integer()),)
-        if content == _FORMAT:
+        if content == FORMAT:
             self.text()
             self.text()
             return 1, ()

@@ -33,17 +33,16 @@ RootKind = Literal["map", "array", "text", "xml"]
 StateVector = dict[int, int]
 """Client → the next clock that it will use."""
 
-GC, DELETED, _BINARY, _STRING, _EMBED, _FORMAT, _TYPE, _ANY, _SKIP = 0, 1, 3, 4, 5, 6, 7, 8, 10
-TEXT_CONTENT = frozenset((_STRING, _EMBED, _FORMAT))
+GC, DELETED, BINARY, STRING, EMBED, FORMAT, TYPE, ANY, SKIP = 0, 1, 3, 4, 5, 6, 7, 8, 10
+"""Kinds of content: collected, deleted, bytes, characters, an embedded object, a format, a shared type, plain values, a gap."""
+
+TEXT_CONTENT = frozenset((STRING, EMBED, FORMAT))
 """Kinds of content that only texts hold."""
 
-STRING, BINARY, EMBED, FORMAT, TYPE, ANY = _STRING, _BINARY, _EMBED, _FORMAT, _TYPE, _ANY
-"""Kinds of content: characters, bytes, an object in a text, a format, a shared type, plain values."""
-
-ARRAY_CONTENT = frozenset((_ANY, _BINARY, _TYPE))
+ARRAY_CONTENT = frozenset((ANY, BINARY, TYPE))
 """Kinds of content that only arrays hold, except for shared types, which a text may embed."""
 
-NODE = 32 + _TYPE
+NODE = 32 + TYPE
 """An XML element or text, told apart from other shared types. The format has no such number."""
 
 BYTES, UNREAL, XML = 1, 2, 4
@@ -51,7 +50,8 @@ BYTES, UNREAL, XML = 1, 2, 4
 
 _REFUSED = {2: "JSON of an old Yjs", 9: "sub-documents", 11: "moves"}
 _ARRAY, _MAP, _TEXT, _XML_ELEMENT, _XML_FRAGMENT, _XML_HOOK, _XML_TEXT = range(7)
-HAS_ORIGIN, HAS_RIGHT_ORIGIN, HAS_KEY, _CONTENT = 0x80, 0x40, 0x20, 0x1F
+HAS_ORIGIN, HAS_RIGHT_ORIGIN, HAS_KEY, CONTENT = 0x80, 0x40, 0x20, 0x1F
+"""Bits of an item's first byte; the last five tell its kind of content."""
 
 _KEPT_BYTES_MAX = 16 << 20  # Of the update that was looked at last.
 _BRACKET = re.compile(r"[\[\]{}]")
@@ -384,21 +384,21 @@ class Reader:
     def struct(self, clock: int, roots: tuple[set[str], set[str]]) -> Struct:
         """The struct at `clock`. The roots that it names are added to `roots`: those without a key, those with one."""
         flags = self._byte()
-        if flags in (GC, _SKIP):
-            return Struct(clock, self._length(), (), False, False, flags == _SKIP)
+        if flags in (GC, SKIP):
+            return Struct(clock, self._length(), (), False, False, flags == SKIP)
         needs = [self._id() for flag in (HAS_ORIGIN, HAS_RIGHT_ORIGIN) if flags & flag]
         root = None
         inside = False
         if not needs:
             root = self._parent(flags, needs, roots)
             inside = root is None
-        content = flags & _CONTENT
-        if content == _TYPE:
+        content = flags & CONTENT
+        if content == TYPE:
             shared = self._type()
             return Struct(
                 clock, 1, tuple(needs), inside, True, False, root, shared, bool(flags & HAS_KEY), flags & HAS_RIGHT_ORIGIN > 0
             )
-        if content == _FORMAT and flags & HAS_KEY and not self._is_stored:
+        if content == FORMAT and flags & HAS_KEY and not self._is_stored:
             _refuse("a format is where a value belongs")
         length = self._content(content, clock)
         return Struct(
@@ -419,7 +419,7 @@ class Reader:
     ) -> Generator[None, None, Struct]:
         """As `struct`, with a step after so many values. Where values that take more than a step end is noted in `ends`."""
         start, flags = self._position, self._byte()
-        if flags & _CONTENT != _ANY or flags in (GC, _SKIP):
+        if flags & CONTENT != ANY or flags in (GC, SKIP):
             self._position = start
             return self.struct(clock, roots)
         needs = [self._id() for flag in (HAS_ORIGIN, HAS_RIGHT_ORIGIN) if flags & flag]
@@ -437,7 +437,7 @@ class Reader:
                 ends[begins] = self._position
         inside = root is None and not flags & (HAS_ORIGIN | HAS_RIGHT_ORIGIN)
         keyed, right = bool(flags & HAS_KEY), flags & HAS_RIGHT_ORIGIN > 0
-        return Struct(clock, many, tuple(needs), inside, False, False, root, _ANY, keyed, right)
+        return Struct(clock, many, tuple(needs), inside, False, False, root, ANY, keyed, right)
 
     def deletes(self) -> list[tuple[int, int, int]]:
         """The deletions at the end of an update: client, clock, length."""
@@ -479,17 +479,17 @@ class Reader:
             _refuse(f"it holds an unknown shared type ({shared})")
         if shared in (_XML_ELEMENT, _XML_FRAGMENT, _XML_TEXT):
             self.odd |= XML
-        return NODE if shared in (_XML_ELEMENT, _XML_TEXT) else _TYPE
+        return NODE if shared in (_XML_ELEMENT, _XML_TEXT) else TYPE
 
     def _content(self, content: int, clock: int) -> int:
         """Walk the content of an item at `clock`, and return the number of clocks that it covers."""
-        if content == _ANY:
+        if content == ANY:
             many = self._length()
             self._charge(many - 1)
             for _ in range(many):
                 self._any()
             return many
-        if content == _STRING:
+        if content == STRING:
             start = self._position
             text = self.text()
             if text.isascii():
@@ -500,13 +500,13 @@ class Reader:
             return units
         if content == DELETED:
             return self._length()
-        if content == _BINARY:
+        if content == BINARY:
             self.odd |= BYTES
             self._take(self.integer())
-        elif content == _FORMAT:
+        elif content == FORMAT:
             self.text()
             self._json()
-        elif content == _EMBED:
+        elif content == EMBED:
             self._json()
         else:
             _refuse(f"it holds {_REFUSED.get(content, f'unknown content ({content})')}")
