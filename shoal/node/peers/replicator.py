@@ -372,8 +372,6 @@ class Replicator:
         if handler is not None:
             handler(peer.node, decoded)
         elif isinstance(decoded, Push):
-            if not self.memberships.is_running(peer):
-                return
             await self._deliveries.push(peer.node, decoded.operations, partial(self._brings, peer, epoch))
         elif isinstance(decoded, Supply):
             await self._supplied(peer.node, decoded)
