@@ -10,6 +10,7 @@ Laws:
   `wait_s` is over; at once, too, if each node refuses the token for good. From then on a node that is gone may come back.
 - A request is tried until it is answered or `request_timeout_s` is over. Then a
   write of which any attempt may have been sent ends with OutcomeUnknown.
+  No attempt is begun that has no time for an answer.
 - Failures of a broken or stopping node are tried again. If a node cannot serve the request for a
   reason of its own (it is behind, fetches data, only reads, or is no member), each other node is
   asked once. Any other answer is raised. But a refusal does not tell what another node did
@@ -86,6 +87,7 @@ class Dial(Protocol):
 _ELSEWHERE = (SessionBehind, CatchingUp, NotAMember, ReadOnly)  # Another node may serve the request.
 _SHARE_S_MIN = 0.05  # To reach one address.
 DELAY_S_FIRST = 0.05  # Before the second attempt, at most; it doubles from there.
+_ATTEMPT_S_MIN = 0.05  # For one more attempt: with less its outcome would be unknown, where that of those before is known.
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,9 +258,9 @@ class RemoteSession:
                 raise _final(failure, key=key, left=left) from None
 
     async def _pause(self, attempt: int, ends_at: float) -> bool:
-        """Wait before the next attempt, unless an address was not tried yet. False if there is no time for one."""
+        """Wait before the next attempt, unless an address was not tried yet. False if there is no time for it and its answer."""
         delay_s = self._delay_s(attempt - len(self._urls)) if attempt >= len(self._urls) else 0.0
-        if self._closed or ends_at - asyncio.get_running_loop().time() <= delay_s:
+        if self._closed or ends_at - asyncio.get_running_loop().time() <= delay_s + _ATTEMPT_S_MIN:
             return False
         if delay_s:
             await self._sleep(delay_s)

@@ -18,6 +18,7 @@ from shoal.errors import (
     ClockWrong,
     InvalidConfig,
     NotAMember,
+    OutcomeUnknown,
     Overloaded,
     ReadOnly,
     SessionBehind,
@@ -27,7 +28,8 @@ from shoal.errors import (
 )
 from shoal.protocol.frames import Fault, Refused, encode_error, encode_hello, encode_reply
 from shoal.protocol.requests import Added, CounterValue
-from shoal.transport.session import RemoteSession, SessionContext
+from shoal.testing.machines import run
+from shoal.transport.session import DELAY_S_FIRST, RemoteSession, SessionContext
 from tests.transport.calls import CONFIG, READ, WRITE, added, counted, pass_time
 from tests.transport.conftest import Connect, Peer
 
@@ -403,3 +405,30 @@ async def test_a_list_of_addresses_is_taken(make: Callable[[list[str]], object],
 async def test_a_wait_that_is_no_time_is_refused(wait: object) -> None:
     with pytest.raises(InvalidConfig, match="wait must be"):
         await opened("http://n1:7400", wait=wait)
+
+
+def test_no_attempt_is_made_whose_answer_would_come_too_late() -> None:
+    """Its outcome would be unknown, where each attempt before was refused with nothing written."""
+
+    class Refilling:
+        """A link to a node that is filled, and answers within 5 ms."""
+
+        open = True
+
+        async def call(self, _request: object, *, timeout_s: float, **_: object) -> object:
+            if timeout_s < 0.005:
+                raise OutcomeUnknown("the write may or may not be applied (the node did not answer in time).")
+            raise CatchingUp("The node is filled. Nothing was written.", state="refilling")
+
+        async def close(self) -> None:
+            pass
+
+    async def asked() -> None:
+        first = DELAY_S_FIRST  # Attempts come after 0, 1, 3 and 7 of it, as nothing is drawn that is less.
+        config = Config(request_timeout_s=7 * first + 0.002)
+        session = RemoteSession("http://a:1", config=config, context=SessionContext(lambda: 0, lambda size: b"\xff" * size))
+        session._link, session._reached = Refilling(), True  # type: ignore[assignment]
+        with pytest.raises(CatchingUp):
+            await session.call(WRITE)
+
+    run(asked())
