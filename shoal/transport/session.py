@@ -258,7 +258,7 @@ class RemoteSession:
                 raise _final(failure, key=key, left=left) from None
 
     async def _pause(self, attempt: int, ends_at: float) -> bool:
-        """Wait before the next attempt, unless an address was not tried yet. False if there is no time for it and its answer."""
+        """Wait before the next attempt, unless an address was not tried yet. False if there is no time for an answer."""
         delay_s = self._delay_s(attempt - len(self._urls)) if attempt >= len(self._urls) else 0.0
         if self._closed or ends_at - asyncio.get_running_loop().time() <= delay_s + _ATTEMPT_S_MIN:
             return False
