@@ -18,12 +18,13 @@ from simulation import __main__ as simulation
 from simulation.composing import COMPOSITES, OF_ESCAPES, OF_LIVES, OF_MEMBERS
 from simulation.drawing import composites_of
 from simulation.execution import execute
-from simulation.plan import Plan, from_json
+from simulation.plan import Plan, from_json, to_json
 from tests.mutants import __main__ as command
 from tests.mutants import hunting
 from tests.mutants.catalogue import ALL, MODULES, PLANS
-from tests.mutants.hunting import EVENTS_MAX, finds, hunt, in_turn
+from tests.mutants.hunting import EVENTS_MAX, finds, hunt, hunt_near, in_turn
 from tests.mutants.mutant import Mutant
+from tests.mutants.neighbours import near, neighbours
 
 
 def nothing(patch: pytest.MonkeyPatch) -> None:
@@ -92,7 +93,7 @@ def test_a_plan_that_breaks_the_sound_program_finds_nothing(monkeypatch: pytest.
 def test_a_mutant_that_is_missed_is_reported_and_fails_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(command, "_hunts", lambda names, seeds, jobs: [hunt(sound("3"), range(0))])
+    monkeypatch.setattr(command, "_hunts", lambda names, seeds, near, jobs: [hunt(sound("3"), range(0))])
     assert command.main([]) == 1
     assert "**missed**" in capsys.readouterr().out
 
@@ -110,3 +111,26 @@ def test_plans_that_have_a_composite_of_the_mutant_are_run_first_and_then_all_ot
 def test_the_composites_that_mutants_name_are_drawn() -> None:
     drawn = {"truncated", "refilled"} | {composite.__name__ for composite in (*COMPOSITES, *OF_MEMBERS, *OF_LIVES, *OF_ESCAPES)}
     assert {name for mutant in ALL.values() for name in mutant.composites} <= drawn
+
+
+def test_a_plan_is_its_first_neighbour_and_the_others_have_its_events_at_other_times() -> None:
+    plan = saved("acknowledged-before-the-fsync")
+    first, *others = neighbours(plan, 20)
+    assert first == plan
+    for other in others:
+        assert from_json(to_json(other)) == other == near(plan, others.index(other) + 1)
+        assert len(other.acts) == len(plan.acts)
+        assert len(other.faults) == len(plan.faults)
+        assert [act.at for act in other.acts] == sorted(act.at for act in other.acts)
+        assert all(act.agent < other.agents for act in other.acts)
+    assert len({to_json(other) for other in others}) > len(others) / 2
+
+
+def test_a_bug_that_its_plan_lost_is_found_by_a_neighbour() -> None:
+    mutant = ALL["acknowledged-before-the-fsync"]
+    plan = saved(mutant.name)
+    lost = next(other for other in neighbours(plan, 100) if not finds(mutant, other))
+    found = hunt_near(mutant, lost, 100).found
+    assert found is not None
+    assert found.plan != lost
+    assert finds(mutant, found.plan)
