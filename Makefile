@@ -74,8 +74,9 @@ check: $(DEV)  ## Formatting, lint, types, dead code.
 	$(BIN)/mypy
 	$(BIN)/vulture
 
-sim: $(DEV)  ## Run whole clusters through bad luck: all saved plans, then 200 seeds (or SEEDS=…, JOBS=…).
+sim: $(DEV)  ## Run whole clusters through bad luck: all saved plans, 200 seeds (or SEEDS=…, JOBS=…), all planted bugs.
 	$(BIN)/python -m simulation run --profile mixed --seeds $(SEEDS) --jobs $(JOBS)
+	$(BIN)/python -m tests.mutants --near 40 --jobs $(JOBS)
 
 upgrade-test: $(DEV)  ## Roll three nodes from the last release (or REVISION=…) to this one, while clients of both write.
 	$(BIN)/python -m chaos upgrade $(if $(REVISION),--revision $(REVISION))
