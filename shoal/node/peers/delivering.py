@@ -13,7 +13,8 @@ Laws:
   charged all the same, so a link that brings one after another waits for turns like any other.
 - What a peer pushed before it began anew, and what has not been taken by then, is not taken any more.
 - The next message is read while at most `PEER_AHEAD_BYTES_MAX` of those before it wait for their turn, and not while too many
-  writes wait for the disk. Of what waits, little is held decoded.
+  writes wait for the disk. What waits counts by the memory that it takes, also without bytes. Little of it is held decoded.
+- Of messages that waited, at most `PEER_HELD_IN_A_ROW_MAX` are taken without a turn for others.
 - Until an operation is durable its space counts as one that waits for the disk, for which busier ones pause.
 """
 
@@ -28,7 +29,7 @@ from itertools import count
 from msgspec import Raw
 
 from shoal.cluster import messages, operation
-from shoal.cluster.delivery import Arrival
+from shoal.cluster.delivery import OVERHEAD_BYTES, Arrival
 from shoal.cluster.messages import Shipment
 from shoal.names import check_name
 from shoal.node.appliers import mutation
@@ -39,6 +40,7 @@ from shoal.node.turns import Background, document_pace, in_turns
 
 PEER_AHEAD_BYTES_MAX = 8 * 1024 * 1024  # Messages of one peer that wait for a turn; beyond this, its next ones are not read.
 PEER_DECODED_BYTES_MAX = 1024 * 1024  # Of those, what is held decoded: ten times as large. The rest is decoded again.
+PEER_HELD_IN_A_ROW_MAX = 64  # Messages that waited, in one turn of the loop.
 PEER_STEP_OPERATIONS_MAX = 16  # Of a peer's message, applied in one write; other work runs between two of them.
 PEER_LOOK_OPERATIONS_MAX = 256  # Of a message, decoded in one step.
 PEER_STEP_BYTES_MAX = 128 * 1024  # The same. One operation may exceed it.
@@ -70,6 +72,11 @@ class _Waiting:
             self.is_large = vetting.is_large(shipment, changes)
         except Exception:
             return
+
+    @property
+    def memory(self) -> int:
+        """The bytes that it takes while it waits, about."""
+        return self.bytes + OVERHEAD_BYTES
 
 
 class _Ahead:
@@ -154,6 +161,7 @@ class Deliveries:
         if not is_long and not self.is_ahead(peer):
             await take()
             return
+        size += OVERHEAD_BYTES
         number = self._began(peer, size)
         ahead = self._ahead[peer]
         ahead.held.append((number, size, take))
@@ -185,6 +193,7 @@ class Deliveries:
             self._ended(peer, number)
 
     async def _in_their_order(self, peer: bytes, ahead: _Ahead) -> None:
+        nth = 0
         while ahead.held:
             number, size, take = ahead.held[0]
             await self._until(partial(ahead.is_first, number))
@@ -195,6 +204,9 @@ class Deliveries:
             finally:
                 ahead.held.popleft()
                 self._ended(peer, number, size)
+            nth += 1
+            if ahead.held and nth % PEER_HELD_IN_A_ROW_MAX == 0:
+                await self._environment.pause()
 
     async def _in_lanes(self, peer: bytes, spaces: dict[Lane, list[_Waiting]], is_heard: Callable[[], bool]) -> None:
         async def one(lane: Lane, mine: list[_Waiting]) -> None:
@@ -282,7 +294,7 @@ class Deliveries:
                 if came and len(came) % PEER_LOOK_OPERATIONS_MAX == 0:
                     await self._environment.pause()
                 came.append(waiting := _Waiting(each))
-                held += waiting.bytes
+                held += waiting.memory
                 if held > PEER_DECODED_BYTES_MAX:
                     waiting.operation = each
         return came
@@ -292,7 +304,7 @@ class Deliveries:
         spaces: dict[Lane, list[_Waiting]] = {}
         for waiting in came:
             self._waiting.setdefault((peer, waiting.shipment.partition), deque()).append(waiting)
-            self._ahead.setdefault(peer, _Ahead()).bytes += waiting.bytes
+            self._ahead.setdefault(peer, _Ahead()).bytes += waiting.memory
             spaces.setdefault(self._sharing.lane(waiting.space), []).append(waiting)
         return spaces
 
@@ -317,7 +329,7 @@ class Deliveries:
                 waiting.popleft()
             if not waiting:
                 self._waiting.pop(place, None)
-            self._ahead[peer].bytes -= each.bytes
+            self._ahead[peer].bytes -= each.memory
         self._settle(peer)
 
     # ── messages ──────────────────────────────────────────────────────────────

@@ -324,7 +324,7 @@ async def test_little_of_what_waits_is_held_decoded() -> None:
         for some in (shipments[:30], shipments[30:]):
             await member.replicator.received(BRINGER, messages.encode(Push(some)))
         waiting = [each for queue in member.replicator._deliveries._waiting.values() for each in queue]
-        decoded = [each.bytes for each in waiting if isinstance(each.operation, Arrival)]
+        decoded = [each.memory for each in waiting if isinstance(each.operation, Arrival)]
         assert 1000 - max(decoded) < sum(decoded) <= 1000
         assert len(waiting) == 100
         assert await settled(member) == 100
