@@ -25,6 +25,10 @@ from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.records import NamedTuple
 from shoal.storage import cold
+from shoal.values.work import has_at_most
+
+
+BLOBS_MAX = 49_152  # Values: as many chunks as a request may bring channels, 16,384, with those that are cut; and 4 a change.
 
 
 class Blobs(NamedTuple):
@@ -73,6 +77,17 @@ def unpack_blobs(packed: bytes) -> list[Blobs]:
     return [
         Blobs(packed.content, {sha256(piece).digest(): piece for piece in packed.chunks}, packed.erased) for packed in unpacked
     ]
+
+
+def unpack_sent(packed: bytes) -> list[Blobs]:
+    """As `unpack_blobs`, of bytes that a peer sent.
+
+    Raises:
+        BadOperation: `pack_blobs` did not make these bytes, or they hold more blobs than any operation has.
+    """
+    if len(packed) > BLOBS_MAX and not has_at_most(packed, BLOBS_MAX):  # None is hashed then.
+        raise BadOperation(f"more than {BLOBS_MAX} blobs are beside it", reason="content")
+    return unpack_blobs(packed)
 
 
 _UNREAD: Any = object()
@@ -152,7 +167,7 @@ class Transaction:
 
     def _written_between(self, start: bytes, stop: bytes | None) -> list[bytes]:
         keys = self._keys
-        for key in islice(self.rows, len(keys), None):
+        for key in islice(reversed(self.rows), len(self.rows) - len(keys)):  # From the end: the others are not passed again.
             insort(keys, key)
         return keys[bisect_left(keys, start) : None if stop is None else bisect_left(keys, stop)]
 

@@ -45,6 +45,8 @@ else:
 _EFFECTS = {kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS}
 
 
+CHANGES_MAX = 4096  # Of one operation: as many as the largest batch has writes.
+ELEMENTS_MAX = 16_384  # Of all its changes: as many as the parts of a request have together.
 IMPORTS_SINCE = 7  # The version of the peer protocol that brought mutations with a time of their own.
 
 
@@ -113,14 +115,31 @@ def decode_sent(payload: bytes) -> Sequence[ImportedMutation]:
     """The mutations of a payload that a peer sent.
 
     Raises:
-        BadOperation: it cannot be read, or holds more than any that is issued; it is not decoded then.
+        BadOperation: it cannot be read, or holds more than any that is issued.
     """
-    if is_beyond(payload):
+    if is_beyond(payload):  # It is not decoded then.
         raise BadOperation(f"its changes hold more than {PARTS_MAX} values", reason="content")
     try:
-        return decode(payload)
+        changes = decode(payload)
     except StoreCorrupt:  # It speaks of this node's log.
         raise BadOperation("its changes cannot be decoded", reason="content") from None
+    if are_beyond(changes, payload):
+        raise BadOperation(f"it has more than {CHANGES_MAX} changes, or {ELEMENTS_MAX} elements in them", reason="content")
+    return changes
+
+
+def are_beyond(changes: Sequence[Mutation], payload: bytes) -> bool:
+    """Whether these changes, in the payload that holds them, are more, or have more elements, than any operation's."""
+    if len(changes) > CHANGES_MAX:
+        return True
+    # Each element has a byte at least.
+    return len(payload) > ELEMENTS_MAX and sum(_elements(change.change) for change in changes) > ELEMENTS_MAX
+
+
+def _elements(change: Change) -> int:
+    """The elements of a change's lists."""
+    fields = (getattr(change, name) for name in change.__struct_fields__)
+    return sum(len(field) for field in fields if isinstance(field, tuple | list))
 
 
 def applier_of(change: Change) -> Applier:

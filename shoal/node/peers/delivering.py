@@ -43,6 +43,7 @@ PEER_DECODED_BYTES_MAX = 1024 * 1024  # Of those, what is held decoded: ten time
 PEER_HELD_IN_A_ROW_MAX = 64  # Messages that waited, in one turn of the loop.
 PEER_STEP_OPERATIONS_MAX = 16  # Of a peer's message, applied in one write; other work runs between two of them.
 PEER_LOOK_OPERATIONS_MAX = 256  # Of a message, decoded in one step.
+PEER_LOOK_BYTES_MAX = 64 * 1024  # After a longer one others have a turn before it is applied.
 PEER_STEP_BYTES_MAX = 128 * 1024  # The same. One operation may exceed it.
 
 Take = Callable[[], Awaitable[None]]
@@ -294,6 +295,8 @@ class Deliveries:
                 if came and len(came) % PEER_LOOK_OPERATIONS_MAX == 0:
                     await self._environment.pause()
                 came.append(waiting := _Waiting(each))
+                if len(each.packed) > PEER_LOOK_BYTES_MAX:
+                    await self._environment.pause()
                 held += waiting.memory
                 if held > PEER_DECODED_BYTES_MAX:
                     waiting.operation = each

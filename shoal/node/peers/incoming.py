@@ -38,7 +38,7 @@ from shoal.node.collection import answers
 from shoal.node.context import NodeContext
 from shoal.node.handler import Applied, Memories, Place, Target
 from shoal.node.partitions import Ahead, Partition
-from shoal.node.transaction import Blobs, Nested, Transaction, is_gone, unpack_blobs
+from shoal.node.transaction import Blobs, Nested, Transaction, is_gone, unpack_sent
 from shoal.node.turns import Steps
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Staged
@@ -185,7 +185,7 @@ class Incoming:
         if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
         mutations = mutation.decode_sent(body.payload) if mutations is None else mutations
-        besides = unpack_blobs(shipment.attached)
+        besides = unpack_sent(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
         is_fresh = body.key is not None and self._claim(own, number, body.key, dot, body.wall_ms)
@@ -360,6 +360,6 @@ def vet(shipment: Shipment, pace: Pace) -> Steps[None]:
     """Look at what is beside the changes of an operation, some of it at a time."""
     with suppress(Exception):  # No content of an operation may stop the node: its check says what is wrong.
         body = operation.decode_sent(shipment.packed)
-        for change, beside in zip(mutation.decode_sent(body.payload), unpack_blobs(shipment.attached), strict=False):
+        for change, beside in zip(mutation.decode_sent(body.payload), unpack_sent(shipment.attached), strict=False):
             if not is_gone(beside) and (steps := mutation.vetting(change.change, beside, pace)) is not None:
                 yield from steps

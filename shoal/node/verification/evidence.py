@@ -232,4 +232,4 @@ class _Reading:
         if changes is not None:
             self._bytes_left -= len(shipment.packed) + len(shipment.attached)
             self.shown.entries.append(Changes(Logged(shipment.partition, body.hlc, shipment.dot, body), changes))
-            self.shown.supplied[shipment.dot] = transaction.unpack_blobs(shipment.attached)
+            self.shown.supplied[shipment.dot] = transaction.unpack_sent(shipment.attached)

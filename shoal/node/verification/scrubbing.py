@@ -471,7 +471,7 @@ class Scrubber:
                 continue
             if self._database.exchange.incoming.logged(shipment):
                 with suppress(ShoalError):
-                    brought[shipment.dot] = transaction.unpack_blobs(shipment.attached)
+                    brought[shipment.dot] = transaction.unpack_sent(shipment.attached)
         return brought
 
 

@@ -225,7 +225,7 @@ class Issuer:
 
         Raises:
             ClockWrong: this node's clock is wrong. Nothing was written.
-            TooLarge: its changes hold more than `operation.PARTS_MAX` values. Nothing was written.
+            TooLarge: its changes hold more than `operation.PARTS_MAX` values, or are too many. Nothing was written.
             ShoalError: as the data types say. Nothing was written.
             UnderLease: it has no lease of a thread that may be under one. Nothing was written.
             Unavailable: a peer runs an older version, which cannot apply it. Nothing was written.
@@ -461,6 +461,11 @@ class Issuer:
             raise TooLarge(
                 f"this would be an operation of more than {operation.PARTS_MAX} values, with all that it replaces. "
                 "Nothing was written. Write it in parts."
+            )
+        if mutation.are_beyond(decision.mutations, payload):
+            raise TooLarge(
+                f"this would be an operation of more than {mutation.CHANGES_MAX} changes, or {mutation.ELEMENTS_MAX} elements in "
+                "them. Nothing was written. Write it in parts."
             )
         told = operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt)
         if located.redacted:

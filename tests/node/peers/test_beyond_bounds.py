@@ -16,6 +16,7 @@ from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import CHAIN_START, Body
 from shoal.crdt.dot import COUNTER_BITS, Dot, Origin
 from shoal.errors import TooLarge
+from shoal.kinds.counter import state as counter
 from shoal.kinds.document import changes
 from shoal.kinds.document.state import yjs
 from shoal.kinds.document.state.compaction import Compact
@@ -24,10 +25,12 @@ from shoal.kinds.items import state as items
 from shoal.kinds.label import state as labels
 from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
+from shoal.node import transaction
 from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import VECTOR_BYTES_MAX
 from shoal.node.appliers.mutation import Mutation
 from shoal.node.handler import Target
+from shoal.node.peers import delivering
 from shoal.node.transaction import NOTHING, Blobs, pack_blobs
 from shoal.node.turns import DOCUMENT_STEP_UPDATES_MAX
 from shoal.protocol import requests
@@ -50,12 +53,19 @@ async def fleet() -> AsyncIterator[Fleet]:
 
 def sent(kind: Kind, change: Any, beside: Blobs = NOTHING, *, context: list[tuple[bytes, int]] | None = None) -> Shipment:
     """The first operation of the liar, its chain right."""
+    return operation_of(kind, [Mutation(kind, "crew", "n", change)], [beside], context=context)
+
+
+def operation_of(
+    kind: Kind, changes: list[Mutation], besides: list[Blobs] | None = None, *, context: list[tuple[bytes, int]] | None = None
+) -> Shipment:
+    """The same, of several changes to one object."""
     target = Target(kind, "crew", "n")
-    payload = mutation.encode([Mutation(kind, "crew", "n", change)])
+    payload = mutation.encode(changes)
     packed = operation.encode(Body(START_MS << COUNTER_BITS, START_MS, context or [], None, payload))
     dot = Dot(LIAR, 1)
     chain = operation.chain(CHAIN_START, target.partition, dot, packed)
-    return Shipment(target.partition, *dot, chain, packed, pack_blobs([beside]))
+    return Shipment(target.partition, *dot, chain, packed, pack_blobs(besides or [NOTHING] * len(changes)))
 
 
 async def refusal(member: Member, shipment: Shipment) -> str:
@@ -118,14 +128,49 @@ async def test_more_parts_than_any_change_has_are_refused(fleet: Fleet, kind: Ki
     assert "more than" in (why := await refusal(fleet["a"], sent(kind, change))) or "the most" in why
 
 
+async def test_more_blobs_than_any_operation_has_are_not_hashed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+    beside = msgspec.msgpack.encode([[b"", [b"c"] * transaction.BLOBS_MAX]])
+    shipment = msgspec.structs.replace(sent(Kind.SET, orset.Alter()), attached=beside)
+    monkeypatch.setattr(transaction, "unpack_blobs", lambda packed: pytest.fail("they were hashed"))
+    assert f"more than {transaction.BLOBS_MAX} blobs" in await refused_alone(fleet["a"], shipment)
+
+
+async def test_more_changes_than_any_operation_has_are_refused(fleet: Fleet) -> None:
+    changes = [Mutation(Kind.COUNTER, "crew", "n", counter.Add(1))] * (mutation.CHANGES_MAX + 1)
+    assert f"more than {mutation.CHANGES_MAX} changes" in await refusal(fleet["a"], operation_of(Kind.COUNTER, changes))
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+async def test_more_elements_than_any_operation_has_are_refused(fleet: Fleet, parts: int) -> None:
+    each = orset.Alter(NAMED[: mutation.ELEMENTS_MAX // parts + 1])
+    changes = [Mutation(Kind.SET, "crew", "n", each)] * parts
+    why = await refusal(fleet["a"], operation_of(Kind.SET, changes))
+    assert f"{mutation.ELEMENTS_MAX} elements" in why
+
+
+async def test_a_long_operation_is_decoded_in_one_turn_and_applied_in_another(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delivering, "PEER_LOOK_BYTES_MAX", 10)
+    shipment = sent(Kind.SET, orset.Alter(NAMED[:10]))
+    work = Turns(monkeypatch, mutation, "decode_sent", lambda *_: 1)
+    applied = Turns(monkeypatch, fleet["a"].replicator._deliveries, "_take", lambda *_: 1)
+    assert await take(fleet["a"], [shipment]) == []
+    assert (work.all, applied.all) == (1, 1)
+    assert work._turn < applied._turn
+
+
 async def test_a_compaction_of_more_origins_than_any_is_refused(fleet: Fleet) -> None:
     merged = b"\x00\x00"
     change = Compact(sha256(merged).digest(), bytes(VECTOR_BYTES_MAX + 1))
     assert "more than" in await refusal(fleet["a"], sent(Kind.DOCUMENT, change, Blobs(merged)))
 
 
-async def test_no_node_issues_more_than_its_peers_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(operation, "PARTS_MAX", 4 * MOST)
+@pytest.mark.parametrize(("of", "bound", "most"), [(operation, "PARTS_MAX", 4 * MOST), (mutation, "ELEMENTS_MAX", MOST)])
+async def test_no_node_issues_more_than_its_peers_take(
+    monkeypatch: pytest.MonkeyPatch, of: Any, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(of, bound, most)
     async with Fleet("ab") as fleet:
         members = fleet["a"].store().space("crew").set("s")
         with pytest.raises(TooLarge, match=r"Nothing was written\. Write it in parts"):
