@@ -27,7 +27,6 @@ from shoal.records import NamedTuple
 from shoal.storage import cold
 from shoal.values.work import has_at_most
 
-
 BLOBS_MAX = 49_152  # Values: as many chunks as a request may bring channels, 16,384, with those that are cut; and 4 a change.
 
 

@@ -117,7 +117,7 @@ def decode_sent(payload: bytes) -> Sequence[ImportedMutation]:
     Raises:
         BadOperation: it cannot be read, or holds more than any that is issued.
     """
-    if is_beyond(payload):  # It is not decoded then.
+    if is_beyond(payload):
         raise BadOperation(f"its changes hold more than {PARTS_MAX} values", reason="content")
     try:
         changes = decode(payload)

@@ -464,8 +464,8 @@ class Issuer:
             )
         if mutation.are_beyond(decision.mutations, payload):
             raise TooLarge(
-                f"this would be an operation of more than {mutation.CHANGES_MAX} changes, or {mutation.ELEMENTS_MAX} elements in "
-                "them. Nothing was written. Write it in parts."
+                f"this would be an operation of more than {mutation.CHANGES_MAX} changes, or {mutation.ELEMENTS_MAX} elements. "
+                "Nothing was written. Write it in parts."
             )
         told = operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt)
         if located.redacted:

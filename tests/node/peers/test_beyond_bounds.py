@@ -167,9 +167,7 @@ async def test_a_compaction_of_more_origins_than_any_is_refused(fleet: Fleet) ->
 
 
 @pytest.mark.parametrize(("of", "bound", "most"), [(operation, "PARTS_MAX", 4 * MOST), (mutation, "ELEMENTS_MAX", MOST)])
-async def test_no_node_issues_more_than_its_peers_take(
-    monkeypatch: pytest.MonkeyPatch, of: Any, bound: str, most: int
-) -> None:
+async def test_no_node_issues_more_than_its_peers_take(monkeypatch: pytest.MonkeyPatch, of: Any, bound: str, most: int) -> None:
     monkeypatch.setattr(of, bound, most)
     async with Fleet("ab") as fleet:
         members = fleet["a"].store().space("crew").set("s")
