@@ -530,6 +530,28 @@ async def test_a_thread_without_a_time_stays(bench: Bench) -> None:
     assert [name async for name in bench.space.threads()] == ["held"]
 
 
+async def test_a_rule_that_is_unset_while_the_others_are_asked_ends_no_retention(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = await saved(bench.space.thread("agent"), 4)
+    kept = await saved(bench.store.space("other").thread("agent"), 4)
+    looking = bench.node.service.keeper
+    for space in ("a-third", "other"):
+        await bench.store.space(space).retention.set(keep_last=3)
+    await bench.space.retention.set(keep_last=3)
+    asked = looking._replicas.catch_up
+
+    async def unset_meanwhile(partition: int, need: Any) -> None:
+        await bench.store.space("other").retention.unset()
+        await asked(partition, need)
+
+    monkeypatch.setattr(looking._replicas, "catch_up", unset_meanwhile)
+    await looking.look()
+    assert await shown(bench.space.thread("agent")) == ids[1:]
+    assert await shown(bench.store.space("other").thread("agent")) == kept
+
+
+
 async def test_a_damaged_thread_holds_up_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await saved(bench.space.thread("a"), 6)
     ids = await saved(bench.space.thread("b"), 6)

@@ -318,7 +318,9 @@ class Keeper:
 
     async def _space(self, space: str, waits_for: str) -> str:
         """Look through a space; if something is waited for, only to count. Returns what is, for people; empty if nothing."""
-        rules, after = self.rules()[space], None
+        rules, after = self.rules().get(space), None
+        if rules is None:
+            return waits_for  # The last one was unset while the others were asked.
         before, counted = self._counted.get(space, ([], 0.0)), self._environment.monotonic()
         if waits_for and before[0] == rules and self._due.get(space) and counted - before[1] < RETENTION_COUNT_S:
             return waits_for
