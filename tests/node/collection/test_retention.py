@@ -551,7 +551,6 @@ async def test_a_rule_that_is_unset_while_the_others_are_asked_ends_no_retention
     assert await shown(bench.store.space("other").thread("agent")) == kept
 
 
-
 async def test_a_damaged_thread_holds_up_no_other(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await saved(bench.space.thread("a"), 6)
     ids = await saved(bench.space.thread("b"), 6)
