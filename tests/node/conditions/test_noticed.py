@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from random import Random
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ from shoal.protocol.requests import BackupView, DeclareBackup, Watch
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
 from simulation.world.bucket import SimulatedBucket
-from simulation.world.fleet import Fleet
+from simulation.world.fleet import Fleet, Spoil
 from tests.node.collection.test_retention import held_up
 from tests.node.collection.test_truncating import left_behind
 from tests.node.conditions.conftest import NOTICED_S, Page, Times, faces, has_alert, logged, names, noticed
@@ -62,6 +62,21 @@ async def one(stack: Fleets, **settings: Any) -> Fleet:
 
 async def restarted(fleet: Fleet, name: str) -> None:
     fleet.start(name, await fleet.crash(name, None))
+
+
+@contextmanager
+def spoilt(fleet: Fleet, spoil: Spoil) -> Iterator[None]:
+    """Alter messages, beside what alters them already: two conditions may stand at once, and end in any order."""
+    others = fleet.spoil
+    is_on = True
+
+    def both(source: str, target: str, message: bytes) -> bytes | None:
+        left = others(source, target, message)
+        return spoil(source, target, left) if is_on and left is not None else left
+
+    fleet.spoil = both
+    yield
+    is_on = False
 
 
 # ── the cluster ───────────────────────────────────────────────────────────────
@@ -203,22 +218,18 @@ async def change_stands(stack: Fleets) -> AsyncIterator[Made]:
     def unasked(_source: str, _target: str, message: bytes) -> bytes | None:
         return None if isinstance(messages.decode(messages.unstamped(message)[1]), Prepare | Accept) else message
 
-    fleet.spoil = unasked
-    fleet.start("d", MemoryStorage(identity=b"d"), linked=False, join="a:1")
-    yield Made(fleet, "a")
-    fleet.spoil = lambda _source, _target, message: message
+    with spoilt(fleet, unasked):
+        fleet.start("d", MemoryStorage(identity=b"d"), linked=False, join="a:1")
+        yield Made(fleet, "a")
 
 
 async def quarantine(stack: Fleets) -> AsyncIterator[Made]:
+    """Whoever brings it an operation, it comes altered."""
     fleet = await three(stack, quarantine_s=0.02)
-    fleet.spoil = lambda source, target, message: break_push(message) if (source, target) == ("a", "b") else message
-    fleet.apart.add(("c", "b"))
-    await fleet.cut("c", "b")
-    await fleet["a"].store().space("crew").counter("n").add(1)
-    await fleet.until(lambda: fleet["b"].replicator.quorum.view().quarantined)
-    yield Made(fleet, "b")
-    fleet.spoil = lambda source, target, message: message
-    fleet.apart.clear()
+    with spoilt(fleet, lambda _source, target, message: break_push(message) if target == "b" else message):
+        await fleet["a"].store().space("crew").counter("n").add(1)
+        await fleet.until(lambda: fleet["b"].replicator.quorum.view().quarantined)
+        yield Made(fleet, "b")
 
 
 async def rows_differ(stack: Fleets) -> AsyncIterator[Made]:

@@ -19,13 +19,15 @@ PAIRS = (
     ("clock-wrong", "certificate"),
     ("disk-nearly-full", "member-away"),
     ("quota-reached", "tokens-end"),
+    ("quarantine", "change-stands"),
+    ("change-stands", "quarantine"),
 )
 
 
 @pytest.fixture
 async def shared(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Fleet]:
     """Three nodes, on which all cases make their conditions true."""
-    async with cluster(quorum_timeout_s=2.0, quarantine_s=0.02, clock_skew_max_ms=10_000, clock_interval_s=0.05) as fleet:
+    async with cluster(quorum_timeout_s=2.0, quarantine_s=0.02, clock_skew_max_ms=600_000, clock_interval_s=0.05) as fleet:
 
         async def same(_stack: single.Fleets, **_settings: Any) -> Fleet:
             return fleet

@@ -215,13 +215,14 @@ async def test_of_two_operations_under_one_dot_that_wait_the_second_is_refused()
 
 def break_push(message: bytes) -> bytes:
     """The same message with its operations altered, if it brings any."""
-    decoded = messages.decode(message)
+    epoch, packed = messages.unstamped(message)
+    decoded = messages.decode(packed)
     if not isinstance(decoded, messages.Push | Supply):
         return message
     broken = [
         msgspec.structs.replace(each, packed=each.packed + b"\x00") for each in decoded.operations if isinstance(each, Shipment)
     ]
-    return messages.encode(msgspec.structs.replace(decoded, operations=broken))
+    return messages.stamped(messages.encode(msgspec.structs.replace(decoded, operations=broken)), epoch)
 
 
 @pytest.mark.answers("one-bad-message-crashes-every-node-in-turn")
