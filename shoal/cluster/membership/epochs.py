@@ -233,11 +233,12 @@ def is_done(record: Record, kind: Kind, *, joins: str, leaves: str) -> bool:
 def tells(later: Record, asked: Record) -> bool:
     """Whether this record tells that what `asked` begins was begun, by whoever; a record of a later epoch may not know.
 
-    A node that was forgotten was not drained: the others may lack what it held.
+    A node that was forgotten was not drained: the others may lack what it held. Of one step two proposers may know different
+    directories.
     """
     change = asked.change
     if later.epoch <= asked.epoch or change is None:
-        return later == asked
+        return msgspec.structs.replace(later, directories=asked.directories) == asked
     if later.change is not None:
         return later.change.told == change.told
     is_left = not change.leaves or any(

@@ -6,7 +6,7 @@ Laws:
 - The client that asked for a change is told of it by votes or by a record of the members, whichever comes first: no member
   answers a node that it drained.
 - Any member can take the next step: all that is needed stands in the record. Of those that stay, the linked member with the
-  least address does; the others follow in turn, if it does not.
+  least address does; the others follow in turn, if it does not. Of two that take the same step the second has no trouble.
 - A change is joint only while enough of the new list are up, so that it cannot stop writes by itself.
 - While a change is under way, each node tells how far it is (`Standing`); only what was said in this epoch counts.
 - A record that a peer tells is adopted once enough members say the same (`notices.Voices`), and none by one member's word.
@@ -189,6 +189,8 @@ class Changes:
             return await self._asked(record, newer)
         except RegisterChanged:
             found = await self._newest()
+            if epochs.tells(found, newer):
+                return found
             told = "another change" if found.change is None else f"`shoal cluster {found.change.told}`"
             raise ChangeUnderWay(
                 f"{told} came first. Nothing was written. Look at `shoal cluster members`, and ask again once it is done.",
@@ -432,8 +434,10 @@ class Changes:
                     await self._register.read(key)
             await self._set(record, epochs.advance(record, directories=self._directories(record)))
         except ShoalError as error:
-            self.trouble = error.message
-            log(events.CHANGE_STANDS, reason=error.message)
+            # Else another member was first, or it was cancelled.
+            if self._roster.is_settled and self._roster.epoch == record.epoch:
+                self.trouble = error.message
+                log(events.CHANGE_STANDS, reason=error.message)
             await asyncio.sleep(MEMBERS_TELL_S)
         finally:
             self._stepping = None

@@ -483,4 +483,51 @@ async def test_a_change_that_comes_second_names_the_first(monkeypatch: pytest.Mo
         first = await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
         monkeypatch.setattr(changes(fleet, "a"), "_asked", asked_late)
         with pytest.raises(ChangeUnderWay, match="`shoal cluster add d:1` came first"):
-            await changes(fleet, "a")._set(first, first)
+            await changes(fleet, "a")._set(first, epochs.cancel(first, directories={}))
+
+
+def untold(_source: str, _target: str, message: bytes) -> bytes | None:
+    """Whatever is chosen is heard of by votes alone."""
+    return None if isinstance(messages.decode(messages.unstamped(message)[1]), Membership) else message
+
+
+def knows_itself_alone(fleet: Fleet, name: str, patch: pytest.MonkeyPatch) -> None:
+    """A node that has not learned yet which directories the others have."""
+    patch.setattr(changes(fleet, name), "_directories", lambda _record: {f"{name}:1": fleet[name].identity().node})
+
+
+async def test_the_second_to_take_a_step_has_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
+    with captured() as lines:
+        async with cluster() as fleet:
+            await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+            await fleet.until(lambda: is_prepared(fleet, "abc"))
+            before = record(fleet, "a")
+            fleet.start("d", MemoryStorage(identity=b"d"), linked=False, join="a:1,b:1,c:1")
+            knows_itself_alone(fleet, "b", monkeypatch)
+            fleet.spoil = untold
+            await asyncio.gather(*(changes(fleet, name)._step(before) for name in "ab"))
+            assert [changes(fleet, name).trouble for name in "ab"] == ["", ""]
+            fleet.spoil = lambda _source, _target, message: message
+            await fleet.until(lambda: is_done(fleet, "abcd"))
+    assert [line for line in lines if line.event is events.CHANGE_STANDS] == []
+
+
+async def test_a_step_of_a_change_that_was_cancelled_meanwhile_is_no_trouble() -> None:
+    async with cluster() as fleet:
+        await asked(fleet, changes(fleet, "a").change("add", joins="d:1"))
+        await fleet.until(lambda: is_prepared(fleet, "abc"))
+        before = record(fleet, "a")
+        fleet.spoil = untold
+        await changes(fleet, "a").cancel()
+        await changes(fleet, "b")._step(before)
+        assert changes(fleet, "b").trouble == ""
+
+
+async def test_of_two_who_ask_for_the_same_change_both_are_told_that_it_began() -> None:
+    async with cluster() as fleet:
+        before = record(fleet, "b")
+        fleet.spoil = untold
+        first = await changes(fleet, "a").change("add", joins="d:1")
+        same = epochs.begin(before, "add", joins="d:1", directories={"b:1": fleet["b"].identity().node})
+        assert same.directories != first.directories
+        assert await changes(fleet, "b")._set(before, same) == first
