@@ -92,6 +92,7 @@ ALLOWED: dict[str, set[str]] = {
 ROLES = {
     "state": "crdt",
     "shared": "crdt",
+    "asks": "crdt",
     "requests": "protocol",
     "changes": "node",
     "handler": "node",

@@ -6,6 +6,9 @@ Laws:
   oldest open step. The thread has one row under it.
 - These rows are complete once the directory is marked as indexed: from its first object on, or, if an older version
   wrote it, when `shoal.kinds.step.serving.status` has entered its threads.
+- A thread with questions of a graph, whose status is none of these, has one row more, under `keys.ASKING`: it is listed beside
+  one with an open step. A save, and a note that asks nothing, look at the thread only if it has that row, or notes came before
+  the label.
 - Threads with an open step are in the order of its time, the oldest first, whatever their names are.
 - The entry of such a thread holds the position of that step, so that a write of a step looks at no step that is settled.
 
@@ -22,6 +25,7 @@ from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
 from shoal.crdt.rows import POSITION_BYTES, Rows, successor
+from shoal.kinds.label import asks
 from shoal.kinds.step import state as steps
 from shoal.node.handler import Target
 from shoal.node.transaction import Transaction
@@ -71,7 +75,10 @@ class Recent(Generic[T]):
 
 _PAGE = 256
 _ABOVE_ALL = b"\xff" * POSITION_BYTES
-_INDEXED = keys.meta("standings")
+_INDEXED = keys.meta("standings/2")
+_ASKING = bytes([keys.ASKING])
+ASKING = "asking"
+"""Of `Catalog.threads`: those that a graph's question keeps waiting. It is no status of a thread."""
 STATUS_CODES: dict[str, int] = {"paused": 2, "waiting": 3, "done": 4, "failed": 5}
 """On disk, and never reused. Threads that are running and have no open step, most of all threads, need no row."""
 
@@ -94,6 +101,16 @@ def standing(status: str, oldest: bytes | None) -> bytes:
     if (code := STATUS_CODES.get(status)) is not None:
         return bytes([code])
     return b"" if oldest is None else keys.open_since(oldest)
+
+
+def is_asking(rows: Rows) -> bool:
+    """Whether a thread with these rows is listed as one that asks: a graph in it waits for an answer, and its status is none.
+
+    Raises:
+        StoreCorrupt: its status or its notes cannot be decoded.
+    """
+    current = steps.current(rows)
+    return (current is None or current.status not in STATUS_CODES) and asks.is_asking(rows)
 
 
 class Entry(NamedTuple):
@@ -130,6 +147,8 @@ class Catalog:
         transaction.when_written(lambda: self._listed.drop(target))
         if listed := transaction.get(_entry(target)):
             transaction.delete(keys.status(target.space, listed, target.name))
+        if target.kind is Kind.THREAD and self.is_asking(transaction, target):
+            transaction.delete(_asking(target))
         transaction.delete(_entry(target))
         transaction.delete(keys.listed(target.partition, *target))
 
@@ -155,6 +174,23 @@ class Catalog:
             transaction.delete(keys.status(target.space, before, target.name))
         if after:
             transaction.put(keys.status(target.space, after, target.name), b"")
+
+    def is_asking(self, transaction: Transaction, target: Target) -> bool:
+        """Whether a thread is listed as one that asks."""
+        return transaction.get(_asking(target)) is not None
+
+    def may_ask(self, target: Target) -> bool:
+        """Whether a thread that is stored may ask something; the same as `is_asking` once the directory is indexed."""
+        return not self.is_indexed or self._storage.get(_asking(target)) is not None
+
+    def set_asking(self, transaction: Transaction, target: Target, asks: bool) -> None:
+        """List a thread as one that asks, or not any more, if it is listed at all."""
+        if asks == self.is_asking(transaction, target) or transaction.get(_entry(target)) is None:
+            return
+        if asks:
+            transaction.put(_asking(target), b"")
+        else:
+            transaction.delete(_asking(target))
 
     def settled_below(self, transaction: Transaction, target: Target, first: bytes | None) -> bytes:
         """Below which position a thread has no open step, if only one step has changed since it was listed.
@@ -197,7 +233,7 @@ class Catalog:
         """The same of threads that may have a status (empty: any), and maybe others."""
         if not status or not self.is_indexed:
             return [Entry(name, True) for name in self.names(space, Kind.THREAD, prefix=prefix, after=after, limit=limit)]
-        code = STATUS_CODES.get(status)
+        code = keys.ASKING if status == ASKING else STATUS_CODES.get(status)
         if code is not None:
             above = None if after is None else keys.status(space, bytes([code]), after)
             found = self._rows(keys.status(space, bytes([code]), prefix), above, limit)
@@ -251,19 +287,30 @@ def is_empty(storage: Storage, space: str) -> bool:
     return next(iter(storage.scan(start, successor(start), limit=1)), None) is None
 
 
+def _asking(target: Target) -> bytes:
+    return keys.status(target.space, _ASKING, target.name)
+
+
 def _entry(target: Target) -> bytes:
     return keys.catalog(target.space, target.kind, target.name)
 
 
-def status_flaws(storage: Storage, standings: dict[tuple[str, str], bytes]) -> Iterator[str]:
-    """The flaws in the rows of standings. `standings` are those of threads that have one, by their spaces and names."""
+_UNDER = {keys.OPEN: "as one with an open step", keys.ASKING: "as one that asks"}
+
+
+def status_flaws(storage: Storage, standings: dict[tuple[str, str], bytes], asking: set[tuple[str, str]]) -> Iterator[str]:
+    """The flaws in the rows of standings. `standings` are those of threads that have one, by their spaces and names.
+
+    `asking` are the threads that ask, likewise.
+    """
     if storage.get(_INDEXED) is None:
         return
     rows = {(space, name, standing) for space, standing, name in map(keys.split_status, _keys(storage, keys.STATUS))}
     wanted = {(*thread, keys.listed_under(standing)) for thread, standing in standings.items() if standing}
+    wanted |= {(*thread, _ASKING) for thread in asking}
     for space, name, standing in sorted(rows ^ wanted):
         how = "wrongly" if (space, name, standing) in rows else "not"
-        under = "as one with an open step" if standing[0] == keys.OPEN else "under a status"
+        under = _UNDER.get(standing[0], "under a status")
         yield f"thread {name!r} of space {space!r} is {how} listed {under}"
 
 

@@ -205,6 +205,8 @@ def split_catalog(key: bytes) -> tuple[str, Kind, str]:
 
 OPEN = 6
 """The code of threads that run and have an open step, which the position of the oldest one follows."""
+ASKING = 7
+"""The code of threads in which a graph waits for an answer. They may stand under `OPEN` too."""
 _TIMED_BYTES = 5  # This code, and such a time.
 
 

@@ -3460,6 +3460,20 @@ export interface components {
             p999: number;
         };
         /**
+         * QuestionView
+         * @description The question of a LangGraph graph that stopped at `interrupt()`. It goes on where it runs, by `Command(resume=…)`.
+         */
+        QuestionView: {
+            /** @description An answer was written, and the step that asked has not ended. */
+            answered: boolean;
+            /** @description When, by the clock of the node that wrote it. */
+            asked_ms: number;
+            /** @description LangGraph's id of the interrupt; empty: not known. With several questions the answers are named by it. */
+            id: string;
+            /** @description What is asked, as text, at most 600 characters. */
+            says: string;
+        };
+        /**
          * QueueEntriesView
          * @description A page of a queue.
          */
@@ -5594,6 +5608,8 @@ export interface components {
             name: string;
             /** @description At most 100 are counted. */
             open_steps: number;
+            /** @description What its graph asks of a person; at most 4. */
+            questions: components["schemas"]["QuestionView"][];
             /** @description Why it is in that state, as a sentence. */
             says: string;
             /** @description Since when, by the clock of the node that wrote it; 0: not known. */

@@ -8,6 +8,7 @@ from hashlib import sha256
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
+from shoal.kinds.label import asks
 from shoal.kinds.label import state as labels
 from shoal.node.appliers.applier import (
     VECTOR_BYTES_MAX,
@@ -74,14 +75,24 @@ def _erases(change: labels.Cut, erased: Erased) -> None:
         erased.notes[change.label] = erased.notes.get(change.label, NOTHING_SEEN).join(known)
 
 
+def _asks(_rows: Rows, change: labels.Annotate, beside: Blobs) -> bool | None:
+    return asks.may_ask(change.label, beside.content) if change.label.startswith(asks.ROOT) else None
+
+
+def _may_ask_less(_rows: Rows, change: labels.Cut | labels.Release, _beside: Blobs) -> bool | None:
+    return True if change.label.startswith(asks.ROOT) else None
+
+
 APPLIERS: Appliers = {
-    labels.Release: bare(Kind.THREAD, labels.apply_label),
-    labels.Annotate: Applier(Kind.THREAD, _apply, _check, _notes_of, id_of=position_of, effects=Effects(erased_by=_is_cut)),
+    labels.Release: bare(Kind.THREAD, labels.apply_label, effects=Effects(asks=_may_ask_less)),
+    labels.Annotate: Applier(
+        Kind.THREAD, _apply, _check, _notes_of, id_of=position_of, effects=Effects(erased_by=_is_cut, asks=_asks)
+    ),
     labels.Cut: bare(
         Kind.THREAD,
         labels.cut,
         _check_cut,
-        effects=Effects(sweeps=Sweep(What.NOTES, lambda _stamp, cut: labels.pack_cut(cut)), erases=_erases),
+        effects=Effects(sweeps=Sweep(What.NOTES, lambda _stamp, cut: labels.pack_cut(cut)), erases=_erases, asks=_may_ask_less),
     ),
     labels.TakeOwnership: bare(Kind.THREAD, labels.apply),
     labels.LeaseMark: bare(Kind.THREAD, labels.apply_mark, _check_mark, effects=Effects(marks_lease=True)),

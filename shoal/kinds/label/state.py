@@ -49,7 +49,7 @@ Rows (within the thread's, beside the checkpoints'):
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -167,8 +167,11 @@ def unpack_cut(packed: bytes) -> Cut:
     return Cut(packed[2:end].decode(), packed[end:])
 
 
-class _Written(NamedTuple):
+class Written(NamedTuple):
+    """The notes of one operation, packed, and when it was issued."""
+
     dot: Dot
+    hlc: int
     key: bytes
     content: bytes
 
@@ -197,12 +200,12 @@ def unpack(packed: bytes) -> list[Note]:
 def apply_note(rows: Rows, stamp: Stamp, annotate: Annotate, content: bytes) -> None:
     """Write the notes, under the position of their operation."""
     key = (annotate.key or "").encode()
-    rows.put(_prefix(annotate.label) + stamp.pack_position(), len(key).to_bytes(2, "big") + key + content)
+    rows.put(notes_of(annotate.label) + stamp.pack_position(), len(key).to_bytes(2, "big") + key + content)
 
 
 def cut(rows: Rows, _stamp: Stamp, change: Cut) -> None:
     """Drop the notes that the cut's vector covers. They are no longer read; their rows stay until they are swept."""
-    row = _prefix(change.label)
+    row = notes_of(change.label)
     before = VersionVector.unpack(rows.get(row) or b"")
     rows.put(row, before.join(VersionVector.unpack(change.known)).pack())
     rows.put(NOTES, b"")
@@ -215,13 +218,13 @@ def ever_cut(rows: Rows) -> bool:
 
 def swept(rows: Rows, change: Cut, *, after: bytes | None = None) -> Iterator[bytes]:
     """The rows to remove once a cut is stable, from strictly above one: those of the notes that it covers."""
-    known, prefix = VersionVector.unpack(change.known), _prefix(change.label)
+    known, prefix = VersionVector.unpack(change.known), notes_of(change.label)
     return (row for row, _ in rows.scan(prefix, after=after or prefix) if known.covers(_dot_of(row)))
 
 
 def settle(rows: Rows, change: Cut) -> None:
     """Forget what a stable cut covers, whose rows are gone."""
-    row, known = _prefix(change.label), VersionVector.unpack(change.known)
+    row, known = notes_of(change.label), VersionVector.unpack(change.known)
     before = VersionVector.unpack(rows.get(row) or b"")
     left = VersionVector((origin, sequence) for origin, sequence in before.items() if known[origin] < sequence)
     if left:
@@ -233,7 +236,8 @@ def settle(rows: Rows, change: Cut) -> None:
 def known(rows: Rows, label: str) -> VersionVector:
     """The least vector that covers the label's notes. A cut of all of them names it."""
     greatest: dict[Origin, int] = {}
-    for entry in _written(rows, label):
+    prefix = notes_of(label)
+    for entry in _uncut(rows.scan(prefix), prefix):
         greatest[entry.dot.origin] = max(entry.dot.sequence, greatest.get(entry.dot.origin, 0))
     return VersionVector(greatest)
 
@@ -252,7 +256,7 @@ def content_of(rows: Rows, stamp: Stamp, annotate: Annotate) -> bytes | None:
     Raises:
         StoreCorrupt: the row that must hold them is not there, and no notes of the thread were cut.
     """
-    stored = rows.get(_prefix(annotate.label) + stamp.pack_position())
+    stored = rows.get(notes_of(annotate.label) + stamp.pack_position())
     if stored is None:
         if ever_cut(rows):
             return None
@@ -263,42 +267,54 @@ def content_of(rows: Rows, stamp: Stamp, annotate: Annotate) -> bytes | None:
 def read(rows: Rows, label: str) -> list[Note]:
     """The label's notes, one by name, in the order in which their names were first written."""
     found: dict[bytes, Note] = {}
-    for content in _counting(list(_written(rows, label))):
-        for note in _decoder.decode(content):
+    for each in written(rows, label):
+        for note in _decoder.decode(each.content):
             if not (note.first and note.name in found):
                 found[note.name] = note
     return list(found.values())
 
 
-def _counting(written: list[_Written]) -> Iterator[bytes]:
+def written(rows: Rows, label: str) -> Iterator[Written]:
+    """The operations whose notes of a label count, in the order of their positions."""
+    prefix = notes_of(label)
+    return written_in(rows.scan(prefix), prefix)
+
+
+def written_in(rows: Iterable[tuple[bytes, bytes]], prefix: bytes) -> Iterator[Written]:
+    """The same, given all rows of the label's notes, in the order of their keys."""
+    return _counting(list(_uncut(rows, prefix)))
+
+
+def _counting(written: list[Written]) -> Iterator[Written]:
     least: dict[bytes, Dot] = {}
     for entry in written:
         if entry.key:
             least[entry.key] = min(entry.dot, least.get(entry.key, entry.dot))
     for entry in written:
         if not entry.key or least[entry.key] == entry.dot:
-            yield entry.content
+            yield entry
 
 
-def _written(rows: Rows, label: str) -> Iterator[_Written]:
-    """The operations that are not cut, in the order of positions."""
-    prefix = _prefix(label)
+def _uncut(rows: Iterable[tuple[bytes, bytes]], prefix: bytes) -> Iterator[Written]:
+    """The operations that are not cut."""
     gone = VersionVector()
-    for row, stored in rows.scan(prefix):
+    for row, stored in rows:
         if row == prefix:
             gone = VersionVector.unpack(stored)
             continue
         dot = _dot_of(row)
         if not gone.covers(dot):
             end = 2 + int.from_bytes(stored[:2], "big")
-            yield _Written(dot, stored[2:end], stored[end:])
+            hlc = int.from_bytes(row[-POSITION_BYTES:][:HLC_BYTES], "big")
+            yield Written(dot, hlc, stored[2:end], stored[end:])
 
 
 def _dot_of(row: bytes) -> Dot:
     return Dot.unpack(row[-POSITION_BYTES:][HLC_BYTES:][:DOT_BYTES])
 
 
-def _prefix(label: str) -> bytes:
+def notes_of(label: str) -> bytes:
+    """The prefix of the rows of a label's notes."""
     encoded = label.encode()
     return NOTES + len(encoded).to_bytes(2, "big") + encoded
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
+from shoal.kinds.label import asks
 from shoal.kinds.thread.state import dag, pruning
 from shoal.names import check_name
 from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare
@@ -94,6 +95,12 @@ def _erases(change: pruning.Prune, erased: Erased) -> None:
     erased.checkpoints.update(change.ids)
 
 
+def _asks(rows: Rows, _save: dag.Save, beside: Blobs) -> bool | None:
+    if is_gone(beside):
+        return None
+    return asks.is_touched(rows, (beside.decoded or dag.decode_record(beside.content)).label)
+
+
 APPLIERS: Appliers = {
     dag.Save: Applier(
         Kind.THREAD,
@@ -105,6 +112,7 @@ APPLIERS: Appliers = {
             record=lambda beside: dag.decode_record(beside.content),
             sweeps=Sweep(What.CHECKPOINTS, names=None, found=_swept_again),
             erased_by=lambda _rows, _stamp, save, erased: save.id in erased.checkpoints,
+            asks=_asks,
         ),
     ),
     dag.Move: bare(Kind.THREAD, dag.apply_move, _check_move, lambda _name, _stamp, move: move.to.hex()),

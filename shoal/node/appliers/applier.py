@@ -78,6 +78,8 @@ class Effects(NamedTuple):
     frees: Callable[[Any], bool] | None = None  # Whether it removes rows at once, whose bytes stay in the files for a while.
     marks_lease: bool = False  # It says whether its thread is under a lease.
     lists: bool = False  # It may change under which standing its thread is listed.
+    # Whether it may change what its thread asks: True; False: only if that asks something now; None: it cannot.
+    asks: Callable[[Rows, Any, Blobs], bool | None] | None = None
     files: bool = False  # It may leave contents or chunks of files that are to be dropped some time.
     erases: Callable[[Any, Erased], None] | None = None  # Adds to what the log erased of its object; if damaged, nothing.
     erased_by: Callable[[Rows, Stamp, Any, Erased], bool] | None = None  # Whether that accounts for its missing blobs.

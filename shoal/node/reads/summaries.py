@@ -19,16 +19,18 @@ import msgspec
 from shoal import values
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, InvalidValue, StoreCorrupt
+from shoal.kinds.label.asks import Ask, open_asks
 from shoal.kinds.label.state import marked
 from shoal.kinds.step import state as status
 from shoal.kinds.thread.state import dag
 from shoal.kinds.worklist import state as queues
 from shoal.names import check_name
-from shoal.node.catalog import STATUS_CODES
+from shoal.node.catalog import ASKING, STATUS_CODES
 from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.naming import check_text
 from shoal.node.reads.cluster import LISTING_SCAN_MAX, Listings
+from shoal.node.reads.questions import questions
 from shoal.node.reads.timeline import changed
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
@@ -37,6 +39,7 @@ from shoal.protocol.requests import (
     ListSummaries,
     ListWork,
     OpenStep,
+    Question,
     Summaries,
     ThreadState,
     ThreadSummary,
@@ -51,9 +54,9 @@ SUMMARIES_STEP = 16  # Threads that are looked at in one step; each takes 0.1 to
 TOTAL_MAX = 1000  # Threads of one status that are counted.
 
 _ALL, _OPEN = "", "open"
-_SOURCES = {"stuck": (_ALL, "failed", _OPEN), "waits": (_ALL, "waiting", "paused")}
-"""Where the threads that may be in a state are looked for: the catalog finds those of a status, and those with an open step,
-without looking at others. Until it knows them, and in any other state, all threads are looked at."""
+_SOURCES = {"stuck": (_ALL, "failed", _OPEN), "waits": (_ALL, "waiting", "paused", ASKING)}
+"""Where the threads that may be in a state are looked for: the catalog finds those of a status, those that ask, and those
+with an open step, without looking at others. Until it knows them, and in any other state, all threads are looked at."""
 _PLACE_CHARS, _HEXADECIMAL = 8, frozenset("0123456789abcdef")  # Of an open step in the cursor, before the name.
 LEASES_MAX = 1000  # Of a space that are told with its work.
 SUMMARIES_KEPT = 64  # Pages of summaries that are kept for whoever asks the same.
@@ -183,8 +186,9 @@ class Glances:
         if not name.startswith(judging.request.prefix):
             return None
         try:
-            rows = self._database.document(Target(Kind.THREAD, judging.request.space, name)).rows
-            return judging.summary(name, rows)
+            target = Target(Kind.THREAD, judging.request.space, name)
+            rows = self._database.document(target).rows
+            return judging.summary(name, rows, open_asks(rows) if self._database.catalog.may_ask(target) else [])
         except StoreCorrupt as damage:
             return judging.damaged(name, damage)
 
@@ -270,8 +274,8 @@ class _Judging:
         self.is_timed = False
         """Whether one that was looked at may be judged otherwise although nothing is written."""
 
-    def summary(self, name: str, rows: Rows) -> ThreadSummary | None:
-        """The summary of a thread; None if it is not asked for.
+    def summary(self, name: str, rows: Rows, asks: Sequence[Ask]) -> ThreadSummary | None:
+        """The summary of a thread with these questions; None if it is not asked for.
 
         Raises:
             StoreCorrupt: a row cannot be decoded.
@@ -284,7 +288,8 @@ class _Judging:
         driven = mark is not None and not mark.over and (lease is None or lease.until_ms > self._now_ms)
         steps = [_open_step(rows, step) for step in keys[:_STEPS_SHOWN]]
         self.is_timed |= bool(keys) or (mark is not None and not mark.over)
-        verdict = self._judged(standing, steps, mark is not None, driven)
+        asked = questions(asks) if standing.status == "running" else []
+        verdict = self._judged(standing, steps, asked, mark is not None, driven)
         if request.state not in ("", verdict.state):
             return None
         branches = {row[1:].decode(): heads for row, heads in rows.scan(dag.BRANCH, limit=_BRANCHES_MAX)}
@@ -298,7 +303,7 @@ class _Judging:
             standing.status,
             verdict.since_ms or (0 if found is None else found.wall_ms),
             _cut(standing.by),
-            _cut(standing.reason) if standing.status == "waiting" else "",
+            _cut(asked[0].says) if asked else _cut(standing.reason) if standing.status == "waiting" else "",
             _cut(mark.holder) if driven and mark is not None else "",
             driven,
             "" if found is None else found.id.hex(),
@@ -311,6 +316,7 @@ class _Judging:
             steps,
             len(keys),
             "" if found is None else _line(told) or _changes(rows, found.record),
+            asked,
         )
         return summary if self._matches(summary) else None
 
@@ -320,7 +326,14 @@ class _Judging:
         summary = ThreadSummary(name, "unknown", says, "running")
         return summary if self.request.state in ("", "unknown") and self._matches(summary) else None
 
-    def _judged(self, standing: status.StatusRecord, steps: Sequence[OpenStep], was_driven: bool, driven: bool) -> _Verdict:
+    def _judged(
+        self,
+        standing: status.StatusRecord,
+        steps: Sequence[OpenStep],
+        asked: Sequence[Question],
+        was_driven: bool,
+        driven: bool,
+    ) -> _Verdict:
         reason = f": {_cut(standing.reason)}" if standing.reason else ""
         by = f" by {_cut(standing.by)}" if standing.by else ""
         match standing.status:
@@ -332,14 +345,16 @@ class _Judging:
                 return _Verdict("waits", f"It was paused{by}{reason}", standing.wall_ms)
             case "done":
                 return _Verdict("well", "It is done.", standing.wall_ms)
-        if not steps:
-            return _Verdict("well", "It runs." if driven else "It runs, and no step is open.", 0)
-        oldest = steps[0]
-        if was_driven and not driven:
+        oldest = steps[0] if steps else None
+        if oldest is not None and was_driven and not driven:
             says = f"Step {oldest.name!r} is open, and nobody holds the lease of the thread any more."
             return _Verdict("stuck", says, oldest.begun_ms)
-        if self._now_ms - oldest.begun_ms >= self.request.stuck_after_ms:
+        if oldest is not None and self._now_ms - oldest.begun_ms >= self.request.stuck_after_ms:
             return _Verdict("stuck", f"Step {oldest.name!r} is open for long: its outcome is not known.", oldest.begun_ms)
+        if asked:
+            return _Verdict("waits", _asks(asked), asked[0].asked_ms)
+        if oldest is None:
+            return _Verdict("well", "It runs." if driven else "It runs, and no step is open.", 0)
         return _Verdict("well", f"Step {oldest.name!r} is under way.", oldest.begun_ms)
 
     def _matches(self, summary: ThreadSummary) -> bool:
@@ -353,6 +368,13 @@ class _Judging:
         texts = (summary.name, summary.says, summary.asks, summary.label, summary.author, summary.by, summary.driver)
         named = (text for step in summary.steps for text in (step.name, step.key, step.holder))
         return any(self._text in text.casefold() for text in (*texts, *summary.tags, *named))
+
+
+def _asks(asked: Sequence[Question]) -> str:
+    more = f" And {len(asked) - 1} more." if len(asked) > 1 else ""
+    if all(each.answered for each in asked):
+        return f"It was answered, and the step that asked has not ended: {_cut(asked[0].says)}{more}"
+    return f"It asks: {_cut(asked[0].says)}{more}"
 
 
 def _queues_of(thread: str, rows: Rows) -> Iterator[WorkQueue]:

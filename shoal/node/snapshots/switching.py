@@ -17,6 +17,7 @@ import msgspec
 
 from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
+from shoal.kinds.label.asks import Watch
 from shoal.kinds.step import state as status
 from shoal.node.catalog import STATUS_CODES, standing
 from shoal.node.collection.entries import current_of
@@ -196,8 +197,8 @@ def _leaving(storage: Storage, number: int) -> Iterator[Write]:
 
 
 def _statuses(space: str, name: str) -> list[bytes]:
-    """The rows of a thread under all statuses, of which it has at most one."""
-    return [keys.status(space, bytes([code]), name) for code in STATUS_CODES.values()]
+    """The rows of a thread under all statuses, of which it has at most one, and as one that asks."""
+    return [keys.status(space, bytes([code]), name) for code in (*STATUS_CODES.values(), keys.ASKING)]
 
 
 class Entries:
@@ -205,8 +206,10 @@ class Entries:
 
     def __init__(self) -> None:
         self._object = b"\xff"  # The prefix of all rows of the thread whose rows come now,
-        self._open = self._moves = b""  # of the open steps, and of the moves, of its current generation.
+        self._current = self._open = self._moves = b""  # of its current generation, of the open steps and the moves in that.
         self._oldest: bytes | None = None  # The position of its first open step.
+        self._watch = Watch()  # Of its labels and notes.
+        self._is_due = self._is_asking = False  # Whether notes came since that was looked at; and what was found.
 
     def added_to(self, rows: list[Row]) -> dict[bytes, bytes | None]:
         """These rows, with those that follow from them."""
@@ -217,17 +220,20 @@ class Entries:
             elif key[0] == _LISTED:
                 made[keys.catalog_of_listed(key)] = b""
             elif key[0] == _OBJECT and key[3] == Kind.THREAD:
+                self._ask(made)
                 self._object = keys.object_of(key)
-                current = self._object + current_of(key[len(self._object) :], value)
+                self._current = current = self._object + current_of(key[len(self._object) :], value)
                 self._open, self._moves, self._oldest = current + status.OPEN, current + status.MOVE, None
+                self._watch, self._is_asking = Watch(), False
                 self._follow(made, key, value)
+        self._ask(made)
         return made
 
     def _follow(self, made: dict[bytes, bytes | None], key: bytes, value: bytes) -> None:
         """List a thread under the first open step, and then the last status, of its current generation.
 
-        Rows come in the order of their keys: open steps before moves. A row that the sender's disk altered is copied as it is,
-        and is no reason to stop: the scrub replaces it, and lists the thread under its status then.
+        Rows come in the order of their keys: labels, notes, open steps, moves. A row that the sender's disk altered is copied
+        as it is, and is no reason to stop: the scrub replaces it, and lists the thread under its status then.
         """
         if key.startswith(self._moves):
             with suppress(StoreCorrupt):
@@ -235,10 +241,26 @@ class Entries:
         elif key.startswith(self._open) and self._oldest is None:
             self._oldest = key[len(self._open) :]
             self._list(made, standing("running", self._oldest))
+        elif key.startswith(self._current):
+            self._is_due |= self._watch.take(key[len(self._current) :], value)
+
+    def _ask(self, made: dict[bytes, bytes | None]) -> None:
+        """List the thread as one that asks, or not, if notes of it came; no status of it came yet."""
+        if self._is_due:
+            self._is_due, self._is_asking = False, self._watch.is_asking
+            made[self._asking] = b"" if self._is_asking else None
+
+    @property
+    def _asking(self) -> bytes:
+        _, _, space, name, _ = keys.split_object(self._object)
+        return keys.status(space, bytes([keys.ASKING]), name)
 
     def _list(self, made: dict[bytes, bytes | None], now: bytes) -> None:
+        self._ask(made)
         _, _, space, name, _ = keys.split_object(self._object)
         made.update(dict.fromkeys(_statuses(space, name)))
+        if self._is_asking and now[:1] in (b"", bytes([keys.OPEN])):
+            made[self._asking] = b""
         if self._oldest is not None:
             made[keys.status(space, keys.open_since(self._oldest), name)] = None
         made[keys.catalog(space, Kind.THREAD, name)] = now

@@ -40,7 +40,7 @@ from shoal.kinds.items.serving import indexes
 from shoal.kinds.journal.state import events
 from shoal.names import RESERVED
 from shoal.node.appliers import mutation
-from shoal.node.catalog import standing_of, status_flaws
+from shoal.node.catalog import is_asking, standing_of, status_flaws
 from shoal.node.collection.entries import split
 from shoal.node.retired import RetiredOrigins
 from shoal.node.snapshots.receiving import taken
@@ -77,6 +77,7 @@ def verify(
     truncated: set[int] = set()
     aways = 0
     standings: dict[tuple[str, str], bytes] = {}
+    asking: set[tuple[str, str]] = set()
     filled = _with_rows(storage)
     given, kept = RowsOf(list(_signed(statements, report))), RowsOf(_last(_signed(_kept(storage, report), report)))
     for partition in range(PARTITIONS):
@@ -112,8 +113,11 @@ def verify(
                     remains.check_rows(found, report)
                 if place.kind is Kind.THREAD:
                     standings[place.space, place.name] = _standing(found)
+                    with suppress(StoreCorrupt):  # Its rows are reported.
+                        if is_asking(found.rows):
+                            asking.add((place.space, place.name))
     _check_catalog(storage, there, truncated, report)
-    for flaw in status_flaws(storage, standings):
+    for flaw in status_flaws(storage, standings, asking):
         report.problem(flaw)
     for claims in (given, kept):
         report.rows += claims.compared

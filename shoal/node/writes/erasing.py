@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
 from shoal.crdt import deletion
 from shoal.crdt.rows import Rows, Stamp
@@ -29,7 +29,7 @@ from shoal.names import check_label, check_name
 from shoal.node.appliers import mutation
 from shoal.node.appliers.applier import Effects, Sweep, What
 from shoal.node.appliers.mutation import Mutation
-from shoal.node.catalog import Catalog, Recent, standing_of
+from shoal.node.catalog import Catalog, Recent, is_asking, standing_of
 from shoal.node.collection.answers import Erasure, ErasureDue
 from shoal.node.collection.entries import Generation, Generations
 from shoal.node.collection.garbage import Collector
@@ -172,6 +172,8 @@ class Eraser:
             _at_once_and_later(transaction, lambda: self._unmarked.drop(target))
         if effects.lists:
             self.list_thread(transaction, target, made.step if isinstance(made, steps.Change) else None)
+        elif effects.asks is not None:
+            self._look(effects.asks, transaction, target, change, beside, rows)
         if effects.files:
             self._files.changed(transaction, target)
         elif target.kind is Kind.THREAD and (effects.hides is not None or effects.sweeps is not None):
@@ -207,6 +209,25 @@ class Eraser:
             if step is not None:
                 since = self._catalog.settled_below(transaction, target, steps.first_of(rows, step))
             self._catalog.set_standing(transaction, target, standing_of(rows, since=since))
+
+            self._catalog.set_asking(transaction, target, is_asking(rows))
+
+    def _look(
+        self,
+        asks: Callable[[Rows, Any, Blobs], bool | None],
+        transaction: Transaction,
+        target: Target,
+        change: Mutation,
+        beside: Blobs,
+        rows: ObjectRows | None,
+    ) -> None:
+        """List a thread as one that asks, or not any more, if a change may have altered that."""
+        if rows is None:
+            rows = self._generations.current(transaction, target).rows
+        touches = asks(rows, change.change, beside)
+        if touches or (touches is False and self._catalog.is_asking(transaction, target)):
+            with suppress(StoreCorrupt):  # As in `list_thread`.
+                self._catalog.set_asking(transaction, target, is_asking(rows))
 
     def may_have_pruned(self, rows: Rows, target: Target) -> bool:
         """Whether checkpoints of a thread may have been pruned; `rows` are the thread's."""

@@ -33,6 +33,7 @@ __all__ = [
     "ObjectKind",
     "OpenStep",
     "Push",
+    "Question",
     "Quota",
     "QuotaView",
     "ReadConditions",
@@ -290,6 +291,15 @@ class OpenStep(Struct, array_like=True, frozen=True):
     holder: str  # The last attempt's.
 
 
+class Question(Struct, array_like=True, frozen=True):
+    """The question of a LangGraph graph that stopped at `interrupt()`. It goes on where it runs, by `Command(resume=…)`."""
+
+    id: str  # LangGraph's id of the interrupt; empty: not known. With several questions the answers are named by it.
+    says: str  # What is asked, as text, at most 600 characters.
+    asked_ms: int  # When, by the clock of the node that wrote it.
+    answered: bool = False  # An answer was written, and the step that asked has not ended.
+
+
 class ThreadSummary(Struct, array_like=True, frozen=True):
     """A thread at a glance."""
 
@@ -312,6 +322,7 @@ class ThreadSummary(Struct, array_like=True, frozen=True):
     steps: list[OpenStep] = field(default_factory=list)  # The oldest open ones; at most 3.
     open_steps: int = 0  # At most 100 are counted.
     last: str = ""  # What the newest checkpoint says of itself: its metadata in a line, or else the channels that it changed.
+    questions: list[Question] = field(default_factory=list)  # What its graph asks of a person; at most 4.
 
 
 class Summaries(Reply, array_like=True, frozen=True, tag="summaries"):

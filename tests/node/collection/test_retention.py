@@ -19,11 +19,12 @@ from shoal.kinds.retention import state
 from shoal.kinds.retention.flows import CarryOutRetention, UnsetRetentionRule
 from shoal.kinds.retention.serving import keeper
 from shoal.kinds.thread.handle.thread import Thread
-from shoal.protocol.requests import PutEntry
+from shoal.protocol.requests import Annotate, PutEntry, Save
 from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
 from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench, Opener
+from tests.support.asking import OUTPUT, question, write
 
 DAY_MS = 86_400_000
 DAY = timedelta(days=1)
@@ -150,7 +151,7 @@ async def test_idle_threads_go_only_if_declared(bench: Bench) -> None:
     assert (await bench.store.status()).retention_threads == 1
 
 
-@pytest.mark.parametrize("sign", ["step", "message", "approval", "event", "branch", "work", "file"])
+@pytest.mark.parametrize("sign", ["step", "message", "approval", "event", "branch", "work", "file", "question"])
 async def test_a_thread_with_life_in_it_stays(bench: Bench, sign: str) -> None:
     thread = bench.space.thread("old")
     ids = await saved(thread, 3)
@@ -160,6 +161,9 @@ async def test_a_thread_with_life_in_it_stays(bench: Bench, sign: str) -> None:
         await thread.inbox.send({"hello": 1})
     if sign == "approval":
         await thread.request_approval("may I?")
+    if sign == "question":
+        await bench.node.session().call(Save("crew", "old", {}, label="/1"))
+        await bench.node.session().call(Annotate("crew", "old", "/1", [question("task")]))
     bench.simulated.now_ms += 40 * DAY_MS
     if sign == "event":
         await thread.journal.append({"at": 1})
@@ -172,6 +176,17 @@ async def test_a_thread_with_life_in_it_stays(bench: Bench, sign: str) -> None:
     await bench.space.retention.set(threads_older_than=30 * DAY, yes=True)
     await bench.node.service.keeper.look()
     assert [name async for name in bench.space.threads()] == ["old"]
+    tried = await bench.space.retention.preview(threads_older_than=20 * DAY)
+    assert (tried.looked_at, tried.threads, tried.by_thread) == (1, 0, [])
+
+
+async def test_a_graph_that_was_answered_keeps_no_thread(bench: Bench) -> None:
+    await bench.space.thread("old").save({"n": 1}, label="/1")
+    await bench.node.session().call(Annotate("crew", "old", "/1", [question("task"), write("task", OUTPUT)]))
+    bench.simulated.now_ms += 40 * DAY_MS
+    await bench.space.retention.set(threads_older_than=30 * DAY, yes=True)
+    await bench.node.service.keeper.look()
+    assert [name async for name in bench.space.threads()] == []
 
 
 async def test_a_label_keeps_its_thread_if_declared(bench: Bench) -> None:

@@ -31,6 +31,9 @@ class Catalog:
         self.turns.add(self.turn)
         transaction.put(b"T" + target.name.encode(), b"")
 
+    def set_asking(self, _transaction: Any, _target: Target, _asks: bool) -> None:
+        self.turns.add(self.turn)
+
     def mark_indexed(self, _transaction: Any) -> None:
         self.is_marked = True
 

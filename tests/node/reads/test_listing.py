@@ -19,7 +19,7 @@ from shoal.storage.interface import MemoryStorage
 from tests.node.conftest import Bench, Opener
 from tests.support.pacing import LOOK_S
 
-MARK = keys.meta("standings")
+MARK = keys.meta("standings/2")
 
 
 class CountedStorage(MemoryStorage):

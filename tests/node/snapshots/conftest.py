@@ -12,8 +12,10 @@ from shoal.client.store import Store
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.node.node import Node
+from shoal.protocol.requests import Annotate
 from shoal.storage.interface import MemoryStorage
 from simulation.world.environment import SimulatedEnvironment
+from tests.support.asking import OUTPUT, question, write
 
 SPACE = "{crew}"
 NUMBER = partition_of(SPACE, "any")
@@ -55,6 +57,17 @@ class Filled:
         await self.space.thread("paused").pause(reason="later")
         await self.space.thread("gone").save({"n": 1})
         await self.space.thread("gone").delete()
+        for name in ("asks", "asked", "asks, paused", "asks again"):
+            for label in ("/1", "/2"):
+                await self.space.thread(name).save({"at": label}, label=label, overwrite=True)
+                await self.node.session().call(Annotate(SPACE, name, label, [question(task) for task in "xy"]))
+            if name == "asks again":
+                await self.space.thread(name).delete()
+                await self.space.thread(name).save({"at": 3}, label="/3")
+                await self.node.session().call(Annotate(SPACE, name, "/3", [question("x")]))
+        await self.node.session().call(Annotate(SPACE, "asked", "/2", [write(task, OUTPUT) for task in "xy"]))
+        await self.space.thread("asks, paused").pause()
+        await begun(self.space.thread("asks"), "first")
         await self.space.counter("tokens").add(5)
         await self.space.counter("even").add(1)
         await self.space.counter("even").add(-1)

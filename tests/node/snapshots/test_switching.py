@@ -137,9 +137,13 @@ async def test_a_blank_store_lists_the_statuses_that_a_snapshot_brings(filled: F
     blank.write(switching.marker(NUMBER, len(pieces)))
     switching.recover(blank)
     at = next(row[len(status.OPEN) :] for row in rows_of(filled, "steps") if row.startswith(status.OPEN))
+    begun = next(row[len(status.OPEN) :] for row in rows_of(filled, "asks") if row.startswith(status.OPEN))
     assert {key for key, _ in blank.scan(keys.STATUS, keys.STATUS + b"\xff")} == {
         keys.status(SPACE, b"\x02", "paused"),
+        keys.status(SPACE, b"\x02", "asks, paused"),
         keys.status(SPACE, keys.open_since(at), "steps"),
+        keys.status(SPACE, keys.open_since(begun), "asks"),
+        *(keys.status(SPACE, bytes([keys.ASKING]), name) for name in ("asks", "asks again")),
     }
 
 

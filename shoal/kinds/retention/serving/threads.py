@@ -2,7 +2,8 @@
 
 Laws:
 - A whole thread goes only if it held a checkpoint, an event or a step and its newest sign of life is old, nothing in it waits
-  (an open step, an entry of a queue, an approval), and it was not written between that look and its deletion.
+  (an open step, an entry of a queue, an approval, a graph's question), and it was not written between that look and its
+  deletion.
 - What is read in steps is checked once more in the step that deletes.
 - Nothing that is not known to be old goes: what has no time keeps its thread.
 - Done items of a worklist go in the order in which they were done, up to the first that is not old.
@@ -21,6 +22,7 @@ from shoal.kinds.file import state as files
 from shoal.kinds.journal.state.events import EVENT, hlc_of
 from shoal.kinds.journal.state.trimming import too_old
 from shoal.kinds.label import state as labels
+from shoal.kinds.label.asks import is_asking
 from shoal.kinds.step import state as steps
 from shoal.kinds.thread.serving import pruning
 from shoal.kinds.thread.serving.ownership import UnderLease
@@ -238,6 +240,8 @@ def _waits(rows: Rows) -> bool:
         return True
     standing = steps.current(rows)
     if standing is not None and standing.status in ("waiting", "paused"):
+        return True
+    if (standing is None or standing.status == "running") and is_asking(rows):
         return True
     counts = [queues.counts(rows, queues.INBOX), *(found for _, found in queues.worklists(rows))]
     return any(found.pending or found.dead for found in counts)

@@ -20,7 +20,7 @@ from shoal.errors import InvalidInput, Overloaded, ShoalError, StoreCorrupt
 from shoal.kinds.journal.serving.journals import tell
 from shoal.kinds.step import state as status
 from shoal.names import check_name
-from shoal.node.catalog import Catalog, standing_of
+from shoal.node.catalog import Catalog, is_asking, standing_of
 from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, Target, View, WriteContext, Writers
@@ -128,4 +128,6 @@ class StatusLister:
             return
 
     def _list(self, transaction: Transaction, target: Target) -> None:
-        self._catalog.set_standing(transaction, target, standing_of(self._generations.current(transaction, target).rows))
+        rows = self._generations.current(transaction, target).rows
+        self._catalog.set_standing(transaction, target, standing_of(rows))
+        self._catalog.set_asking(transaction, target, is_asking(rows))
