@@ -18,6 +18,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Target
 from shoal.protocol.requests import ChangeMembers, ClusterView, Durability, Member, MembersView, Rebuild, RebuildView, Seat
 from shoal.records import NamedTuple
+from shoal.storage.cold import FILE_CHUNKS
 
 
 @dataclass(slots=True)
@@ -220,8 +221,8 @@ class Replicas(Protocol):
 
 
 def mendable(row: bytes) -> bool:
-    """Whether a row can be fetched from a peer and checked: only chunks and checkpoints, which their hashes name."""
-    return len(row) == 1 + dag.ID_BYTES and row.startswith((dag.CHUNK, dag.CHECKPOINT))
+    """Whether a row can be fetched from a peer and checked: only chunks, of files too, and checkpoints, which hashes name."""
+    return row[: -dag.ID_BYTES] in (dag.CHUNK, dag.CHECKPOINT, FILE_CHUNKS)
 
 
 def unmended(target: Target, error: StoreCorrupt, why: str, asked: list[str]) -> StoreCorrupt:

@@ -1,8 +1,8 @@
 """Read repair: a damaged row is fetched again from a peer that has it intact.
 
 Laws:
-- A row is given to a peer, and taken from one, only if it is right: a chunk, or a tree node over
-  chunks, matches its digest; a checkpoint's record matches the save in the log here, and its time.
+- A row is given to a peer, and taken from one, only if it is right: a chunk, of a file too, or a tree node
+  over chunks, matches its digest; a checkpoint's record matches the save in the log here, and its time.
 - A row is written back only if a read that failed after the row was fetched needs it, so that
   erased rows are not restored.
 - A peer that did not give a row is not asked again for that read, and the error names it.
@@ -41,6 +41,7 @@ from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import REPAIR_WAIT_S
 from shoal.records import NamedTuple
 from shoal.storage import keys
+from shoal.storage.cold import FILE_CHUNKS
 from shoal.storage.keys import Kind
 
 REPAIR_ROWS_MAX = 4096  # Repaired for one read; other damaged rows wait for the next.
@@ -305,8 +306,8 @@ class ObjectRepair:
 
 def judge(transaction: Transaction, place: DamagedObject, row: bytes, value: bytes) -> Verdict:
     """Whether `value` is the right content of `row`, a row that `mendable` accepts."""
-    if row.startswith(dag.CHUNK):
-        return Verdict.WHOLE if sha256(value).digest() == row[1:] else Verdict.FALSE
+    if row.startswith((dag.CHUNK, FILE_CHUNKS)):
+        return Verdict.WHOLE if sha256(value).digest() == row[-dag.ID_BYTES :] else Verdict.FALSE
     try:
         found = dag.unpack(row[1:], value)
     except StoreCorrupt:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import sha256
+from random import Random
 
 import pytest
 
@@ -22,6 +23,7 @@ from shoal.node.peers.read_repair import Verdict
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
+from shoal.storage.cold import FILE_CHUNKS
 from simulation.world.fleet import Fleet, Member
 from tests.node.conftest import Bench
 
@@ -98,6 +100,22 @@ async def test_damaged_rows_are_whole_again_after_one_question(fleet: Fleet, dam
     assert len(heard) == 2, "it is mended for good"
     assert fleet.rows("a") == fleet.rows("b")
     assert verify(fleet["b"].storage, config=Config()).problems == []
+    told = await status(fleet["b"])
+    assert (told.repaired, told.repairs_failed) == (len(sound), 0)
+
+
+@pytest.mark.answers("scrub-repairs-by-merging", note="files are repaired when they are read")
+@pytest.mark.parametrize("damage", ["flipped", "cut"])
+async def test_damaged_chunks_of_files_are_whole_again(fleet: Fleet, damage: str) -> None:
+    content = Random(1).randbytes(3 << 20)
+    await fleet["a"].store().space("crew").thread("t").put_file("page", content)
+    await fleet.converged()
+    sound = spoil(fleet["b"], DAMAGES[damage], FILE_CHUNKS)
+    assert len(sound) > 1
+    for _ in range(2):
+        async with fleet["b"].store().space("crew").thread("t").open_file("page") as stream:
+            assert await stream.read() == content
+    assert rows_of(fleet["b"], FILE_CHUNKS) == sound
     told = await status(fleet["b"])
     assert (told.repaired, told.repairs_failed) == (len(sound), 0)
 
