@@ -403,6 +403,8 @@ ActKind = Literal[
     "set-tiering",
     "unset-tiering",
     "move-now",
+    "keep-file",
+    "read-kept-file",
     "spend-told",
     "grant-told",
     "read-course",

@@ -48,11 +48,19 @@ def tiered(plan: Plan, random: Random, begins: float) -> Plan:
 
 
 def shelved(plan: Plan, random: Random, begins: float) -> Plan:
-    """The plan of `tiered`, with files that stay in the bucket: they are put, move and are read, while it fails or does not."""
+    """The plan of `tiered`, with files that stay in the bucket: they are put, move and are read, while it fails or does not.
+
+    Of some the name is deleted, while a checkpoint refers to them.
+    """
     acts: list[Act] = list(plan.acts)
     for _ in range(random.randint(1, SCENES_MAX)):
         at, name = random.uniform(begins, max(begins, plan.duration_s - 3.0)), random.choice("ab")
         for kind in ("set-tiering", "put-file-away", "move-now", "read-file-away", "move-now", "read-file-away"):
+            acts.append(_act(random, at, random.randrange(plan.agents), kind, name))
+            at += random.choice((0.05, 0.3, 1.0))
+    for _ in range(random.randint(1, SCENES_MAX)):
+        at, name = random.uniform(begins, max(begins, plan.duration_s - 3.0)), random.choice("ab")
+        for kind in ("set-tiering", "keep-file", "keep-file", "move-now", "read-kept-file"):
             acts.append(_act(random, at, random.randrange(plan.agents), kind, name))
             at += random.choice((0.05, 0.3, 1.0))
     settings: dict[str, int | float | str] = {"files_stay": 1}

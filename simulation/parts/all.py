@@ -29,6 +29,8 @@ from simulation.parts.searches import Searches
 from simulation.parts.secrets import FAMILY as SECRETS
 from simulation.parts.secrets import Secrets
 from simulation.parts.sets import Sets
+from simulation.parts.shelf import FAMILY as SHELF
+from simulation.parts.shelf import Shelf
 from simulation.parts.shifts import Shifts
 from simulation.parts.spending import Budgets
 from simulation.parts.standing import Standing
@@ -68,10 +70,11 @@ PARTS: dict[str, Callable[[], Part]] = {
     SECRETS: Secrets,
     ATTIC: Attic,
     COURSES: Courses,
+    SHELF: Shelf,
 }
 """By the name of the family of their objects."""
 
-APART = frozenset({SECRETS, ATTIC, COURSES})
+APART = frozenset({SECRETS, ATTIC, COURSES, SHELF})
 """The families that are drawn by profiles of their own alone: they would alter the plans of all others."""
 
 FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}

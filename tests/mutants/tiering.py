@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from shoal.errors import BackupUnreachable, StoreCorrupt
+from shoal.kinds.file.serving import files as serving
+from shoal.node.collection import garbage
 from shoal.node.tiering import mover
 from shoal.node.tiering.chunks import GOING, Chunks, Record, _Fetching, name_of
 from shoal.node.tiering.mover import Mover
@@ -135,6 +137,24 @@ def files_that_stay_go_without_being_read_back(patch: pytest.MonkeyPatch) -> Non
     a_put_that_failed_is_taken_for_made(patch)
 
 
+def a_file_that_stays_is_not_fetched(patch: pytest.MonkeyPatch) -> None:
+    async def passed(_self: Chunks, _of: bytes, _key: bytes, _stub: cold.Stub) -> bool:
+        return False
+
+    patch.setattr(Chunks, "_passed", passed)
+
+
+def a_file_goes_from_the_bucket_with_its_name(patch: pytest.MonkeyPatch) -> None:
+    """Nobody asks which checkpoints refer to it."""
+
+    def referred(_rows: object, _hashes: object) -> Generator[None, None, dict[bytes, bytes]]:
+        yield
+        return {}
+
+    patch.setattr(serving, "referred", referred)
+    patch.setattr(garbage, "referred", referred)
+
+
 def _mutant(plant: Callable[[pytest.MonkeyPatch], None], breaks: str, *invariants: str) -> Mutant:
     return Mutant(plant, breaks, invariants, profile=PROFILE)
 
@@ -158,6 +178,18 @@ MUTANTS = (
         files_that_stay_go_without_being_read_back,
         "files go to a bucket that did not take them",
         ("3", "9"),
+        profile="shelved",
+    ),
+    Mutant(
+        a_file_that_stays_is_not_fetched,
+        "a read of a file that stays in the bucket leads nowhere",
+        ("3", "9"),
+        profile="shelved",
+    ),
+    Mutant(
+        a_file_goes_from_the_bucket_with_its_name,
+        "a file that stays in the bucket is collected although a checkpoint refers to it",
+        ("3",),
         profile="shelved",
     ),
 )

@@ -130,7 +130,7 @@ def test_nothing_is_broken_where_nothing_goes_wrong(family: str) -> None:
                 await carry_out(agents, kind, 6)
         return await broken(cluster, agents, family), agents
 
-    found, agents = scene(work, {"attic": COLD, "courses": TOLD}.get(family, CALM))
+    found, agents = scene(work, {"attic": COLD, "shelf": COLD, "courses": TOLD}.get(family, CALM))
     assert found == []
     assert agents.violations == []
     assert [event for event in agents.history.events if type(event).__name__ == "Refused"] == []
