@@ -23,6 +23,7 @@ given what is away.
 SCENES_MAX = 3
 _TROUBLES: tuple[Trouble, ...] = ("away", "denied", "flaky", "slow", "slow")
 _MET: tuple[ActKind, ...] = ("prune-away", "prune-away", "delete-away", "read-away", "load-away", "export-away", "move-now")
+_KEPT: tuple[ActKind, ...] = ("set-tiering", "keep-file", "keep-file", "move-now", "read-kept-file")
 _SAVES = 3, 10
 
 
@@ -60,8 +61,8 @@ def shelved(plan: Plan, random: Random, begins: float) -> Plan:
             at += random.choice((0.05, 0.3, 1.0))
     for _ in range(random.randint(1, SCENES_MAX)):
         at, name = random.uniform(begins, max(begins, plan.duration_s - 3.0)), random.choice("ab")
-        for kind in ("set-tiering", "keep-file", "keep-file", "move-now", "read-kept-file"):
-            acts.append(_act(random, at, random.randrange(plan.agents), kind, name))
+        for kept in _KEPT:
+            acts.append(_act(random, at, random.randrange(plan.agents), kept, name))
             at += random.choice((0.05, 0.3, 1.0))
     settings: dict[str, int | float | str] = {"files_stay": 1}
     return replace(plan, settings=plan.settings | settings, acts=sorted(acts, key=_at))

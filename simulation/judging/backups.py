@@ -6,6 +6,8 @@ Laws, all of them 42:
   in the manifests. So what the bucket lacks is told.
 - Healed, every node comes to be current within a bound, and a restore gives the rows that the nodes hold, in a directory that
   is none of them; one to a moment gives the operations up to it and no others, if it is kept.
+- Whenever packs of old moments went, a restore to the first moment that is still kept gives what the bucket has up to it. It is
+  tried of the bucket as it was then: once nobody writes any more, later bases hold all that such a restore needs.
 - What nobody needs goes, where a backup is kept for a time.
 """
 
@@ -16,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from shoal.backup.bucket import Bucket, read
-from shoal.backup.format import MANIFESTS, Catalogue, names_of, read_manifest
+from shoal.backup.format import MANIFESTS, Catalogue, incomplete, names_of, read_manifest
 from shoal.cluster import operation
-from shoal.cluster.operation import LogEntry, Tip
+from shoal.cluster.operation import LogEntry
 from shoal.config import Config
-from shoal.crdt.dot import COUNTER_BITS, HORIZON, Origin
+from shoal.crdt.dot import COUNTER_BITS, HORIZON, Origin, wall_ms_of
 from shoal.crdt.rows import successor
 from shoal.errors import MomentMissing, ShoalError
 from shoal.kinds.retention.serving.keeper import RESTORED
@@ -84,6 +86,8 @@ class BackupWatch:
         """Of all operations that any disk ever held: the time, by place and sequence."""
         self._held: dict[tuple[str, int], list[tuple[int, dict[_Place, int]]]] = {}  # By life: at which time of its node what.
         self._odd = {fault.node for fault in plan.faults if isinstance(fault, ClockJump | ClockDrift)}
+        self._begins_ms: int | None = None  # The first moment that the backup ever had,
+        self._first: tuple[int, dict[str, bytes]] | None = None  # and one that became the first that is kept; with the bucket.
         cluster.bucket.kept.append(self._kept)
         for host in cluster.hosts.values():
             host.disk.watchers.append(self)
@@ -92,7 +96,12 @@ class BackupWatch:
 
     def _kept(self, name: str, content: bytes) -> None:
         for number in names_of([name]) if name.startswith(MANIFESTS) else ():
+            since = self.catalogue.since
             self.catalogue.take(read_manifest(content, number), content)
+            if not since:
+                self._begins_ms = earliest(self.catalogue)
+            if self.catalogue.since > since:
+                self._first = wall_ms_of(self.catalogue.since), dict(self._cluster.bucket.objects)
             for lacking in lacking_of(self.catalogue, self._cluster.bucket.objects):
                 self._violated(BACKED_UP, f"manifest {number} names {lacking}, which is not in the bucket")
 
@@ -122,6 +131,7 @@ class BackupWatch:
             for host in self._cluster.hosts.values():
                 if host.up and not host.stopping and host.name not in self._odd:
                     self.look(host)
+            await self.restore_first()
             await asyncio.sleep(LOOK_S)
 
     def look(self, host: SimulatedNode) -> None:
@@ -134,6 +144,27 @@ class BackupWatch:
         looks = self._held.setdefault((host.name, host.life.number), [])
         looks.append((host.clock.now_ms(), vectors_of(host)))
         return next((held for at_ms, held in reversed(looks) if at_ms <= covered_ms), {})
+
+    async def restore_first(self) -> None:
+        """Restore the moment that became the first that is kept since the last call, of the bucket as it was then."""
+        if self._first is None:
+            return
+        (moment_ms, objects), self._first = self._first, None
+        copy = SimulatedBucket()
+        copy.objects, copy.modified = objects, dict.fromkeys(objects, 0)
+        bucket = Bucket(copy, now=asyncio.get_running_loop().time)
+        try:
+            catalogue = await read(bucket)
+            storage = await _restored(bucket, moment_ms)
+        except MomentMissing as error:
+            if moment_ms >= (self._begins_ms or 0) and incomplete(catalogue, _limit(moment_ms) - 1) is None:
+                self._violated(BACKED_UP, f"the first moment that is kept cannot be restored: {error.message}")
+        except ShoalError as error:
+            self._violated(BACKED_UP, f"the first moment that is kept, {moment_ms}, cannot be restored: {error.message}")
+        else:
+            shipped = {place: sequence for place in self.times if (sequence := _shipped(catalogue, place))}
+            if told := _cut_wrongly(_sequences_made(storage), self, shipped, _limit(moment_ms)):
+                self._violated(BACKED_UP, f"a restore to {moment_ms}, the first moment that is kept, {told}")
 
     def judge(self, name: str, view: BackupView, covered: Mapping[_Place, int], held: Mapping[_Place, int]) -> None:
         """`covered`: what the node held at the moment of which it says that the bucket has it; `held`: what it holds now."""
@@ -191,6 +222,7 @@ async def judge_backup(cluster: SimulatedCluster, plan: Plan, watch: BackupWatch
         return judged
     for host in cluster.hosts.values():
         watch.look(host)
+    await watch.restore_first()
     bucket = Bucket(cluster.bucket, now=asyncio.get_running_loop().time)
     try:
         catalogue = await read(bucket)
@@ -315,7 +347,7 @@ async def _restores_moments(
 ) -> None:
     """A restore to a moment has the operations up to it, and no others."""
     random = plan.random_for("moments")
-    final = tips_on(next(iter(cluster.hosts.values())).disk.copy())
+    final = _sequences_made(next(iter(cluster.hosts.values())).disk.copy())
     truncated = any(is_truncated(host.disk.copy()) for host in cluster.hosts.values())
     kept_from_ms = START_MS + int((asyncio.get_running_loop().time() - keep_s + LOOK_S) * 1000) if keep_s else 0
     last_ms = _true_ms()
@@ -333,17 +365,31 @@ async def _restores_moments(
         except ShoalError as error:
             judged.broken.append(f"the moment {moment_ms} cannot be restored: {error.message}")
             continue
-        made = {place: tip.sequence for place, tip in tips_on(storage).items()}
-        if told := _cut_wrongly(made, watch, final, (moment_ms + 1) << COUNTER_BITS):
+        if told := _cut_wrongly(_sequences_made(storage), watch, final, _limit(moment_ms)):
             judged.broken.append(f"a restore to {moment_ms} {told}")
 
 
-def _cut_wrongly(made: Mapping[_Place, int], watch: BackupWatch, final: Mapping[_Place, Tip], limit: int) -> str:
+def _cut_wrongly(made: Mapping[_Place, int], watch: BackupWatch, final: Mapping[_Place, int], limit: int) -> str:
     """What a restore up to a time has too many or too few of; empty: nothing. What was lost with disks is not in `final`."""
     for place, times in watch.times.items():
         if place in final:
-            last = final[place].sequence
+            last = final[place]
             owed = max((number for number, hlc in times.items() if hlc < limit and number <= last), default=0)
             if made.get(place, 0) != owed:
                 return f"has {made.get(place, 0)} operations of {place[1].hex()[:8]} in partition {place[0]} instead of {owed}"
     return ""
+
+
+def _sequences_made(storage: MemoryStorage) -> dict[_Place, int]:
+    return {place: tip.sequence for place, tip in tips_on(storage).items()}
+
+
+def _shipped(catalogue: Catalogue, place: _Place) -> int:
+    """The operations of a place that manifests name; 0: none, or origins of its partition are retired."""
+    known = catalogue.vector(place[0])
+    return 0 if known[HORIZON] else known[place[1]]
+
+
+def _limit(moment_ms: int) -> int:
+    """The time that operations up to a moment are before."""
+    return (moment_ms + 1) << COUNTER_BITS

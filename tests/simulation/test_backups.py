@@ -10,8 +10,7 @@ import pytest
 
 from shoal.backup.bucket import Bucket
 from shoal.backup.format import MANIFESTS, SEGMENTS, names_of
-from shoal.cluster.operation import Tip
-from shoal.crdt.dot import Origin
+from shoal.crdt.dot import Origin, wall_ms_of
 from shoal.errors import BackupConflict, BackupUnreachable
 from shoal.protocol.requests import BackupView
 from shoal.storage import keys
@@ -108,11 +107,30 @@ def test_claims_of_nodes_are_held_against_manifests() -> None:
 def test_a_cut_at_a_wrong_place_is_found() -> None:
     place = 1, Origin(b"o" * 16)
     watch = cast(BackupWatch, type("Watch", (), {"times": {place: {1: 10, 2: 20, 3: 30}}}))
-    final = {place: Tip(2, 20, b"")}  # The third one was lost with a disk.
+    final = {place: 2}  # The third one was lost with a disk.
     assert backups._cut_wrongly({place: 1}, watch, final, 20) == ""
     assert backups._cut_wrongly({place: 2}, watch, final, 99) == ""
     assert "2 operations" in backups._cut_wrongly({place: 2}, watch, final, 20)
     assert "0 operations" in backups._cut_wrongly({}, watch, final, 20)
+
+
+@pytest.mark.parametrize("lacks", ["nothing", "a pack", "operations"])
+def test_a_first_moment_that_is_not_whole_is_found(lacks: str) -> None:
+    told: list[str] = []
+
+    def story(cluster: SimulatedCluster, watch: BackupWatch) -> None:
+        watch._violated = lambda _invariant, text: told.append(text)
+        shipped = (each for each in watch.times.items() if each[1] and watch.catalogue.vector(each[0][0]))
+        place, times = next(shipped)
+        watch._first = wall_ms_of(max(times.values())), dict(cluster.bucket.objects)
+        if lacks == "a pack":
+            del watch._first[1][cluster.bucket.names(SEGMENTS)[0]]
+        if lacks == "operations":  # Of those that were written the restore has one too many.
+            del watch.times[place][max(times)]
+
+    on(story)
+    assert bool(told) is (lacks != "nothing")
+    assert all("the first moment that is kept" in text for text in told)
 
 
 def test_a_pack_that_a_manifest_names_too_early_is_found() -> None:
