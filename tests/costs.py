@@ -149,6 +149,16 @@ def hard() -> Iterator[tuple[str, Request[Any]]]:
     ]
     yield "batch: 1,024 alterations of sets", requests.Batch(altered)
     yield "batch: the most elements", requests.Batch(altered[:16])
+    ones = [pack(1)] * 1000
+    yield (
+        "batch: 16 insertions of 1,000 elements",
+        requests.Batch([requests.InsertElements("s", f"{{s}}{nth}", ones) for nth in range(16)]),
+    )
+    yield "batch: 1,024 saves", requests.Batch([requests.Save("s", f"{{s}}{nth}", {"c": pack(1)}) for nth in range(1024)])
+    yield (
+        "batch: 1,024 keys of a map",
+        requests.Batch([requests.PutEntry("s", "{s}m", f"{nth}", pack(1)) for nth in range(1024)]),
+    )
     yield "batch: 1,024 counters", requests.Batch([requests.Add("s", f"{{s}}{nth}", 1) for nth in range(1024)])
     yield "batch: 1,000 adds to a key", requests.Batch([requests.AddEntry("s", "{s}adds", "k", 1) for _ in range(1000)])
     schema = {"properties": {"c": {"items": {"allOf": [{"type": ["number", "string"]}] * 1000}}}}

@@ -24,6 +24,7 @@ __all__ = [
 @operation(
     discloses=True,
     batch=True,
+    weighs=lambda request: 4096 * len(request.values),  # What an element takes, whatever its size.
     http=Http(
         "POST",
         "/lists/{list}",

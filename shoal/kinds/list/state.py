@@ -138,6 +138,8 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
     match change:
         case Insert(at, values, request):
             dot = stamp.dot.pack()
+            if len(values) > 1 and _is_gap(rows, at.path(stamp), at.path(stamp, len(values) - 1)):
+                grown, values = _put_run(rows, stamp, change), ()
             for nth, value in enumerate(values):
                 id = id_of(stamp, request, nth)
                 before = _adds(rows, id)
@@ -153,6 +155,38 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
                 grown += _store(rows, element.id, before, [add for add in before if not add.is_among(seen)])
     if grown:
         _put_number(rows, COUNT, size(rows) + grown, 8)
+
+
+def _put_run(rows: Rows, stamp: Stamp, insert: Insert) -> int:
+    """Insert values where nothing stands between, and return how many elements are new: the same, with a look at each bucket."""
+    dot, grown = stamp.dot.pack(), 0
+    bucket: bytes | None = None  # Of the element before, if that is counted by `counted` alone.
+    counted = 0
+    for nth, value in enumerate(insert.values):
+        id, path = id_of(stamp, insert.request, nth), insert.at.path(stamp, nth)
+        before = _adds(rows, id)
+        if before or _begins(path):
+            if bucket is not None:
+                _put_number(rows, bucket, counted, 4)
+                bucket = None
+            grown += _store(rows, id, before, [*before, _Add(dot, b"", path, value)])
+            continue
+        if bucket is None:
+            bucket = _bucket(rows, path)
+            counted = _number(rows, bucket)
+        counted += 1
+        grown += 1
+        rows.put(_key(PLACE, path), _encoder.encode((id, value)))
+        rows.put(ELEMENT + id, _encoder.encode([_Add(dot, b"", path, b"")]))
+    if bucket is not None:
+        _put_number(rows, bucket, counted, 4)
+    return grown
+
+
+def _is_gap(rows: Rows, first: bytes, last: bytes) -> bool:
+    """Whether nothing stands at one of these positions, or between them."""
+    behind = neighbour(rows, first)
+    return rows.get(_key(PLACE, first)) is None and (behind is None or behind + HERE > last + HERE)
 
 
 def id_of(stamp: Stamp, request: str | None, nth: int) -> bytes:

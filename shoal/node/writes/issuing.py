@@ -59,6 +59,7 @@ _DURABLE_FIRST = frozenset({Kind.BUDGET, Kind.MAP})
 
 HEAVY_BYTES = 1024 * 1024  # A write that weighs more is decided in steps (`Declaration.weighs`).
 HEAVY_STEP_BYTES = 512 * 1024  # Of the writes of a batch that are decided in one step; the first may exceed it.
+HEAVY_WRITE_BYTES = 8 * 1024  # What each write of a batch weighs besides: to decide many small ones takes long, too.
 HEAVY_ATTEMPTS_MAX = 4  # To decide it in steps, while peers and upkeep write its partition. Then it is decided in one.
 
 
@@ -276,7 +277,7 @@ class Issuer:
             return self.issue(located, key)
 
     def _is_heavy(self, located: Located) -> bool:
-        weight = 0
+        weight = HEAVY_WRITE_BYTES * (len(located.writes) - 1)
         for write in located.writes:
             weighs = self._weights[type(write)]
             if weighs is None:
@@ -290,7 +291,7 @@ class Issuer:
             self._decide(writing, decision, place)
             weighs = self._weights[type(write)]
             assert weighs is not None
-            weight += weighs(write)
+            weight += weighs(write) + HEAVY_WRITE_BYTES
             if weight > HEAVY_STEP_BYTES:
                 weight = 0
                 await turn()

@@ -253,6 +253,39 @@ def test_elements_go_on_after_any_of_them() -> None:
     assert lists.end(rows) == found[2].path
 
 
+def numbered(chosen: random.Random, monkeypatch: pytest.MonkeyPatch, *, one_by_one: bool) -> Replica:
+    replica = Replica(A, apply)
+    with monkeypatch.context() as patch:
+        if one_by_one:
+            patch.setattr(lists, "_is_gap", lambda *_: False)
+        for _ in range(40):
+            request = f"request-{chosen.randrange(9)}" if chosen.random() < 0.3 else None
+            index = chosen.randrange(lists.size(replica.rows) + 1)
+            replica.issue([Issuer(replica).insert(index, 1 + chosen.randrange(200), request)], wall_ms=1)
+    return replica
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_is_put_as_its_values_are_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, single = (numbered(random.Random(seed), monkeypatch, one_by_one=each) for each in (False, True))
+    assert lists.size(run.rows) > 1000
+    assert run.rows.rows == single.rows.rows
+
+
+def test_a_run_among_what_stands_in_its_place_is_counted() -> None:
+    """As a peer may send it: an element that hangs on another one, which comes later."""
+    stamp, other = (Stamp(Dot(each, 1), 1, 1, VersionVector()) for each in (A, B))
+    insert = Insert(Place(), tuple(b"%d" % nth for nth in range(500)))
+    child = Insert(Place(Place().path(stamp, 250) + lists.RIGHT), tuple(b"c%d" % nth for nth in range(300)))
+    orders: list[dict[bytes, bytes]] = []
+    for order in (((stamp, insert), (other, child)), ((other, child), (stamp, insert))):
+        rows = DictRows()
+        for each in order:
+            apply(rows, *each)
+        orders.append(rows.rows)
+    assert orders[0] == orders[1]
+
+
 def test_only_places_are_accepted() -> None:
     step = Place().path(Stamp(Dot(A, 1), 1, 1, VersionVector()))
     assert lists.is_place(Place())
