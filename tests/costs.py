@@ -30,6 +30,7 @@ import pycrdt
 
 from shoal.config import Config
 from shoal.errors import ShoalError
+from shoal.kinds.list.requests import InsertElements
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
 from shoal.protocol import requests
@@ -152,7 +153,7 @@ def hard() -> Iterator[tuple[str, Request[Any]]]:
     ones = [pack(1)] * 1000
     yield (
         "batch: 16 insertions of 1,000 elements",
-        requests.Batch([requests.InsertElements("s", f"{{s}}{nth}", ones) for nth in range(16)]),
+        requests.Batch([InsertElements("s", f"{{s}}{nth}", ones) for nth in range(16)]),
     )
     yield "batch: 1,024 saves", requests.Batch([requests.Save("s", f"{{s}}{nth}", {"c": pack(1)}) for nth in range(1024)])
     yield (

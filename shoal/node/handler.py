@@ -264,6 +264,9 @@ class Memory:
     Each method does nothing unless a subclass says what.
     """
 
+    is_within = False
+    """Whether `applied` does nothing but register work with the transaction, so that others may have turns before the write."""
+
     def applied(self, place: Place, applied: Applied) -> None:
         """A peer's change was applied; the write is not made yet."""
 
@@ -293,6 +296,10 @@ class Memories:
     def of(self, kind: Kind) -> Iterable[Memory]:
         """The memory about objects of a kind."""
         return self._of.get(kind, _NOTHING)
+
+    def are_within(self, kind: Kind) -> bool:
+        """Whether a change of an object of this kind may be applied long before it is written."""
+        return all(each.is_within or type(each).applied is Memory.applied for each in self.of(kind))
 
     def ended(self, transaction: Transaction, target: Target) -> None:
         """Drop what is kept of an object whose generation this transaction ends."""

@@ -158,7 +158,7 @@ def apply(rows: Rows, stamp: Stamp, change: Change) -> None:
 
 
 def _put_run(rows: Rows, stamp: Stamp, insert: Insert) -> int:
-    """Insert values where nothing stands between, and return how many elements are new: the same, with a look at each bucket."""
+    """Insert values where nothing stands between, with a look at each bucket, and return how many elements are new."""
     dot, grown = stamp.dot.pack(), 0
     bucket: bytes | None = None  # Of the element before, if that is counted by `counted` alone.
     counted = 0

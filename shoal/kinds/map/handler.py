@@ -59,6 +59,8 @@ _ADDS_MIN = 32  # Adding these up takes about 0.1 ms.
 class Sums(Memory):
     """At most `sums_max` counters; the one that was not read for longest is dropped first."""
 
+    is_within = True
+
     def __init__(self, sums_max: int) -> None:
         self._sums_max = sums_max
         self._known: OrderedDict[tuple[Target, str], int] = OrderedDict()

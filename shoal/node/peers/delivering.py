@@ -23,8 +23,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from itertools import count
+from itertools import count, groupby
 
 from msgspec import Raw
 
@@ -36,7 +37,7 @@ from shoal.node.appliers import mutation
 from shoal.node.context import NodeContext
 from shoal.node.peers import incoming as vetting
 from shoal.node.spaces.sharing import Lane
-from shoal.node.turns import Background, document_pace, in_turns
+from shoal.node.turns import Background, Steps, document_pace, in_turns
 
 PEER_AHEAD_BYTES_MAX = 8 * 1024 * 1024  # Messages of one peer that wait for a turn; beyond this, its next ones are not read.
 PEER_DECODED_BYTES_MAX = 1024 * 1024  # Of those, what is held decoded: ten times as large. The rest is decoded again.
@@ -57,13 +58,13 @@ Operation = Shipment | Arrival
 class _Waiting:
     """An operation that came, until it is taken."""
 
-    __slots__ = ("bytes", "is_large", "is_taken", "operation", "shipment", "space")
+    __slots__ = ("bytes", "is_large", "is_long", "is_taken", "operation", "shipment", "space")
 
     def __init__(self, shipment: Shipment) -> None:
         self.shipment = shipment
         self.operation: Operation = shipment
         self.bytes = len(shipment.packed) + len(shipment.attached)
-        self.is_taken = self.is_large = False
+        self.is_taken = self.is_large = self.is_long = False
         self.space = ""  # The node's own, if it names none: what is wrong with it is said when it is taken.
         try:
             body = operation.decode_sent(shipment.packed)
@@ -71,8 +72,14 @@ class _Waiting:
             self.space = check_name("space", changes[0].space)
             self.operation = Arrival(shipment, body, shipment.dot, changes)
             self.is_large = vetting.is_large(shipment, changes)
+            self.is_long = vetting.is_long(changes)
         except Exception:
             return
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it is taken in more than one step."""
+        return self.is_large or self.is_long
 
     @property
     def memory(self) -> int:
@@ -97,11 +104,20 @@ class _Ahead:
 
 
 class Deliveries:
-    """The messages of peers; `take(peer, shipments)` applies the operations of one step."""
+    """The messages of peers; `take(peer, shipments)` applies the operations of one step.
 
-    def __init__(self, context: NodeContext, take: Callable[[bytes, Sequence[Operation]], None]) -> None:
+    `drafting` gives the steps that draft a long one (`shoal.node.peers.incoming.Incoming.drafting`).
+    """
+
+    def __init__(
+        self,
+        context: NodeContext,
+        take: Callable[[bytes, Sequence[Operation]], None],
+        drafting: Callable[[Arrival], AbstractContextManager[Steps[None]]],
+    ) -> None:
         self._commit = context.commit
         self._take = take
+        self._drafting = drafting
         self._sharing = context.sharing
         self._environment = context.environment
         self._config = context.config
@@ -229,16 +245,29 @@ class Deliveries:
             for each in some:
                 if not each.is_taken and each.is_large:
                     await in_turns(vetting.vet(each.shipment, self._pace), self._environment.pause)
-            await self._disk()
-            for part in self._steps(self._due(peer, some)):
-                if is_heard():
-                    self._apply(peer, lane, [each.operation for each in part])
-                # A request that waits for the disk needs several turns, and the thread that syncs needs them too.
-                await (self._environment.pause() if self._commit.is_awaited else asyncio.sleep(0))
+            for group in _with_long_ones_alone(some):
+                with self._drafted(group) as steps:
+                    await in_turns(steps, self._environment.pause)
+                    await self._disk()
+                    for part in self._steps(self._due(peer, group)):
+                        if is_heard():
+                            self._apply(peer, lane, [each.operation for each in part])
+                        # A request that waits for the disk needs several turns, and the thread that syncs needs them too.
+                        await (self._environment.pause() if self._commit.is_awaited else asyncio.sleep(0))
+
+    @contextmanager
+    def _drafted(self, group: Sequence[_Waiting]) -> Iterator[Steps[None]]:
+        """The steps by which a long operation is drafted; none for others. It is taken within, after the last of them."""
+        first = group[0]
+        if not first.is_long or first.is_taken or not isinstance(first.operation, Arrival):
+            yield _no_steps()
+            return
+        with self._drafting(first.operation) as steps:
+            yield steps
 
     def _is_short(self, mine: Sequence[_Waiting]) -> bool:
         """Whether these are one step."""
-        return len(list(self._steps(mine))) < 2 and not any(each.is_large for each in mine)
+        return len(list(self._steps(mine))) < 2 and not any(each.is_slow for each in mine)
 
     def _steps(self, operations: Sequence[_Waiting]) -> Iterator[Sequence[_Waiting]]:
         for some in messages.batches(operations, _size, bytes_max=PEER_STEP_BYTES_MAX):
@@ -254,7 +283,7 @@ class Deliveries:
         space, size = came[0].space, 0
         for each in came:
             size += each.bytes
-            if each.space != space or each.is_large:
+            if each.space != space or each.is_slow:
                 return False
         lane = self._sharing.lane(space)
         if (size > PEER_STEP_BYTES_MAX and len(came) > 1) or not self._sharing.is_free(lane):
@@ -374,6 +403,19 @@ class Deliveries:
     async def _disk(self) -> None:
         while self._commit.written - self._commit.durable > self._config.writes_pending_max // 2:
             await self._commit.wait_durable(self._commit.written)
+
+
+def _with_long_ones_alone(operations: Sequence[_Waiting]) -> Iterator[Sequence[_Waiting]]:
+    """Runs of operations, in order; each long one by itself."""
+    for is_long, found in groupby(operations, lambda each: each.is_long):
+        if is_long:
+            yield from ([each] for each in found)
+        else:
+            yield list(found)
+
+
+def _no_steps() -> Steps[None]:
+    yield from ()
 
 
 def _size(waiting: _Waiting) -> int:

@@ -6,6 +6,8 @@ Laws:
 - The blobs that it names by hash must be there and match. Otherwise it is rejected
   and leaves no trace, and so are the operations that follow it.
 - A call makes one storage write.
+- An operation of many changes is drafted in steps, and what was drafted counts if nothing that it follows from has changed
+  since; else all is done at once. So it is applied as any other.
 
 The checks of large operations, in steps, before they are applied.
 
@@ -15,14 +17,14 @@ an operation that is not vetted, or whose vetting fails, is checked whole when i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
-from shoal.cluster.operation import Readiness, Tip, readiness
+from shoal.cluster.operation import NO_TIP, Readiness, Tip, readiness
 from shoal.crdt.dot import END_MS, Dot, is_plausible
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
@@ -39,15 +41,18 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Applied, Memories, Place, Target
 from shoal.node.partitions import Ahead, Partition
 from shoal.node.transaction import Blobs, Nested, Transaction, is_gone, unpack_sent
-from shoal.node.turns import Steps
+from shoal.node.turns import Steps, at_once
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Staged
 from shoal.node.writes.erasing import Eraser
 from shoal.protocol import requests
 from shoal.records import NamedTuple
 from shoal.storage import keys
+from shoal.storage.commit import Watch
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
+
+CHANGES_STEP_MAX = 128  # Of one operation, applied in one step of its draft.
 
 
 class Received(NamedTuple):
@@ -84,8 +89,8 @@ class _Object:
 class _Batch:
     """One write in the making. `own` holds the rows of one operation, until they are taken over or dropped."""
 
-    def __init__(self, storage: Storage) -> None:
-        self.transaction = Transaction(storage)
+    def __init__(self, storage: Storage, *, lasts: bool = False) -> None:
+        self.transaction = Transaction(storage, lasts=lasts)
         self.own = Nested(self.transaction)
         self.ahead: dict[int, _Ahead] = {}
         self.objects: dict[tuple[int, int, str, str], _Object] = {}  # By partition, kind, space and name.
@@ -104,6 +109,19 @@ class _Batch:
         self.objects.clear()
 
 
+class _Draft:
+    """An operation as it would be applied now, or what is wrong with it."""
+
+    __slots__ = ("batch", "error", "is_done", "is_used", "tip", "watched")
+
+    def __init__(self, batch: _Batch) -> None:
+        self.batch = batch
+        self.tip = NO_TIP
+        self.error: Exception | None = None
+        self.is_done = self.is_used = False
+        self.watched: tuple[object, ...] = ()  # What it follows from, beside rows of its partition.
+
+
 class Incoming:
     """Applies operations of other nodes. `keyed` is called with the partition of each that has a key."""
 
@@ -118,6 +136,7 @@ class Incoming:
         self._feed = context.feed
         self._window_ms = int(context.config.key_window_s * 1000)
         self._keyed = keyed
+        self._drafts: dict[int, tuple[_Draft, Watch]] = {}  # By the identity of the shipment, which whoever drafts holds.
 
     def apply(self, arrivals: Sequence[Arrival]) -> Received:
         """Apply operations that are causally ready, in this order. Rejected ones are listed, not raised.
@@ -158,7 +177,7 @@ class Incoming:
             return  # An operation before it was rejected.
         staged = len(batch.staged)
         try:
-            tip = self._apply(batch, place, arrival)
+            tip = self._drafted(batch, place, arrival) or self._apply(batch, place, arrival)
         except Exception as error:  # No content of an operation may stop the node.
             batch.drop()
             del batch.staged[staged:]
@@ -173,6 +192,10 @@ class Incoming:
         batch.received.applied.append(arrival)
 
     def _apply(self, batch: _Batch, place: _Ahead, arrival: Arrival) -> Tip:
+        return at_once(self._applying(batch, place, arrival))
+
+    def _applying(self, batch: _Batch, place: _Ahead, arrival: Arrival) -> Steps[Tip]:
+        """Apply an operation, some of its changes at a time."""
         shipment, body, dot, mutations = arrival
         own, number, before = batch.own, shipment.partition, place.tip(dot.origin)
         if not before.sequence:
@@ -193,10 +216,64 @@ class Incoming:
         if body.key is not None:
             self._keyed(number)
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
+            if nth and nth % CHANGES_STEP_MAX == 0:
+                yield
             stamp = change.stamp(dot, body, place.shown, nth)
             self._change(batch, number, stamp, change, beside, fresh)
         own.put(keys.log(number, dot), shipment.chain + shipment.packed)
         return before.after(dot.sequence, body.hlc, shipment.chain, shipment.packed)
+
+    # ── many changes ──────────────────────────────────────────────────────────
+
+    @contextmanager
+    def drafting(self, arrival: Arrival) -> Iterator[Steps[None]]:
+        """The steps that draft an operation. It is applied within, after the last of them."""
+        draft = _Draft(_Batch(self._storage, lasts=True))
+        with self._commit.watching(arrival.shipment.partition) as watch:
+            self._drafts[id(arrival.shipment)] = draft, watch
+            try:
+                yield self._draft(draft, arrival)
+            finally:
+                del self._drafts[id(arrival.shipment)]
+                if not draft.is_used:
+                    draft.batch.own.abandoned()
+
+    def _draft(self, draft: _Draft, arrival: Arrival) -> Steps[None]:
+        partition = self._partitions.load(arrival.shipment.partition)
+        place = _Ahead(partition)
+        # What a change does in memory at once cannot be taken back.
+        if arrival.changes is None or not all(self._memories.are_within(Kind(each.kind)) for each in arrival.changes):
+            return
+        if partition.closed or not place.follows(arrival):
+            return
+        draft.watched = self._around(arrival)
+        try:
+            draft.tip = yield from self._applying(draft.batch, place, arrival)
+        except Exception as error:  # It is refused with that when it is taken.
+            draft.error = error
+        draft.is_done = True
+
+    def _around(self, arrival: Arrival) -> tuple[object, ...]:
+        partition = self._partitions.load(arrival.shipment.partition)
+        spaces = tuple(self._feed.wanted(space) for space in sorted({each.space for each in arrival.changes}))
+        return partition, partition.vector, partition.closed, self._eraser.due, spaces
+
+    def _drafted(self, batch: _Batch, place: _Ahead, arrival: Arrival) -> Tip | None:
+        """Take over what was drafted, if it is still what would be made; None: it is not."""
+        draft, watch = self._drafts.get(id(arrival.shipment), (None, None))
+        if draft is None or watch is None or not draft.is_done or batch.transaction.rows or batch.received.applied:
+            return None
+        # The vector is another object after each operation.
+        around = zip(draft.watched, self._around(arrival), strict=True)
+        if watch.crossed or not all(was is now or (isinstance(was, tuple) and was == now) for was, now in around):
+            return None
+        if draft.error is not None:
+            raise draft.error
+        draft.is_used = True
+        batch.own.absorb(draft.batch.own)
+        batch.staged += draft.batch.staged
+        batch.received.dangling.extend(draft.batch.received.dangling)
+        return draft.tip
 
     def _claim(self, own: Transaction, number: int, key: str, dot: Dot, wall_ms: int) -> bool:
         """Let a key name the operation that it stands for. Returns whether no operation had it before."""
@@ -354,6 +431,11 @@ def is_large(shipment: Shipment, changes: Sequence[Mutation] | None) -> bool:
     if changes is None or len(shipment.attached) <= SHORT_BYTES:
         return False
     return any(mutation.applier_of(each.change).vet is not None for each in changes)
+
+
+def is_long(changes: Sequence[Mutation] | None) -> bool:
+    """Whether to apply these changes takes more than one step."""
+    return changes is not None and len(changes) > CHANGES_STEP_MAX
 
 
 def vet(shipment: Shipment, pace: Pace) -> Steps[None]:

@@ -93,7 +93,7 @@ class Replicator:
         self._fencing: dict[bytes, tuple[int, bytes]] = {}  # By node: the write to wait for, and the run that is to be told.
         self._ticking: asyncio.Task[None] | None = None
         self._pace = Pace(config)
-        self._deliveries = Deliveries(context, self._take)
+        self._deliveries = Deliveries(context, self._take, database.exchange.incoming.drafting)
         database.partitions.load_all()
         self._presences = presences
         self._roster = Roster(
