@@ -7,6 +7,7 @@ load and its machine; `RESULTS.md` and the plots are made from what stands there
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -90,6 +91,8 @@ _WIDTH = 128  # Of a table that goes to a file.
 def main() -> None:
     arguments = _arguments()
     effort = QUICK if arguments.quick else FULL
+    if arguments.repeats:
+        effort = replace(effort, repeats=arguments.repeats)
     console = Console()
     if not console.is_terminal:
         console.width = _WIDTH
@@ -120,6 +123,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure Shoal on this machine.")
     parser.add_argument("--only", action="append", choices=[benchmark.name for benchmark in ALL], help="may be repeated")
     parser.add_argument("--quick", action="store_true", help="shorter and rougher; writes no file")
+    parser.add_argument(
+        "--repeats", type=int, default=0, help="how often each figure is measured, in place of the usual number"
+    )
     parser.add_argument("--write", action="store_true", help="keep what is measured in benchmarks/results and RESULTS.md")
     return parser.parse_args()
 

@@ -47,15 +47,21 @@ class Beside(NamedTuple):
 
 
 def run(effort: Effort) -> Section:
-    """Each repetition measures a place without a crowd and with one, one after the other."""
+    """Each repetition measures a place without a crowd and then with one of each kind, one after the other."""
     figures: list[Figure] = []
     for place, measure in _PLACES.items():
-        for load in _ACTS:
-            pairs = [(measure("", effort.seconds), measure(load, effort.seconds)) for _ in range(effort.repeats)]
-            figures += _figures(f"{place}, {load}", pairs)
+        pairs: dict[str, list[tuple[Beside, Beside]]] = {load: [] for load in _ACTS}
+        bare: list[tuple[Beside, Beside]] = []
+        for _ in range(effort.repeats):
+            alone = measure("", effort.seconds)
+            for load in _ACTS:
+                pairs[load].append((alone, measure(load, effort.seconds)))
             if place == _THREE:
-                bare = [(_bare("", effort.seconds), _bare(load, effort.seconds)) for _ in range(effort.repeats)]
-                figures += _beside_bare(pairs, bare)
+                bare.append((_bare("", effort.seconds), _bare("any", effort.seconds)))
+        for load, found in pairs.items():
+            figures += _figures(f"{place}, {load}", found)
+            if place == _THREE:
+                figures += _beside_bare(found, bare)
     return Section("A busy space beside a quiet one", _METHOD, figures)
 
 

@@ -67,7 +67,7 @@ async def test_many_changes_are_applied_in_steps(fleet: Fleet, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("step", range(1, 10))
-async def test_what_is_written_meanwhile_is_kept(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+async def test_writes_that_are_made_meanwhile_are_kept(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     member, numbers, sound = fleet["a"], count(1), Incoming._change
 
     def change(self: Incoming, *arguments: Any) -> None:
