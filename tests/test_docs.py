@@ -20,6 +20,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
     *sorted((ROOT / "docs").rglob("*.md")),
     ROOT / "clients" / "js" / "README.md",
     *sorted((ROOT / "examples").rglob("README.md")),
@@ -111,3 +112,18 @@ def test_a_command_that_does_not_exist_is_noticed(wrong: str) -> None:
 
 def test_headings_are_named_as_links_name_them() -> None:
     assert {"embedded", "three-nodes", "kill-your-own-agent"} <= anchors((ROOT / "README.md").read_text())
+
+
+def test_every_test_that_security_names_exists() -> None:
+    """By its file and name; one without a file is in the file that was named last."""
+    named: list[tuple[Path, str]] = []
+    file = Path()
+    for found in re.finditer(r"`([a-z0-9_/]+\.py)?(?:::(test_\w+))?`", (ROOT / "SECURITY.md").read_text()):
+        file = file if found[1] is None else ROOT / "tests" / found[1]
+        if found[0] != "``":
+            named.append((file, found[2] or ""))
+    assert len(named) > 30
+    missing = [
+        f"{file}::{name}" for file, name in named if not file.exists() or (name and f"def {name}(" not in file.read_text())
+    ]
+    assert missing == []

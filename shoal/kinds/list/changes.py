@@ -14,15 +14,20 @@ from shoal.storage.keys import Kind
 
 _SEQUENCES = 1 << 47  # As many as a step of a path can name.
 _NTHS = 1 << 16  # The same of mutations in an operation.
-_VALUES_MAX = 1 << 16
+_VALUES_MAX = 4096  # The most that `page_items_max`, the bound of a request, may be.
 
 
 def _check(stamp: Stamp, change: lists.Change) -> None:
     sound = stamp.dot.sequence < _SEQUENCES and stamp.nth < _NTHS
+    many = change.values if isinstance(change, lists.Insert) else change.elements if isinstance(change, lists.Remove) else ()
+    if len(many) > _VALUES_MAX:
+        raise BadOperation(
+            f"a change of a list has more than {_VALUES_MAX} elements. Nothing of it was written.", reason="content"
+        )
     match change:
         case lists.Insert(at, values, request):
             check_implied(request)
-            sound = sound and lists.is_place(at) and 0 < len(values) <= _VALUES_MAX
+            sound = sound and lists.is_place(at) and bool(values)
         case lists.Move(element, at):
             sound = sound and lists.is_place(at) and _are_named((element,))
         case lists.Remove(elements):

@@ -23,6 +23,7 @@ from shoal.kinds.document.state.compaction import Compact
 from shoal.kinds.document.state.document import Update
 from shoal.kinds.items import state as items
 from shoal.kinds.label import state as labels
+from shoal.kinds.list import state as lists
 from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
 from shoal.node import transaction
@@ -122,6 +123,8 @@ async def test_a_context_of_more_origins_than_any_has_is_not_decoded(fleet: Flee
         (Kind.ITEMS, items.Expire(MANY)),
         (Kind.ITEMS, items.Refresh(tuple(items.Refreshed((), each.key, (), 1) for each in MANY))),
         (Kind.THREAD, labels.Cut("l", bytes(VECTOR_BYTES_MAX + 1))),
+        (Kind.LIST, lists.Insert(lists.Place(), (b"\x01",) * (ELEMENTS_MAX + 1))),
+        (Kind.LIST, lists.Remove((lists.Named(bytes(lists.ID_BYTES)),) * (ELEMENTS_MAX + 1))),
     ],
 )
 async def test_more_parts_than_any_change_has_are_refused(fleet: Fleet, kind: Kind, change: Any) -> None:
