@@ -69,13 +69,16 @@ async function asked (request, init = {}) {
 
 // Since when no node was reached; 0 if the last request was answered. One that is tried again soon is no news.
 let missing = 0
-const SILENT_MS = 3_000
+const SILENT_MS = 1_500
 
 function missed () {
   if (missing !== 0) return
   const since = missing = clock()
   setTimeout(() => { if (missing === since && silent.peek() === 0) silent.value = since }, SILENT_MS)
 }
+
+// A browser that has lost its network tells so: what is shown is asked for at once, and a node on this machine still answers.
+for (const change of ['offline', 'online']) addEventListener(change, () => refresh())
 
 /** @param {string} origin */
 function answered (origin) {

@@ -203,3 +203,12 @@ def test_marks_that_reorder_text_are_seen_in_editors(hostile: Node, show: Show) 
     page = show(hostile, at("shared", "document", "marked"))
     page.locator(".cm-specialChar").first.wait_for()
     assert page.locator(".cm-specialChar").count() == 6
+
+
+def test_four_seconds_without_a_network_are_told(node: Node, show: Show) -> None:
+    page = show(node, f"#/{filling.SPACE}/now")
+    page.locator(".ask").first.wait_for()
+    page.context.set_offline(True)
+    page.locator(".banner", has_text="No node answers").wait_for(timeout=4_000)
+    page.context.set_offline(False)
+    page.locator(".banner", has_text="No node answers").wait_for(state="detached")
