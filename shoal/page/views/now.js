@@ -8,6 +8,7 @@ import { Table } from '../kit/table.js'
 import { Time } from '../kit/time.js'
 import { columns, glances, isAgent, keyOf, STUCK_MAX, Sum } from './glance.js'
 import { EditState } from './editing.js'
+import { Questions } from './questions.js'
 import { still, ThreadPane, threadOf } from './thread.js'
 
 export const title = 'Now'
@@ -36,8 +37,14 @@ export function View ({ space, path, query }) {
 function Ask ({ row, href, scope, isChosen }) {
   return html`<article class=${isChosen ? 'ask chosen' : 'ask'} aria-current=${isChosen ? 'true' : undefined}><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet"><bdi>${row.space}</bdi> / </span>`}<bdi>${row.name}</bdi></strong></a>
     <span class="quiet"><${Time} ms=${row.since_ms || row.steps[0]?.begun_ms || row.checkpoint_ms} /></span>${row.driver && html`<span class="quiet">driven by <bdi>${row.driver}</bdi></span>`}</div>
-    <p class="says"><bdi>${row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by <bdi>${row.by}</bdi></span>`}</p>
-    ${row.state === 'waits' ? html`<${Decide} key=${row.since_ms} space=${row.space} name=${row.name} isPaused=${row.status === 'paused'} since=${row.since_ms} />` : html`<${Unstick} row=${row} />`}</article>`
+    <p class="says"><bdi>${row.questions.length > 1 || row.questions[0]?.answered ? row.says : row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by <bdi>${row.by}</bdi></span>`}</p>
+    ${row.questions.length > 0 && row.state === 'waits' ? html`<${Answer} row=${row} />` : row.state === 'waits' ? html`<${Decide} key=${row.since_ms} space=${row.space} name=${row.name} isPaused=${row.status === 'paused'} since=${row.since_ms} />` : html`<${Unstick} row=${row} />`}</article>`
+}
+
+/** What its graph asks is answered where that runs. @param {{ row: any }} props */
+function Answer ({ row }) {
+  const [isOpen, setOpen] = useState(false)
+  return isOpen ? html`<${Questions} space=${row.space} name=${row.name} questions=${row.questions} />` : html`<div class="row"><button class="primary" onClick=${() => setOpen(true)}>${row.questions.every((/** @type {any} */ each) => each.answered) ? 'How it goes on' : 'Answer'}</button></div>`
 }
 
 /**

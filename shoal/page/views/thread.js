@@ -8,6 +8,7 @@ import { Confirm, Empty, Mark, Outcome, Panes, Shown, useKept } from '../kit/sta
 import { bytes, clock, span, Time } from '../kit/time.js'
 import { Decide } from './now.js'
 import { EditState } from './editing.js'
+import { Questions } from './questions.js'
 import { Compared, EventPane, LastChange, LeasePane, Moment, StepPane } from './moment.js'
 import { FileList, FilePane } from './files.js'
 import { EndLease } from './work/leases.js'
@@ -33,8 +34,8 @@ const OPEN_MAX = 20
 /** @param {string} space @param {string} name */
 const standing = (space, name) => live(`standing ${space}\n${name}`, async () => {
   const thread = threadOf(space, name)
-  const [status, lease, open] = await Promise.all([thread.status(), thread.lease().catch(() => undefined), first(thread.steps({ open: true, limit: OPEN_MAX }), OPEN_MAX)])
-  return { status, lease, open }
+  const [status, lease, open, { threads: [summary] }] = await Promise.all([thread.status(), thread.lease().catch(() => undefined), first(thread.steps({ open: true, limit: OPEN_MAX }), OPEN_MAX), client().space(space).summaries({ prefix: name, limit: 1 })])
+  return { status, lease, open, questions: summary?.name === name ? summary.questions : [] }
 }, { space, kinds: ['thread', 'lease'], every: 15_000 })
 
 /** @param {string} space @param {string} name @param {number} pages */
@@ -52,10 +53,12 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   const open = is.value?.open ?? []
   const status = is.value?.status
   const isBare = line.value?.entries.length === 0
-  const kind = isBare ? 'unknown' : open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => clock() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : KINDS[status?.status ?? ''] ?? 'unknown'
-  return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status === undefined ? '' : isBare ? 'holds nothing' : kind === 'stuck' && status.status === 'running' ? 'is stuck' : SAYS[status.status]}</span></h2>
+  const questions = status?.status === 'running' ? is.value?.questions ?? [] : []
+  const kind = isBare ? 'unknown' : open.length > 0 && status?.status === 'running' && open.some((/** @type {any} */ step) => clock() - step.begun_ms > OLD_STEP_MS) ? 'stuck' : questions.length > 0 ? 'waits' : KINDS[status?.status ?? ''] ?? 'unknown'
+  return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status === undefined ? '' : isBare ? 'holds nothing' : kind === 'stuck' && status.status === 'running' ? 'is stuck' : questions.length > 0 ? 'waits for an answer' : SAYS[status.status]}</span></h2>
     <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} ago /></span>`}</p>`}
       <${Driver} space=${space} name=${name} lease=${is.value.lease} />`}</${Shown}>
+    ${questions.length > 0 && html`<${Questions} space=${space} name=${name} questions=${questions} isWhole />`}
     ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind=${clock() - of.begun_ms > OLD_STEP_MS ? 'stuck' : 'well'} /><span>Step <bdi>${of.name}</bdi> is open for <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
     ${status && !isBare && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} key=${status.wall_ms} space=${space} name=${name} isPaused=${status.status === 'paused'} since=${status.wall_ms} />` : html`<div class="row">
       ${status.status === 'running' ? html`<${Confirm} what=${`pause ${space}/${name}`} label="Pause" says="The agent stops before its next step, and a crew's agent gives its lease back." undo="Approving lets it go on." run=${(/** @type {any} */ how) => threadOf(space, name).pause(how)} done="Paused." />`
