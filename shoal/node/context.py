@@ -17,6 +17,7 @@ from shoal.node.environment import Environment
 from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partitions
 from shoal.node.spaces.sharing import Sharing
+from shoal.node.turns import Upkeep
 from shoal.node.watching.feed import Feed
 from shoal.protocol.tracing import Commits
 from shoal.storage.cold import ColdStorage
@@ -39,6 +40,7 @@ class NodeContext:
     feed: Feed  # To the subscribers.
     sharing: Sharing  # The turns of the spaces.
     traced: Commits  # The traced writes that are not durable yet.
+    upkeep: Upkeep  # The tasks that last as long as the node.
 
 
 def context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, environment: Environment) -> NodeContext:
@@ -63,4 +65,5 @@ def context_of(storage: LoggedStorage, commit: GroupCommit, config: Config, envi
         ),
         sharing=Sharing(environment.monotonic, environment.give_way),
         traced=Commits(),
+        upkeep=Upkeep(),
     )

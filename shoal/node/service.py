@@ -150,7 +150,7 @@ class Service:
         )
         self._alone = Alone(context, handouts, replicas=replicas, write=self._write)
         signer = Signer(context, StateRoots(context, lacking=replicas.incomplete))
-        self._recorder = Recorder(signer, self._write, incarnation=context.incarnation, config=config)
+        self._recorder = Recorder(context, signer, self._write)
         self.keeper = Keeper(context, database, replicas=replicas, call=self.call)
         """Carries out the rules of retention."""
         self.tiering = TieringKeeper(context, database, replicas=replicas, restored_ms=self.keeper.restored_ms)

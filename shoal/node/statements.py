@@ -39,11 +39,10 @@ from shoal.names import RESERVED
 from shoal.node.collection.entries import of_partition
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
-from shoal.node.incarnation import Incarnation
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.snapshots.checking import mark_of, state_root
 from shoal.node.transaction import Transaction
-from shoal.node.turns import in_turns, lasting
+from shoal.node.turns import in_turns
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AnyReply,
@@ -306,12 +305,13 @@ class Write(Protocol):
 class Recorder:
     """The background task of one node; it does nothing if the interval is 0."""
 
-    def __init__(self, signer: Signer, write: Write, *, incarnation: Incarnation, config: Config) -> None:
+    def __init__(self, context: NodeContext, signer: Signer, write: Write) -> None:
         self._signer = signer
         self._write = write
-        self._incarnation = incarnation
-        self._interval_s = config.audit_interval_s
-        self._keep_ms = int(config.audit_keep_s * 1000)
+        self._upkeep = context.upkeep
+        self._incarnation = context.incarnation
+        self._interval_s = context.config.audit_interval_s
+        self._keep_ms = int(context.config.audit_keep_s * 1000)
         self._kept: Statement | None = None
         self._is_bounded = False  # Whether the journal's retention is set.
         self._task: asyncio.Task[None] | None = None
@@ -319,7 +319,7 @@ class Recorder:
     def start(self) -> None:
         """Start the task, on the running loop."""
         if self._interval_s:
-            self._task = lasting(self._run(), "signing of statements")
+            self._task = self._upkeep.begin(self._run(), "signing of statements")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""

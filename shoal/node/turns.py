@@ -5,7 +5,8 @@ Laws:
   clock, so that a simulated run can be repeated. Between two steps anything may change: a step reads what it needs anew.
 - Work that nobody waits for rests after each step, for `REST` times as long as that took: of a busy loop, and of the disk, it
   has a third at most. In a simulated run a step takes no time, so nothing there depends on a clock.
-- A task that lasts as long as its part, and ends by an error that nobody expected, is told in the log at once.
+- A task that lasts as long as its part, and ends by an error that nobody expected, is told in the log at once;
+  if nothing begins it anew, the node says so for as long as it runs.
 - A part that is closed cancels its work in the background and waits for it, unless that ends by itself in bounded time.
 """
 
@@ -113,10 +114,33 @@ def lasting(work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
 
 
 def _told(what: str, task: asyncio.Task[None]) -> None:
+    if (bug := _bug_of(task)) is not None:
+        log(events.TASK_ENDED, where=what, bug=bug)
+
+
+def _bug_of(task: asyncio.Task[None]) -> Exception | None:
+    """What ended a task and should not have: a `ShoalError` is of a storage that failed, which is told."""
     error = None if task.cancelled() else task.exception()
-    # A `ShoalError` is of a storage that failed, which is told. What is no `Exception` ends the process, not the task.
-    if isinstance(error, Exception) and not isinstance(error, ShoalError):
-        log(events.TASK_ENDED, where=what, bug=error)
+    # What is no `Exception` ends the process, not the task.
+    return error if isinstance(error, Exception) and not isinstance(error, ShoalError) else None
+
+
+class Upkeep:
+    """The tasks that last as long as a node, and which of them have ended too early."""
+
+    def __init__(self) -> None:
+        self.ended: dict[str, None] = {}
+        """The names of those that a bug ended: their parts do nothing more until the node starts again."""
+
+    def begin(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
+        """Do this as `lasting` does, and note if a bug ends it. A part that begins its task anew by itself uses `lasting`."""
+        task = lasting(work, what)
+        task.add_done_callback(partial(self._note, what))
+        return task
+
+    def _note(self, what: str, task: asyncio.Task[None]) -> None:
+        if _bug_of(task) is not None:
+            self.ended[what] = None
 
 
 class Background:

@@ -11,7 +11,7 @@ from shoal.errors import StorageFull
 from shoal.logs import events
 from shoal.logs.lines import captured
 from shoal.node.environment import Environment, system_environment
-from shoal.node.turns import REST, Background, Resting, lasting
+from shoal.node.turns import REST, Background, Resting, Upkeep, lasting
 
 
 async def test_a_part_that_is_closed_ends_its_work_and_waits_for_that() -> None:
@@ -72,6 +72,21 @@ async def test_a_lasting_task_that_ends_by_a_bug_is_told_at_once(error: BaseExce
     assert [(line.event, line.fields, line.bug) for line in lines] == [
         (events.TASK_ENDED, {"where": "tiering"}, error)
     ] * is_told
+
+
+@pytest.mark.parametrize(
+    ("error", "has_ended"), [(KeyError("x"), True), (StorageFull("the disk is full."), False), (None, False)]
+)
+async def test_a_part_that_a_bug_ended_is_known(error: Exception | None, has_ended: bool) -> None:
+    async def work() -> None:
+        if error is not None:
+            raise error
+
+    upkeep = Upkeep()
+    with captured():
+        await asyncio.wait([upkeep.begin(work(), "tiering")])
+        await asyncio.sleep(0)
+    assert list(upkeep.ended) == ["tiering"] * has_ended
 
 
 async def test_a_lasting_task_that_is_cancelled_is_not_told() -> None:

@@ -28,7 +28,6 @@ from shoal.node.consensus.quorum_register import QuorumRegister
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers
-from shoal.node.turns import lasting
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import BackupView, DeclareBackup, ReadBackup
 
@@ -88,7 +87,7 @@ class Backups:
 
     def start(self) -> None:
         """Begin to ship, on the running loop."""
-        self._task = lasting(self._run(), "backup")
+        self._task = self._context.upkeep.begin(self._run(), "backup")
 
     async def stop(self) -> None:
         """End the task. What is under way is shipped again by the next node. Stopping twice is allowed."""

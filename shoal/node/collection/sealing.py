@@ -23,7 +23,6 @@ from shoal.errors import ShoalError, StoreCorrupt
 from shoal.node.collection import answers
 from shoal.node.collection.truncating import Truncator
 from shoal.node.context import NodeContext
-from shoal.node.turns import lasting
 from shoal.storage import keys
 
 ENCRYPTION_LOOK_S = 10.0  # Between two looks for keys to replace or destroy; at most a fifth of `encryption_erase_s`.
@@ -52,6 +51,7 @@ class KeyKeeper:
         self._truncator = truncator
         self._reread = reread
         self._environment = context.environment
+        self._upkeep = context.upkeep
         self._turn = asyncio.Lock()  # One change of the keys at a time.
         self._erase_ms = int(context.config.encryption_erase_s * 1000)
         self._rotate_ms = int(context.config.encryption_rotate_s * 1000)
@@ -79,7 +79,7 @@ class KeyKeeper:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
-        self._task = lasting(self._run(), "destruction of data keys")
+        self._task = self._upkeep.begin(self._run(), "destruction of data keys")
 
     async def stop(self) -> None:
         """End the task; the next opening goes on. Stopping twice is allowed."""

@@ -28,7 +28,6 @@ from shoal.node.collection.retiring import Forgetting
 from shoal.node.context import NodeContext
 from shoal.node.partitions import Partition
 from shoal.node.replicas import Replicas
-from shoal.node.turns import lasting
 from shoal.records import NamedTuple
 from shoal.storage import keys
 
@@ -53,6 +52,7 @@ class Truncator:
 
     def __init__(self, context: NodeContext, garbage: Collector) -> None:
         self._storage = context.storage
+        self._upkeep = context.upkeep
         self._commit = context.commit
         self._partitions = context.partitions
         self._garbage = garbage
@@ -81,7 +81,7 @@ class Truncator:
     def start(self, replicas: Replicas) -> None:
         """Begin to look, on the running loop. `replicas` knows what the other owners hold."""
         self._replicas = replicas
-        self._task = lasting(self._run(), "truncation of logs")
+        self._task = self._upkeep.begin(self._run(), "truncation of logs")
 
     async def stop(self) -> None:
         """End the task, after one more look at the partitions that were used. Stopping twice is allowed."""

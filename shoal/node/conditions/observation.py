@@ -7,7 +7,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 
 from shoal.protocol.requests import ClusterView, MembersView, NodeStatus
@@ -59,6 +59,7 @@ class Observation(NamedTuple):
     apart: bool = False  # Its directory is a member's, and was opened without the others: it knows nothing of them.
     clock_wrong: str = ""  # A majority contradict its clock: by how much, and what to do.
     signals: Signals = Signals()
+    ended: Collection[str] = ()  # The tasks that last as long as the node, and that a bug has ended.
 
 
 class Finding(NamedTuple):

@@ -29,6 +29,11 @@ def _read_only(seen: Observation) -> Found:
         yield Finding(f"storage failed, so writes are rejected: {seen.failed}")
 
 
+def _part_ended(seen: Observation) -> Found:
+    for what in seen.ended:
+        yield Finding(f"{what} has ended by a bug of Shoal, and does nothing until this node starts again", what)
+
+
 def _disk_nearly_full(seen: Observation) -> Found:
     volume = seen.signals.volume
     if volume is None:
@@ -159,6 +164,17 @@ CONDITIONS = (
         "OPERATIONS.md#a-disk-is-full",
         "a write or a sync of its directory failed",
         _read_only,
+    ),
+    Condition(
+        "part-ended",
+        "ticket",
+        "0s",
+        "A part of the node has ended by a bug",
+        "Reads and writes go on. What the part does is left undone, on this node, until it starts again.",
+        "shoal serve --data DIR   # start it again, and report the line of its log that begins with: unexpected error",
+        "OPERATIONS.md#a-part-of-a-node-has-ended",
+        "its task ended by an error that nobody expected",
+        _part_ended,
     ),
     Condition(
         "disk-nearly-full",

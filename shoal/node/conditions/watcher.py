@@ -23,7 +23,6 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.incarnation import had_fellows
 from shoal.node.replicas import Cluster
-from shoal.node.turns import lasting
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ConditionsView, NodeStatus, ReadConditions, StandingCondition, Status
 from shoal.version import __version__
@@ -89,7 +88,7 @@ class Watcher:
 
     def start(self) -> None:
         """Begin to look, on the running loop."""
-        self._task = lasting(self._run(), "watch over conditions")
+        self._task = self._context.upkeep.begin(self._run(), "watch over conditions")
 
     async def stop(self) -> None:
         """End. Stopping twice is allowed."""
@@ -166,6 +165,7 @@ class Watcher:
             apart=self._is_apart,
             clock_wrong=replicas.clock_wrong,
             signals=self.signals,
+            ended=self._context.upkeep.ended,
         )
 
     def _look(self) -> None:

@@ -39,7 +39,7 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.replicas import Replicas
 from shoal.node.spaces.usage import LARGEST_MAX, Count, Held, SpaceCount, counted
-from shoal.node.turns import Steps, in_turns, lasting
+from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     KindUse,
@@ -136,6 +136,7 @@ class Growth:
         self._replicas = replicas
         self._now_ms, self._monotonic = context.environment.now_ms, context.environment.monotonic
         self._pause = context.environment.pause
+        self._upkeep = context.upkeep
         self._keep_ms = int(context.config.log_keep_s * 1000)
         self._log_bytes_max = context.config.log_bytes_max
         self._count = Count()
@@ -151,7 +152,7 @@ class Growth:
 
     def start(self) -> None:
         """Begin to count from time to time, on the running loop."""
-        self._task = lasting(self._run(), "count of what grows")
+        self._task = self._upkeep.begin(self._run(), "count of what grows")
 
     async def stop(self) -> None:
         """End what is under way. Stopping twice is allowed."""

@@ -351,6 +351,21 @@ async def read_only(stack: Fleets) -> AsyncIterator[Made]:
     await restarted(fleet, "a")
 
 
+async def part_ended(stack: Fleets) -> AsyncIterator[Made]:
+    """As if its program had a bug."""
+    fleet = await one(stack)
+    keeper = fleet["a"].node.service.keeper
+
+    async def broken() -> None:
+        raise KeyError("a rule that was unset")
+
+    keeper.look = broken  # type: ignore[method-assign]
+    assert keeper._task is not None
+    await asyncio.wait({keeper._task})
+    yield Made(fleet, "a")
+    await restarted(fleet, "a")
+
+
 async def disk_nearly_full(stack: Fleets) -> AsyncIterator[Made]:
     fleet = await one(stack)
     fleet["a"].simulated.volume = 1 << 20, 1 << 40
@@ -486,6 +501,7 @@ CASES: dict[str, Case] = {
     "backup-failing": backed_up("failing"),
     "backup-unverified": backed_up("unverified"),
     "read-only": read_only,
+    "part-ended": part_ended,
     "disk-nearly-full": disk_nearly_full,
     "disk-fills": disk_fills,
     "disk-slow": disk_slow,

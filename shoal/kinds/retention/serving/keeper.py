@@ -39,7 +39,7 @@ from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.replicas import Replicas
-from shoal.node.turns import Resting, in_turns, lasting
+from shoal.node.turns import Resting, in_turns
 from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -100,6 +100,7 @@ class Keeper:
         self._storage, self._commit = context.storage, context.commit
         self._partitions = context.partitions
         self._environment = context.environment
+        self._upkeep = context.upkeep
         self._node = context.incarnation.node
         self._skew_ms = context.config.clock_skew_max_ms
         self._database = database
@@ -140,7 +141,7 @@ class Keeper:
         """Begin to look, on the running loop."""
         with suppress(ShoalError):  # Storage rejects writes. Each look tries again.
             self._tell_restored()
-        self._task = lasting(self._run(), "retention")
+        self._task = self._upkeep.begin(self._run(), "retention")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""

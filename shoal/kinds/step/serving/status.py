@@ -26,7 +26,6 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import check_text
 from shoal.node.transaction import Transaction
-from shoal.node.turns import lasting
 from shoal.protocol.requests import MoveThread, ReadStanding, Standing, ThreadStatus
 from shoal.storage.keys import Kind
 
@@ -80,6 +79,7 @@ class StatusLister:
 
     def __init__(self, context: NodeContext, catalog: Catalog, generations: Generations) -> None:
         self._storage = context.storage
+        self._upkeep = context.upkeep
         self._commit = context.commit
         self._catalog = catalog
         self._generations = generations
@@ -89,7 +89,7 @@ class StatusLister:
     def start(self) -> None:
         """Start the task, on the running loop, if there is anything to do."""
         if self._catalog.is_due:
-            self._task = lasting(self._run(), "upkeep of statuses")
+            self._task = self._upkeep.begin(self._run(), "upkeep of statuses")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""

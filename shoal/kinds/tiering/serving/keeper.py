@@ -36,7 +36,7 @@ from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.replicas import Replicas
 from shoal.node.tiering.mover import Held, Mover
-from shoal.node.turns import in_turns, lasting
+from shoal.node.turns import in_turns
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ReadMap, RetainThread
 from shoal.records import NamedTuple
@@ -100,7 +100,7 @@ class TieringKeeper:
         """Begin to look, on the running loop."""
         with suppress(ShoalError):  # A look tells.
             self._stay(self.rules() if self._is_used() else {})
-        self._task = lasting(self._run(), "tiering")
+        self._task = self._context.upkeep.begin(self._run(), "tiering")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""
