@@ -119,7 +119,7 @@ def _told(what: str, task: asyncio.Task[None]) -> None:
 
 
 def _bug_of(task: asyncio.Task[None]) -> Exception | None:
-    """What ended a task and should not have: a `ShoalError` is of a storage that failed, which is told."""
+    """The error that ended a task and should not have: a `ShoalError` is of a storage that failed, which is told."""
     error = None if task.cancelled() else task.exception()
     # What is no `Exception` ends the process, not the task.
     return error if isinstance(error, Exception) and not isinstance(error, ShoalError) else None
