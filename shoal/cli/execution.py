@@ -3,6 +3,7 @@
     0    success
     1    the operation failed, or was not agreed to; the error's text is on standard error
     2    the command line is wrong (typer reports this itself)
+    3    `shoal doctor` could not look at everything, and found nothing
     130  Ctrl-C
     141  the reader of the output ended
     143  SIGTERM (and 129 SIGHUP), for commands that clean up first
@@ -137,10 +138,10 @@ def agreed(question: str, *, yes: bool) -> None:
         raise failure("not agreed to. Nothing was written. --dry-run shows what would go; --yes agrees.") from None
 
 
-def failure(message: str) -> typer.Exit:
+def failure(message: str, *, code: int = FAILED) -> typer.Exit:
     """Print `message` on standard error, and return the exception to raise."""
     typer.echo(f"shoal: {message}", err=True)
-    return typer.Exit(FAILED)
+    return typer.Exit(code)
 
 
 async def interruptible(work: Coroutine[None, None, T]) -> T:

@@ -154,6 +154,7 @@ def main() -> NoReturn:
         Path("/proc/self/comm").write_text("shoal")
     with open(int(sys.argv[1]), "rb") as reading:
         data, config = msgspec.msgpack.decode(reading.read(), type=tuple[str, Config])
+    sys.argv = ["shoal", "serve"]  # Whoever finds the directory in use is told of this command.
     try:
         with needed():
             caught = _served(Path(data), config)

@@ -489,10 +489,14 @@ def read_holder(path: Path) -> Holder | None:
 def _locked(path: Path) -> StoreLocked:
     holder = read_holder(path)
     who = str(holder) if holder else "another process"
-    return StoreLocked(
-        f"{path.parent} is open in {who}. Nothing was written. One process can hold a store: run "
-        f"`shoal serve --data {path.parent}` and connect to it from all the others."
+    is_node = holder is not None and holder.command.endswith(" serve")
+    way_out = (
+        "Use that node: give --url and its address (http://127.0.0.1:7400 if it was given none) instead of --data, or "
+        "`shoal.connect` in a program."
+        if is_node
+        else f"Let that process end, or run `shoal serve --data {path.parent}` and connect to it from all the others."
     )
+    return StoreLocked(f"{path.parent} is open in {who}. Nothing was written. One process can hold a store. {way_out}")
 
 
 def _close_in_child() -> None:

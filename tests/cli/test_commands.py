@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner, Result
 
-from shoal.cli.commands.status import _show_cluster
+from shoal.cli.commands.status import _show_cluster, told
 from shoal.cli.main import app
 from shoal.protocol.requests import ClusterView, Member
+from tests.api.conftest import STATUS
 
 CREW = ["--space", "crew"]
 
@@ -105,6 +107,17 @@ def test_status_says_how_the_node_is(target: list[str]) -> None:
     (found,) = documents("status", *target)
     assert (found["state"], found["spaces"]) == ("ready", 2)
     assert any(line.split() == ["state", "ready"] for line in lines("status", *target))
+
+
+def test_a_node_that_is_no_member_is_not_called_read_only() -> None:
+    outside = replace(STATUS, state="read-only", serves=False, reason="it was drained")
+    assert told(outside)["state"] == "no-member"
+    assert told(replace(outside, serves=True))["state"] == "read-only"
+
+
+def test_the_last_time_of_retention_is_a_time() -> None:
+    assert told(replace(STATUS, retention_last_ms=1_700_000_000_000))["retention last"] == "2023-11-14 22:13:20Z"
+    assert not any("retention last" in label for label in told(STATUS))
 
 
 @pytest.mark.parametrize(

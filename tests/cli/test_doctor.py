@@ -78,7 +78,7 @@ def test_members_are_asked_at_once_and_none_is_waited_for_long(three: Three) -> 
 def test_where_nobody_answers_it_fails_and_says_why() -> None:
     [address] = free_addresses(1)
     ran = CliRunner().invoke(app, ["doctor", "--url", f"http://{address}"])
-    assert ran.exit_code == 1
+    assert ran.exit_code == 3
     assert f"nobody could be asked: {address}: " in ran.stderr
     assert "nothing is wrong" not in ran.output
 
@@ -87,7 +87,9 @@ def test_a_stopped_directory_is_looked_at_and_one_in_use_is_not(tmp_path: Path) 
     data = tmp_path / "state"
     with served(data) as (process, _):
         ran = CliRunner().invoke(app, ["doctor", "--data", str(data)])
-        assert ran.exit_code == 1
+        assert ran.exit_code == 3
+        assert " serve), since" in ran.stderr
+        assert "Use that node: give --url" in ran.stderr
         assert "nothing is wrong" not in ran.output
         process.send_signal(signal.SIGTERM)
         process.wait()

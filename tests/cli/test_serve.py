@@ -53,6 +53,13 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals, code:
     assert events[0]["url"] == url
 
 
+@pytest.mark.parametrize("anew", [True, False])
+def test_whoever_finds_its_directory_in_use_is_told_of_a_node(tmp_path: Path, anew: bool) -> None:
+    with served(tmp_path / "state", anew=anew):
+        told = CliRunner().invoke(app, ["status", "--data", str(tmp_path / "state")])
+    assert (told.exit_code, " serve), since " in told.stderr, "give --url and its address" in told.stderr) == (1, True, True)
+
+
 def test_a_terminal_that_is_closed_does_not_end_what_nohup_began(tmp_path: Path) -> None:
     ignored = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # As a new process inherits it.
     try:

@@ -114,6 +114,8 @@ def test_a_member_that_nobody_asked_is_named() -> None:
     assert unasked([Seat("u1", replaced(STATUS, node="a"), VIEW, "")]) == ["n2:7400 was not asked: give its URL, too"]
     seats = [Seat("u1", replaced(STATUS, node="a"), VIEW, ""), Seat("u2", replaced(STATUS, node="b"), VIEW, "")]
     assert unasked(seats) == []
+    silent = [Seat("u1", replaced(STATUS, node="a"), VIEW, ""), Seat("http://n2:7400", None, None, "refused")]
+    assert unasked(silent) == [], "it does not answer, which is told"
 
 
 def test_features_wait_for_the_oldest_member() -> None:
@@ -151,6 +153,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
         started = Nodes(tmp_path_factory.mktemp("three"), stack)
         for url in started.urls:
             ready(url)
+        assert run("wait", "--within", str(PATIENCE_S), "--url", started.urls[0]).exit_code == 0
         yield started
 
 
@@ -164,9 +167,14 @@ def test_members_of_one_version_may_be_upgraded(nodes: Nodes) -> None:
     assert (told["may_join"], [each["speaks"] for each in told["members"]]) == (True, [speaks()] * 3)
 
 
-def test_a_check_of_one_member_is_no_check(nodes: Nodes) -> None:
+def test_the_url_of_one_member_leads_to_all(nodes: Nodes) -> None:
     done = run("upgrade-check", "--url", nodes.urls[0])
-    assert (done.exit_code, done.stdout.count("was not asked")) == (1, 2), done.output
+    assert (done.exit_code, "may join" in done.output) == (0, True), done.output
+    assert all(url.removeprefix("http://") in done.output for url in nodes.urls)
+
+
+def test_no_url_is_no_check() -> None:
+    assert run("upgrade-check", "--url", " , ").exit_code == 2
 
 
 def test_a_member_that_is_away_is_waited_for_in_vain(nodes: Nodes) -> None:
@@ -174,5 +182,7 @@ def test_a_member_that_is_away_is_waited_for_in_vain(nodes: Nodes) -> None:
     nodes.processes[2].wait(PATIENCE_S)
     done = run("wait", "--within", "0.5", "--url", nodes.urls[0])
     assert (done.exit_code, "is not linked" in done.output) == (1, True), done.output
-    done = run("upgrade-check", "--url", nodes.all)
-    assert (done.exit_code, "does not answer" in done.output) == (1, True), done.output
+    for urls in (nodes.all, nodes.urls[0]):
+        done = run("upgrade-check", "--url", urls)
+        assert (done.exit_code, done.stdout.count("does not answer")) == (1, 1), done.output
+        assert "was not asked" not in done.output

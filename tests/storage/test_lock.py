@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,14 @@ def test_the_refusal_names_the_holder_and_the_way_out(path: Path) -> None:
         StoreLock.acquire(path, holder=Holder.this_process(0))
     lock.release()
     assert "process 4711 on reef (shoal serve), since 2023-11-14T22:13:20+00:00" in str(refused.value)
-    assert f"shoal serve --data {path.parent}" in str(refused.value)
+    assert "give --url and its address" in str(refused.value)
+
+
+def test_of_a_program_that_holds_it_the_refusal_names_a_node_for_all(path: Path) -> None:
+    lock = StoreLock.acquire(path, holder=replace(HOLDER, command="agent.py"))
+    with pytest.raises(StoreLocked, match=f"run `shoal serve --data {path.parent}` and connect"):
+        StoreLock.acquire(path, holder=HOLDER)
+    lock.release()
 
 
 def test_a_refused_opener_does_not_overwrite_the_holder(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 Laws:
 - Every member is asked, once and all at once, and none is waited for longer than `ASK_S`, unless nobody answers: a node that is
-  busy answers within `BUSY_S`. Members that only a member knows are asked next, so a node that waits to be added leads to all.
+  busy answers within `BUSY_S`. One URL leads to all members.
 - "Nothing is wrong" is said only if every member answered and knew each condition of the table. What could not be asked, or is
   not known, is named otherwise.
 - What several members say in the same words is told once, with their names.
@@ -22,7 +22,8 @@ import msgspec
 import typer
 
 from shoal.cli.arguments import PANEL
-from shoal.cli.execution import FAILED, execute
+from shoal.cli.execution import FAILED, execute, failure
+from shoal.cli.operating.following import asked_at, followed, named
 from shoal.cli.output import ago, emit, line
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import ShoalError
@@ -31,9 +32,8 @@ from shoal.records import NamedTuple
 
 ASK_S = 1.2  # For one member.
 BUSY_S = 10.0  # If none has answered by then.
-HOPS_MAX = 3  # From a node that waits to be added to a member, and from that to all.
 UNSURE = 3
-"""The exit code if nothing was found, and not everything could be looked at."""
+"""The exit code if nothing was found, and not everything could be looked at, or nothing at all."""
 
 
 class Asked(NamedTuple):
@@ -45,6 +45,11 @@ class Asked(NamedTuple):
     members: Sequence[tuple[str, str]] = ()  # Those that it knows: their addresses and ids.
     why: str = ""  # Why it did not answer.
     is_silent: bool = False  # It may still answer.
+
+    @property
+    def node(self) -> str:
+        """The id of its directory; empty: it did not answer."""
+        return "" if self.view is None else self.view.node
 
     @property
     def is_member(self) -> bool:
@@ -67,7 +72,7 @@ def register(app: typer.Typer) -> None:
 def doctor(data: Data = None, url: Url = None, json: Json = False) -> None:
     """Say what is wrong with a server, all members of its cluster, or a directory, and the command that mends it.
 
-    The exit code is 0 if nothing is, 1 if something needs care, and 3 if not everything could be looked at.
+    The exit code is 0 if nothing is, 1 if something needs care, and 3 if not everything, or nothing, could be looked at.
 
     Example: shoal doctor --url http://127.0.0.1:7400
     """
@@ -75,7 +80,10 @@ def doctor(data: Data = None, url: Url = None, json: Json = False) -> None:
 
 
 async def _doctor(target: Target, *, json: bool) -> None:
-    answers = await (_of_directory(target) if target.url is None else _of_cluster(target.url))
+    try:
+        answers = await (_of_directory(target) if target.url is None else _of_cluster(target.url))
+    except ShoalError as error:
+        raise failure(error.message, code=UNSURE) from None
     told = [Told(_placed(each, _where(target, by, answers)), by) for each, by in _gathered(answers)]
     unsure = _unsure(answers)
     if json:
@@ -96,25 +104,19 @@ async def _of_directory(target: Target) -> list[Asked]:
         return [Asked(str(target.data), view=await store.conditions())]
 
 
-async def _of_cluster(urls: str) -> list[Asked]:
+async def _of_cluster(target_urls: str) -> list[Asked]:
     """Ask the nodes that are named, and then the members that these know and that were not among them."""
-    named = [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
-    answers = await asyncio.gather(*(_ask(url, ASK_S) for url in named))
+    urls = named(target_urls)
+    answers = await asyncio.gather(*(_ask(url, ASK_S) for url in urls))
     if all(each.is_silent for each in answers):
-        answers = await asyncio.gather(*(_ask(url, BUSY_S) for url in named))
+        answers = await asyncio.gather(*(_ask(url, BUSY_S) for url in urls))
     if all(each.view is None for each in answers):
         raise _unreachable(answers)
-    scheme = urlsplit(named[0]).scheme or "http"
-    for _ in range(HOPS_MAX):
-        known = {each.view.node for each in answers if each.view is not None}
-        names = {each.name for each in answers}
-        others = {name for each in answers for name, node in each.members if node not in known and name not in names}
-        answers = [*answers, *await asyncio.gather(*(_ask(f"{scheme}://{name}", ASK_S) for name in sorted(others)))]
-    return answers
+    return await followed(answers, lambda url: _ask(url, ASK_S), urlsplit(urls[0]).scheme or "http")
 
 
 async def _ask(url: str, within_s: float) -> Asked:
-    name = urlsplit(url).netloc or url
+    name = asked_at(url)
     try:
         async with asyncio.timeout(within_s), opened(Target(None, url)) as store:
             view, cluster = await asyncio.gather(store.conditions(), store.cluster())

@@ -12,7 +12,7 @@ import os
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -26,7 +26,7 @@ from shoal.cli.operating.usage import usage
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, moment, note, pairs, size, table
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.client.store import Store
-from shoal.protocol.requests import ClusterView, Member, MembersView, StandingCondition
+from shoal.protocol.requests import ClusterView, Member, MembersView, NodeStatus, StandingCondition
 
 if TYPE_CHECKING:
     from shoal.cli.leftovers import Leftover
@@ -68,15 +68,23 @@ def status(data: Data = None, url: Url = None, json: Json = False) -> None:
 
 async def _status(target: Target, *, json: bool) -> None:
     async with opened(target) as store:
-        found, cluster = msgspec.structs.asdict(await store.status()), await store.cluster()
+        status, cluster = await store.status(), await store.cluster()
     if json:
+        found = msgspec.structs.asdict(status)
         members = [member.shown() for member in cluster.members]
-        found["conditions"] = [msgspec.structs.asdict(each) for each in found["conditions"]]
+        found["conditions"] = [msgspec.structs.asdict(each) for each in status.conditions]
         emit({**found, "cluster": {**msgspec.structs.asdict(cluster), "members": members}})
         return
-    conditions = found.pop("conditions")
-    started_ms = found.pop("started_ms")
-    ends_ms, tokens_end_ms = found.pop("tls_ends_ms"), found.pop("tokens_end_ms")
+    pairs(told(status))
+    if cluster.size > 1:
+        _show_cluster(cluster)
+    _show_conditions(status.conditions)
+
+
+def told(status: NodeStatus) -> dict[str, Any]:
+    """What a person is shown of a status, by its label: without what is empty, or for programs."""
+    found = msgspec.structs.asdict(status)
+    del found["conditions"]
     del found["tokens_refused"]  # For metrics: most of them are strangers'.
     del found["disk_free_bytes"], found["disk_full_ms"]  # For metrics and conditions; `shoal top` shows them.
     del found["speaks"], found["together"]  # For `shoal cluster upgrade-check`.
@@ -88,19 +96,24 @@ async def _status(target: Target, *, json: bool) -> None:
         del found["register_founded"]
     verified_ms, _ = found.pop("backup_verified_ms"), found.pop("backup_begun_ms")
     if found["backup"]:
-        found["backup_verified"] = moment(verified_ms) if verified_ms else "never"
+        found["backup_verified"] = _moment(verified_ms) or "never"
     else:
         del found["backup_lag_ms"], found["backup_bytes"]
-    found["certificate_expires"] = moment(ends_ms) if ends_ms else ""
-    found["tokens_end"] = moment(tokens_end_ms) if tokens_end_ms else ""
+    if status.state == "read-only" and not status.serves:
+        found["state"] = "no-member"  # As `/readyz` says: its disk is well.
+    found["retention_last"] = _moment(found.pop("retention_last_ms"))
+    found["certificate_expires"] = _moment(found.pop("tls_ends_ms"))
+    found["tokens_end"] = _moment(found.pop("tokens_end_ms"))
+    started_ms = found.pop("started_ms")
     found["started"] = moment(started_ms)
     if is_terminal():
         found["started"] = ago(datetime.fromtimestamp(started_ms / 1000, UTC))
         found["bytes_on_disk"] = size(found["bytes_on_disk"])
-    pairs({_LABELS.get(name, name.replace("_", " ")): value for name, value in found.items() if value not in ("", [])})
-    if cluster.size > 1:
-        _show_cluster(cluster)
-    _show_conditions(conditions)
+    return {_LABELS.get(name, name.replace("_", " ")): value for name, value in found.items() if value not in ("", [])}
+
+
+def _moment(ms: int) -> str:
+    return moment(ms) if ms else ""
 
 
 def _show_cluster(cluster: ClusterView) -> None:

@@ -4,7 +4,7 @@ Laws:
 - `wait` succeeds only if each other member has told, since it was linked, that it holds what the node held when the command
   began, and the quorum register has begun: one that is away, or has not told, is waited for.
 - `upgrade-check` agrees only if each member has answered by itself, and can work with this version. A member that was not
-  asked, did not answer, or does not say what it has is a reason against it.
+  asked, did not answer, or does not say what it has is a reason against it. One URL leads to all members.
 - Neither changes anything.
 """
 
@@ -14,10 +14,12 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
 from shoal.cli.execution import execute, failure
+from shoal.cli.operating.following import asked_at, followed, named
 from shoal.cli.output import emit, line, table
 from shoal.cli.target import Json, Target, Url, chosen, opened
 from shoal.errors import ShoalError
@@ -31,7 +33,7 @@ _Within = Annotated[float, typer.Option("--within", metavar="SECONDS", min=0, he
 
 
 class Seat(NamedTuple):
-    """One address of the command, and the answers there."""
+    """One address, and the answers there."""
 
     url: str
     status: NodeStatus | None  # None: it did not answer.
@@ -41,7 +43,18 @@ class Seat(NamedTuple):
     @property
     def name(self) -> str:
         """The member's own address, if it is known."""
-        return self.url if self.view is None else self.view.members[0].name
+        return asked_at(self.url) if self.view is None else self.view.members[0].name
+
+    @property
+    def node(self) -> str:
+        """The id of its directory; empty: it did not answer."""
+        return "" if self.status is None else self.status.node
+
+    @property
+    def members(self) -> Sequence[tuple[str, str]]:
+        """The members that it knows: their addresses and ids."""
+        found = [] if self.view is None else self.view.members
+        return [(member.name, member.node) for member in found if member.part != "removed"]
 
 
 def wait(url: Url = None, within: _Within = 60.0) -> None:
@@ -106,15 +119,16 @@ def _lacking(member: Member, goal: Mapping[str, int]) -> str:
 def upgrade_check(url: Url = None, json: Json = False) -> None:
     """Say whether a node of this version may join a cluster, or take the place of one of its nodes.
 
-    Run the new version's command, with the URLs of all members. It asks each for its version, and the protocols and formats
-    that it has, and fails if one does not fit, does not answer, or was left out. It changes nothing.
+    Run the new version's command, with the URL of any member. It asks each member, at the address by which its peers reach it,
+    for its version, and the protocols and formats that it has, and fails if one does not fit or does not answer. It changes
+    nothing. Give all URLs if you reach the members at other addresses than they each other.
 
-    Example: shoal cluster upgrade-check --url http://n1:7400,http://n2:7400,http://n3:7400
+    Example: shoal cluster upgrade-check --url http://n1:7400
     """
     target = chosen(None, url, environment=os.environ)
-    if target.url is None:
-        raise typer.BadParameter("give the URLs of all members with --url.")
-    urls = [each.strip() for each in target.url.split(",") if each.strip()]
+    urls = named(target.url or "")
+    if not urls:
+        raise typer.BadParameter("give the URL of a member with --url.")
     against, seats = execute(_judged(urls))
     _show(seats, against, json=json)
     if against:
@@ -128,7 +142,7 @@ async def _judged(urls: Sequence[str]) -> tuple[list[str], list[Seat]]:
         speaks,
     )
 
-    seats = list(await asyncio.gather(*map(_asked, urls)))
+    seats = await followed(await asyncio.gather(*map(_asked, urls)), _asked, urlsplit(urls[0]).scheme or "http")
     against = [f"{seat.name} does not answer: {seat.trouble}" for seat in seats if seat.status is None]
     for seat in seats:
         if seat.status is not None and seat.view is not None:
@@ -139,9 +153,10 @@ async def _judged(urls: Sequence[str]) -> tuple[list[str], list[Seat]]:
 
 def unasked(seats: Sequence[Seat]) -> list[str]:
     """The members that nobody asked, by what the others say of them."""
-    asked = {seat.status.node for seat in seats if seat.status is not None}
-    members = {member.name: member.node for seat in seats if seat.view is not None for member in seat.view.members}
-    return [f"{name} was not asked: give its URL, too" for name, node in members.items() if node not in asked]
+    ids, names = {seat.node for seat in seats}, {seat.name for seat in seats}
+    members = {name: node for seat in seats for name, node in seat.members}
+    left = [name for name, node in members.items() if node not in ids and name not in names]
+    return [f"{name} was not asked: give its URL, too" for name in left]
 
 
 async def _asked(url: str) -> Seat:
