@@ -54,7 +54,7 @@ def test_a_signal_stops_it_cleanly(tmp_path: Path, number: signal.Signals, code:
 
 
 @pytest.mark.parametrize("anew", [True, False])
-def test_whoever_finds_its_directory_in_use_is_told_of_a_node(tmp_path: Path, anew: bool) -> None:
+def test_the_holder_of_a_directory_is_named_as_a_node(tmp_path: Path, anew: bool) -> None:
     with served(tmp_path / "state", anew=anew):
         told = CliRunner().invoke(app, ["status", "--data", str(tmp_path / "state")])
     assert (told.exit_code, " serve), since " in told.stderr, "give --url and its address" in told.stderr) == (1, True, True)

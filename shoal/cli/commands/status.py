@@ -82,7 +82,7 @@ async def _status(target: Target, *, json: bool) -> None:
 
 
 def told(status: NodeStatus) -> dict[str, Any]:
-    """What a person is shown of a status, by its label: without what is empty, or for programs."""
+    """A status as a person is shown it, by labels: without what is empty, or for programs."""
     found = msgspec.structs.asdict(status)
     del found["conditions"]
     del found["tokens_refused"]  # For metrics: most of them are strangers'.

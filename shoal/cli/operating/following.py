@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 HOPS_MAX = 3
 
 
-class Answer(Protocol):
-    """An answer of a node, or that there was none."""
+class Seen(Protocol):
+    """A node that was asked, whether or not it answered."""
 
     @property
     def name(self) -> str:
@@ -31,7 +31,7 @@ class Answer(Protocol):
         """The members that it knows: their addresses and ids."""
 
 
-A = TypeVar("A", bound=Answer)
+A = TypeVar("A", bound=Seen)
 
 
 def asked_at(url: str) -> str:
