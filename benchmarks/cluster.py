@@ -162,7 +162,7 @@ class Nodes:
     def start(self, number: int) -> None:
         """Return once it is ready."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-        command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(self._directory / f"n{number}")]
+        command = [sys.executable, "-m", "shoal", "serve", "--data", str(self._directory / f"n{number}")]
         command += ["--listen", self._addresses[number]]
         if len(self._addresses) > 1:
             command += ["--join", ",".join(self._addresses)]

@@ -56,7 +56,7 @@ def measured(tasks: int, seconds: float) -> Run:
 def served(directory: Path) -> Iterator[str]:
     """`shoal serve` on a port that the system chooses, by its URL."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(directory), "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "shoal", "serve", "--data", str(directory), "--listen", "127.0.0.1:0"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:

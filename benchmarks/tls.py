@@ -115,7 +115,7 @@ def used_s(pid: int) -> float:
 def served(directory: Path, *options: str) -> Iterator[tuple[int, str]]:
     """`shoal serve` on a port that the system chooses: its process and its URL."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
-    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(directory), "--listen", "127.0.0.1:0", *options]
+    command = [sys.executable, "-m", "shoal", "serve", "--data", str(directory), "--listen", "127.0.0.1:0", *options]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         try:

@@ -108,7 +108,7 @@ _METHOD = (
 def _shoal(directory: Path) -> Iterator[Server | None]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SHOAL_")}
     port = _free_port()
-    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(directory / "store"), "--listen", f"127.0.0.1:{port}"]
+    command = [sys.executable, "-m", "shoal", "serve", "--data", str(directory / "store"), "--listen", f"127.0.0.1:{port}"]
     with _running(command, environment, port) as pid:
         yield Server("Shoal", f"ws://127.0.0.1:{port}/v1/yjs/bench/{{document}}", pid)
 

@@ -33,7 +33,7 @@ from chaos.network import Relays
 from chaos.ports import free_ports
 from chaos.skewed import CLOCK
 
-PROGRAM = (sys.executable, "-m", "shoal.cli")
+PROGRAM = (sys.executable, "-m", "shoal")
 """What a node runs, before its arguments."""
 
 SKEWED = (sys.executable, "-m", "chaos.skewed")

@@ -87,7 +87,7 @@ class Version(NamedTuple):
     @property
     def program(self) -> list[str]:
         """Runs `shoal`."""
-        return [*self.python, "-m", "shoal.cli"]
+        return [*self.python, "-m", "shoal"]
 
 
 class Outcome(NamedTuple):

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shoal.version import __version__ as __version__
+__version__ = "0.1.0"  # Declared here once, for the package, the node's status and the build.
 
 if TYPE_CHECKING:
     from shoal.public import *

@@ -218,7 +218,7 @@ MOST_REQUESTED = {
     "channels_max": 16_384,
     "page_items_max": 4096,
 }
-"""The most that a request may have, whatever the setting says (`shoal.protocol.declared`)."""
+"""The most that a request may have, whatever the setting says (`shoal.protocol.base`)."""
 _QUOTAS = ("quota_bytes", "quota_objects", "quota_writes_per_s", "quota_watchers", "quota_documents")
 _MAY_BE_0 = ("listen_port", "cluster_size", "audit_interval_s", "hsts_s", "revocations_age_s_max", *_QUOTAS)
 

@@ -6,7 +6,7 @@ imports the client, but neither a node nor the network.
 
 from __future__ import annotations
 
-from shoal import errors, replies, sync
+from shoal import __version__, errors, replies, sync
 from shoal.client.batch import (
     Batch,
     BatchBudget,
@@ -127,7 +127,6 @@ from shoal.schemas.rule import Flaw
 from shoal.values import register
 from shoal.values.difference import Change as ValueChange
 from shoal.values.registry import FileRef
-from shoal.version import __version__
 from shoal.workflows.spaces import SpaceDeleted
 from shoal.workflows.subjects import SubjectErased, SubjectReport, SubjectTag
 from shoal.workflows.transfer.importing import ImportReport

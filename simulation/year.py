@@ -28,7 +28,7 @@ from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.crdt.rows import successor
 from shoal.errors import NotFound, ShoalError
-from shoal.kinds.document.serving.compacting import DOCUMENT_BYTES_PER_UPDATE
+from shoal.kinds.document.serving.opening import DOCUMENT_BYTES_PER_UPDATE
 from shoal.node.incarnation import set_back_by
 from shoal.storage import keys
 from shoal.storage.interface import Storage

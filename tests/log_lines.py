@@ -32,7 +32,7 @@ line for people; without it a terminal gets text, and everything else JSON. `--l
   [traces](operate/traces.md) show those.
 - What must be done is told by [conditions](CONDITIONS.md); each is a line when it has stood for 4 s, and one when it is over.
 - A store in a program of yours logs the same lines through Python's `logging`, as `shoal.AREA`: set that up as you do for other
-  libraries. `shoal.logs.forms` has `JsonForm` and `TextForm`, two formatters.
+  libraries. `shoal.logs.lines` has `JsonForm` and `TextForm`, two formatters.
 """
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 from prometheus_client.metrics_core import Metric
 
-from shoal.api.metrics import Metrics
+from shoal.api.health import Metrics
 from shoal.node.conditions.table import CONDITIONS
 from shoal.protocol.requests import ClusterView, ConditionsView, Member, NodeStatus, ReadCounter
 from shoal.workflows import measured

@@ -9,7 +9,7 @@ from typing import Any
 from shoal.access.grants import action_of, family_of
 from shoal.api.route import SPACE
 from shoal.protocol import requests
-from shoal.protocol.declared import declaration_of
+from shoal.protocol.base import declaration_of
 from shoal.protocol.requests import Request, reply_of
 from shoal.protocol.requests.families import FAMILIES, operations
 

@@ -84,7 +84,7 @@ def in_terminal(
 
 
 def shoal_in_terminal(
-    *arguments: str | Path, module: str = "shoal.cli", columns: int = 80, environment: Mapping[str, str] | None = None
+    *arguments: str | Path, module: str = "shoal", columns: int = 80, environment: Mapping[str, str] | None = None
 ) -> Shown:
     """The same for `shoal` itself, or another `module`, forked from a process that has imported `shoal`."""
 

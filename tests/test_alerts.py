@@ -171,7 +171,7 @@ def _fired(url: str, name: str) -> dict[str, Any]:
 def printed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """What /metrics says at one of two nodes with certificates, tokens and encryption, linked, after a write and a read."""
     directory = tmp_path_factory.mktemp("nodes")
-    shoal = [sys.executable, "-m", "shoal.cli"]
+    shoal = [sys.executable, "-m", "shoal"]
     for command in (
         ["tls", "init", "tls", "--node", "n1", "--node", "n2"],
         ["token", "init", "tokens"],

@@ -11,7 +11,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from shoal.extras import EXTRAS, told
+from shoal.raising import EXTRAS, told
 from tests.cli.conftest import PATIENCE_S, clean_environment
 
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]

@@ -22,25 +22,22 @@ ROOT = TOP / "shoal"
 
 # Modules at the top that everyone may import: they import nothing above them.
 BASE = {
-    *("errors", "forks", "names", "config", "values", "version", "schemas"),
-    *("outcomes", "encryption", "extras", "logs", "panics", "records"),
+    *("errors", "forks", "names", "config", "values", "schemas"),
+    *("raising", "encryption", "logs", "records"),
 }
 
 # Layer → the other layers of shoal that it may import.
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
-    "version": set(),
     "forks": set(),
     "names": {"errors"},
     "encryption": {"errors"},
-    "extras": {"errors"},
     "config": {"errors"},
-    "outcomes": {"errors"},
+    "raising": {"errors"},
     "logs": {"errors", "records"},
-    "panics": {"errors"},
     "records": set(),
     "values": {"errors", "records"},
-    "schemas": {"errors", "extras", "names", "records", "values"},
+    "schemas": {"errors", "names", "raising", "records", "values"},
     "crdt": BASE,
     "cluster": BASE | {"crdt"},
     "protocol": {"errors", "names", "records", "crdt"},
@@ -146,7 +143,7 @@ COMPOSED: dict[str, set[str]] = {
 }
 
 PURE_MODULES = {"crew/declaration.py", "crew/placement.py"}
-PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "version", "outcomes"}
+PURE = {"crdt", "cluster", "protocol", "errors", "names", "config", "raising"}
 IMPURE_MODULES = {
     "asyncio",
     "time",

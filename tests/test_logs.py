@@ -23,13 +23,14 @@ from shoal.errors import Conflict
 from shoal.logs import events
 from shoal.logs.event import Event, Line
 from shoal.logs.events import EVENTS, FIELDS
-from shoal.logs.forms import JsonForm, TextForm
 from shoal.logs.lines import (
     EVENT_INTERVAL_S,
     EVENT_LINES_MAX,
     VALUE_CHARS_MAX,
     VALUES_MAX,
+    JsonForm,
     Limits,
+    TextForm,
     captured,
     log,
     of_request,

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 import shoal
-from shoal.api.metrics import EXEMPLAR_S, Metrics
+from shoal.api.health import EXEMPLAR_S, Metrics
 from shoal.errors import InvalidInput
 from shoal.logs.lines import of_request
 from shoal.protocol.requests import ClusterView, ConditionsView, ReadCounter

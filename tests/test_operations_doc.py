@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from shoal.api.metrics import Metrics
+from shoal.api.health import Metrics
 from shoal.config import Config
 from shoal.protocol.requests import ClusterView, ConditionsView, Member, QuotaView, ReadCounter
 from shoal.protocol.requests.status import Quota

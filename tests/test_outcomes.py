@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.errors import DeletedMeanwhile, Disconnected, OutcomeUnknown, StoreCorrupt
-from shoal.outcomes import partly
+from shoal.raising import partly
 
 
 @pytest.mark.answers("unknown-outcomes-are-told", note="what fails after something was written says so")

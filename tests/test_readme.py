@@ -106,7 +106,7 @@ def test_the_session_in_a_terminal_is_as_it_is_shown(directory: Path, tmp_path: 
     (session,) = blocks("console", SESSION)
     export, *steps = re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", session, re.MULTILINE)
     environment = {"PYTHONPATH": str(ROOT)} | dict(word.split("=") for word in export[0].split()[1:])
-    started = [sys.executable, "-m", "shoal.cli"]
+    started = [sys.executable, "-m", "shoal"]
     monkeypatch.chdir(tmp_path)
     ids: dict[str, str] = {}  # Those of the README, and what they are in this run.
     for command, wanted in steps:
@@ -134,7 +134,7 @@ def masked(text: str) -> list[list[str]]:
 def test_a_command_over_the_url_runs(url: str, directory: Path) -> None:
     (watch,) = [line for line in commands("shoal") if "--url" in line]
     words = shlex.split(watch.replace(f"http://{ADDRESS}", url))
-    command = ["-m", "shoal.cli", *words[1:], "--limit", "1"]
+    command = ["-m", "shoal", *words[1:], "--limit", "1"]
     with Forked(command, clean_environment(), directory=directory) as watching:
         add = urllib.request.Request(
             f"{url}/v1/spaces/crew/counters/n", b'{"add": 1}', headers={"Content-Type": "application/json"}

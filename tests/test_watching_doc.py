@@ -66,7 +66,7 @@ def test_the_request_and_the_command_tell_of_a_change(tmp_path: Path) -> None:
             assert next(line for line in events if line.startswith("event: ")) == "event: change\n"
             stream.kill()
         words = [*shlex.split(command[1]), "--after", bookmark, "--url", url, "--limit", "1"]
-        shown = forked.run(["-m", "shoal.cli", *words], clean_environment(), timeout=PATIENCE_S)
+        shown = forked.run(["-m", "shoal", *words], clean_environment(), timeout=PATIENCE_S)
         assert "thread crew-1  save" in shown.stdout
 
 

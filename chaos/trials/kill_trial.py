@@ -157,7 +157,7 @@ async def kill_servers(
     [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
     session = connect(f"http://{address}")
-    serve = (sys.executable, "-m", "shoal.cli", "serve", "--data", str(trial.store), "--listen", address)
+    serve = (sys.executable, "-m", "shoal", "serve", "--data", str(trial.store), "--listen", address)
     async with working(session, agents=agents, numbers=count(1), note=note, random=random) as work:
         for _ in range(rounds):
             async with _started(*serve) as process:

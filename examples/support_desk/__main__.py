@@ -123,7 +123,7 @@ async def main(directory: str, *, by_itself: bool) -> None:
     async with page(desk) as origin:
         address = f"127.0.0.1:{free_port()}"
         desk["url"] = f"http://{address}"
-        serve = ("shoal.cli", "serve", "--data", str(Path(directory) / "state"), "--listen", address)
+        serve = ("shoal", "serve", "--data", str(Path(directory) / "state"), "--listen", address)
         node = Party("node", *serve, "--set", f"allowed_origins={origin}")
         async with running(node) as [serving], shoal.connect(desk["url"], wait=WAIT_S) as store:
             await open_tickets(store)

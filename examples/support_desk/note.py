@@ -35,7 +35,7 @@ async def call(client: Client, tool: str, **given: Any) -> dict[str, Any]:
 async def main() -> None:
     url, _ = arguments(sys.argv)
     server = StdioServerParameters(
-        command=sys.executable, args=["-m", "shoal.cli", "mcp", "--url", url, "--space", SPACE, "--by", "carla"]
+        command=sys.executable, args=["-m", "shoal", "mcp", "--url", url, "--space", SPACE, "--by", "carla"]
     )
     async with Client(server) as client:
         for name in (await call(client, "list_names", kind="thread", prefix="ticket-"))["names"]:

@@ -3,7 +3,7 @@
 Laws:
 
 - A body has the fields of its request except those that the path names or decides; an answer has the fields of its reply, and
-  its properties. Their names and types are the protocol's, converted as `shoal.protocol.declared` says: packed values are JSON,
+  its properties. Their names and types are the protocol's, converted as `shoal.protocol.base` says: packed values are JSON,
   cursors are text. In a query, an object is JSON text, and a list has commas between its elements.
 - A request with an `expect` also takes the version as `If-Match`, and a reply's `version` is the answer's ETag.
 - A flow of `shoal.workflows` that declares a place in HTTP is served as a request is.
@@ -35,7 +35,7 @@ from shoal.kinds.redaction import flows as redaction
 from shoal.kinds.retention import flows as retention
 from shoal.kinds.thread.flows import mutations as undo
 from shoal.kinds.tiering import flows as tiering
-from shoal.protocol.declared import AtLeast, Http, Named, Shape, declaration_of
+from shoal.protocol.base import AtLeast, Http, Named, Shape, declaration_of
 from shoal.protocol.requests import Deleted, Read, Request, reply_of
 from shoal.protocol.requests.families import operations
 from shoal.records import NamedTuple

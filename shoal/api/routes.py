@@ -9,11 +9,11 @@ from typing import Any
 
 from shoal.api import batches, contents, health, pages, watching
 from shoal.api.derived import OPERATIONS
+from shoal.api.health import Figures
 from shoal.api.http.exchange import ReadQuery, WriteQuery
 from shoal.api.http.problems import RangeNotSatisfiable, RequestTimeout, UnsupportedEncoding
-from shoal.api.metrics import Figures
 from shoal.api.route import SPACE, THREAD, Route
-from shoal.api.thread import auditing, mutations, resume
+from shoal.api.thread import mutations, resume
 from shoal.errors import (
     BudgetExhausted,
     Conflict,
@@ -122,19 +122,19 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/export",
-        auditing.export_store,
+        mutations.export_store,
         "All objects of all spaces as JSON lines (docs/EXPORT.md)",
-        query=auditing.ExportQuery,
-        content_type=auditing.NDJSON,
+        query=mutations.ExportQuery,
+        content_type=mutations.NDJSON,
         reason=_STREAM,
     ),
     Route(
         "GET",
         f"{SPACE}/export",
-        auditing.export_space,
+        mutations.export_space,
         "All objects of a space as JSON lines (docs/EXPORT.md)",
-        query=auditing.ExportQuery,
-        content_type=auditing.NDJSON,
+        query=mutations.ExportQuery,
+        content_type=mutations.NDJSON,
         errors=(NotFound,),
         reason=_STREAM,
     ),
@@ -323,19 +323,19 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "GET",
         f"{THREAD}/audit",
-        auditing.audit,
+        mutations.audit,
         "Checkpoints, events and steps in one time line, with the newest checkpoint at each",
-        auditing.AuditView,
+        mutations.AuditView,
         errors=(NotFound,),
         reason=_SEVERAL,
     ),
     Route(
         "GET",
         f"{THREAD}/export",
-        auditing.export_thread,
+        mutations.export_thread,
         "The thread as JSON lines (docs/EXPORT.md)",
-        query=auditing.ExportQuery,
-        content_type=auditing.NDJSON,
+        query=mutations.ExportQuery,
+        content_type=mutations.NDJSON,
         errors=(NotFound,),
         reason=_STREAM,
     ),

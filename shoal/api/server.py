@@ -1,7 +1,6 @@
-"""The application: routes, errors, sessions.
+"""The application: routes, errors, sessions, and the spans of requests over HTTP.
 
 Laws:
-
 - Every exception of a handler is answered as a problem document; a bug is logged
   and answered with 500, and other requests continue.
 - A route for GET also answers HEAD, with the same headers and no body.
@@ -9,6 +8,7 @@ Laws:
 - Each line that is logged while a request is handled has its id.
 - Requests of other origins' pages are rejected first (`shoal.api.http.origins`), then malformed
   URLs, so that handlers see only valid text.
+- A look at health, metrics or the page makes no span.
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from aiohttp import WSCloseCode, hdrs, web
 from aiohttp.typedefs import Middleware
 
 from shoal.access.guard import Guarded
-from shoal.api.health import METRICS
+from shoal.api.health import METRICS, Backlog, Metered, Metrics
 from shoal.api.http import bodies as deadlines
-from shoal.api.http import headers, problems, traced
+from shoal.api.http import headers, problems
 from shoal.api.http import origins as credentials
 from shoal.api.http.bodies import Bodies, Limited, Noting
 from shoal.api.http.exchange import JSON, Exchange, decoded
 from shoal.api.http.origins import METHODS, REQUEST_ID, Hosts, OpenGuarded, Origins, seal
-from shoal.api.metrics import Backlog, Metered, Metrics
 from shoal.api.pages import ABOUT, About
 from shoal.api.route import Route
 from shoal.api.routes import OPENAPI_PATH, ROUTES, SESSION_PATH
@@ -48,11 +47,35 @@ from shoal.protocol.bookmark import Bookmark, SharedBookmark
 from shoal.protocol.frames import PROTOCOL, Welcome
 from shoal.protocol.requests import Request
 from shoal.protocol.session import Session
+from shoal.traces import agents
+from shoal.traces.provider import tracing
+from shoal.traces.sessions import greeted
 from shoal.traces.sessions import traced as sessions_traced
 
 if TYPE_CHECKING:
-    from shoal.access.bearer import Bearer
     from shoal.access.gate import Gate
+    from shoal.access.tokens import Bearer
+
+_PREFIX = "/v1/"
+
+
+async def answered(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], request_id: str
+) -> web.StreamResponse:
+    """The handler's answer, within a span if traces are wanted."""
+    if tracing() is None or not request.path.startswith(_PREFIX):
+        return await handler(request)
+    if request.headers.get("Upgrade", "").lower() == "websocket":
+        # Pages cannot set headers of a WebSocket.
+        with greeted(agents.carried_by(request.headers) or agents.carried_by(request.query)):
+            return await handler(request)
+    resource = request.match_info.route.resource
+    route = "(unknown)" if resource is None else resource.canonical
+    with agents.http(request.method, route, request.headers, request_id) as told:
+        response = await handler(request)
+        told(response.status)
+        return response
+
 
 _HANDSHAKE = ("connection", "sec-websocket-")
 _NO_BYTE = re.compile("%(?![0-9A-Fa-f]{2})")
@@ -387,7 +410,7 @@ def _identified(make_id: Callable[[], str]) -> Middleware:
     async def identified(request: web.Request, handler: _Handler) -> web.StreamResponse:
         id = _id_of(request, make_id)
         with of_request(id):
-            return await traced.answered(request, handler, id)
+            return await answered(request, handler, id)
 
     return identified
 

@@ -27,9 +27,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from shoal.api.health import Metrics
 from shoal.api.http.accepting import unsent_bytes
 from shoal.api.http.problems import internal
-from shoal.api.metrics import Metrics
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, ShuttingDown, TooLarge, Unavailable
 from shoal.logs.lines import of_request, request_id

@@ -36,8 +36,8 @@ import msgspec
 from shoal.cluster import operation
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import InvalidInput, InvalidValue
-from shoal.extras import needed
 from shoal.protocol.requests import LoggedOperation, LogHead, LogPage, Statement, StateRoot
+from shoal.raising import needed
 from shoal.records import NamedTuple
 
 THREADS = "statements/"

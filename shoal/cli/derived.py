@@ -24,8 +24,7 @@ import typer
 
 from shoal import values
 from shoal.cli import arguments as options
-from shoal.cli.arguments import age_of, bytes_of, json_of, json_of_file, milliseconds_of
-from shoal.cli.command import TAKEN, Run, Work, command_of
+from shoal.cli.arguments import TAKEN, Run, Work, age_of, bytes_of, command_of, json_of, json_of_file, milliseconds_of
 from shoal.cli.execution import FAILED, agreed
 from shoal.cli.finding import check_there, event_id, holder_origin, note_absence, other_spaces
 from shoal.cli.output import (
@@ -50,7 +49,7 @@ from shoal.errors import NotFound
 from shoal.kinds import KINDS
 from shoal.kinds.thread.flows.audit import entries_of
 from shoal.names import check_name
-from shoal.protocol.declared import AtLeast, Cli, Named, Shape, declared
+from shoal.protocol.base import AtLeast, Cli, Named, Shape, declared
 from shoal.protocol.requests import ListObjects, ObjectKind, ObjectRead, Read, ReadSpaceAudit, Request, reply_of
 from shoal.records import NamedTuple
 from shoal.values import forms as vectors

@@ -27,7 +27,7 @@ import typer
 from typer.core import TyperGroup
 
 from shoal.errors import ShoalError
-from shoal.extras import needed
+from shoal.raising import needed
 
 T = TypeVar("T")
 

@@ -20,24 +20,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from shoal import __version__
 from shoal.cli import execution, target
 from shoal.cli.execution import Commands
 from shoal.records import NamedTuple
-from shoal.version import __version__
 
 MODULES = (
     "serve",
     "demo",
     "directories",
     "backup",
-    "completion",
+    "contexts",
     "threads",
-    "graph",
     "transfer",
     "mutations",
     "branches",
     "objects",
-    "files",
     "following",
     "crews",
     "erasing",
@@ -204,7 +202,7 @@ def main() -> None:
     """The entry point of the console script."""
     _open_streams()
     if "_SHOAL_COMPLETE" in os.environ:
-        from shoal.cli.commands.completion import answer_shell
+        from shoal.cli.commands.contexts import answer_shell
 
         answer_shell()
     execution.is_process = True

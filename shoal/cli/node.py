@@ -29,10 +29,9 @@ import msgspec
 
 from shoal.config import Config
 from shoal.errors import ShoalError
-from shoal.extras import needed
 from shoal.logs import events
-from shoal.logs.forms import JsonForm, TextForm
-from shoal.logs.lines import log
+from shoal.logs.lines import JsonForm, TextForm, log
+from shoal.raising import needed
 from shoal.traces import export
 
 

@@ -36,7 +36,7 @@ from msgspec import Struct
 
 from shoal import values
 from shoal.api.http.headers import shown_opaque
-from shoal.protocol.declared import Named, Shape
+from shoal.protocol.base import Named, Shape
 from shoal.records import NamedTuple
 from shoal.values import forms as vectors
 

@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import shoal
+from shoal.api.health import Backlog
 from shoal.api.http.accepting import check_free
 from shoal.api.http.listener import Listener
-from shoal.api.metrics import Backlog
 from shoal.api.server import create_app
 from shoal.config import Config
 from shoal.errors import InvalidConfig, ShoalError
@@ -51,7 +51,7 @@ from shoal.transport.seeds import Resolve, resolved
 
 if TYPE_CHECKING:
     from shoal.access.access import Access
-    from shoal.tls.current import CurrentTls
+    from shoal.tls.contexts import CurrentTls
 import socket
 from collections.abc import MutableMapping
 
@@ -134,7 +134,7 @@ def tls_of(config: Config) -> CurrentTls | None:
     if not config.tls_cert:
         return None
     # Imported here, because a node without TLS needs none of the libraries for it.
-    from shoal.tls.current import CurrentTls
+    from shoal.tls.contexts import CurrentTls
 
     return CurrentTls(config, now_s=time.time)
 

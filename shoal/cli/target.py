@@ -107,7 +107,7 @@ def chosen(data: Path | None, url: str | None, *, environment: Mapping[str, str]
 
 
 def _of_context(environment: Mapping[str, str]) -> Target:
-    from shoal.cli.access import contexts
+    from shoal.cli.commands import contexts
 
     found = contexts.find(context.get(), environment)
     if found is None:

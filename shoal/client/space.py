@@ -16,10 +16,10 @@ from shoal.client.arguments import named
 from shoal.client.connection import Place, StoreConnection
 from shoal.kinds.document.state.yjs import CLIENT_ID_BITS
 from shoal.names import check_name
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.conformance import check_word
 from shoal.protocol.requests import Durability, Hit, HitPlace, ObjectKind, ThreadState, ThreadStatus, ThreadSummary, WorkQueue
+from shoal.raising import partly
 from shoal.schemas import Schema
 from shoal.values.filtering import packed_fields
 from shoal.values.registry import FileRef

@@ -158,7 +158,7 @@ def main() -> None:
     directory, *arguments = sys.argv[1:]
     Thread(target=_hold, args=(directory,), name="tether", daemon=True).start()
     sys.argv = ["shoal", *arguments]
-    runpy.run_module("shoal.cli", run_name="__main__")
+    runpy.run_module("shoal", run_name="__main__")
 
 
 def _hold(directory: str) -> None:

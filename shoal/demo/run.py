@@ -31,8 +31,7 @@ from shoal.client.store import Store
 from shoal.demo.course import Access, Course, Message, Plan
 from shoal.demo.crew import DOCUMENT, SPACE, library, list_modules, recount, share, thread_name
 from shoal.demo.nodes import DemoFailed, Node, cluster, node_name
-from shoal.demo.screen import Screen
-from shoal.demo.verdict import Found, judge, read_back
+from shoal.demo.screen import Found, Screen, judge, read_back
 from shoal.errors import ShoalError, Unauthenticated
 from shoal.protocol.requests import ClusterView
 from shoal.records import NamedTuple

@@ -5,7 +5,7 @@ Laws:
 - The entry of a thread that is not running, or that has an open step, holds its standing: its status, or the time of its
   oldest open step. The thread has one row under it.
 - These rows are complete once the directory is marked as indexed: from its first object on, or, if an older version
-  wrote it, when `shoal.kinds.step.serving.status` has entered its threads.
+  wrote it, when `shoal.kinds.step.handler` has entered its threads.
 - A thread with questions of a graph, whose status is none of these, has one row more, under `keys.ASKING`: it is listed beside
   one with an open step. A save, and a note that asks nothing, look at the thread only if it has that row, or notes came before
   the label.

@@ -36,8 +36,7 @@ from shoal.kinds.redaction.serving.hooks import Hook
 from shoal.kinds.redaction.serving.redactor import Redactor
 from shoal.kinds.retention.serving.threads import ThreadRetention
 from shoal.kinds.schema.handler import Rules, Schemas
-from shoal.kinds.step.serving.status import StatusHandler, StatusLister
-from shoal.kinds.step.serving.steps import Steps
+from shoal.kinds.step.handler import StatusHandler, StatusLister, Steps
 from shoal.kinds.thread.serving.checkpoints import Checkpoints, Inspection, Verifying
 from shoal.kinds.thread.serving.ownership import Fencing
 from shoal.kinds.thread.serving.pruning import Prunes

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from shoal.extras import needed
+from shoal.raising import needed
 from shoal.storage.commit import RunBlocking
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from typing import Any, get_args
 
 from msgspec.structs import replace
 
+from shoal import __version__
 from shoal.errors import (
     BudgetExhausted,
     Conflict,
@@ -68,10 +69,9 @@ from shoal.node.statements import AuditReads, Recorder, Signer, StateRoots
 from shoal.node.turns import Background, Resting
 from shoal.node.writes.acknowledging import Acknowledging
 from shoal.node.writes.issuing import Issued, Located
-from shoal.outcomes import after, partly
 from shoal.protocol import requests
+from shoal.protocol.base import declaration_of
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.declared import declaration_of
 from shoal.protocol.requests import (
     AnyReply,
     AnyRequest,
@@ -83,8 +83,8 @@ from shoal.protocol.requests import (
 from shoal.protocol.requests.families import operations
 from shoal.protocol.session import Told
 from shoal.protocol.tracing import stages
+from shoal.raising import after, partly
 from shoal.records import NamedTuple
-from shoal.version import __version__
 
 _DURABLE = frozenset(kind for kind in operations(requests.ObjectWrite) if declaration_of(kind).durable)
 _DURABILITIES = ("memory", "local", "quorum", "all")

@@ -30,8 +30,7 @@ import msgspec
 from msgspec import Struct
 
 from shoal.errors import InvalidInput, TooLarge
-from shoal.protocol.base import Durability
-from shoal.protocol.declared import CURSOR_BYTES_MAX, Shape, Together
+from shoal.protocol.base import CURSOR_BYTES_MAX, Durability, Shape, Together
 
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 """The integers that msgpack holds."""

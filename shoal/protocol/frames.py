@@ -22,9 +22,9 @@ import msgspec
 from msgspec import Raw, Struct, field
 
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unsupported, from_wire
+from shoal.protocol.base import TOGETHER_MAX
 from shoal.protocol.bookmark import Sight
 from shoal.protocol.conformance import together_of, too_many, too_many_together
-from shoal.protocol.declared import TOGETHER_MAX
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, Replaced, Subscription
 
 PROTOCOL = 3

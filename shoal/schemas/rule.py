@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from shoal.errors import InvalidSchema, InvalidValue, ShoalError, TooLarge
-from shoal.extras import needed
+from shoal.raising import needed
 from shoal.records import NamedTuple
 from shoal.schemas.effort import PATTERN_BYTES_MAX, Effort, Survey
 from shoal.schemas.secret_fields import pointer

@@ -66,7 +66,7 @@ from rocksdict import AccessType, BlockBasedOptions, Options, Rdict
 
 from shoal.config import Config, KiB, MiB
 from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
-from shoal.panics import is_panic
+from shoal.raising import is_panic
 from shoal.storage import layout
 from shoal.storage.layout import Witnessed
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 from shoal.config import Config
 from shoal.encryption import KeyService
 from shoal.errors import MasterKeyWrong
-from shoal.extras import needed
+from shoal.raising import needed
 from shoal.storage import layout
 from shoal.storage.cold import raw_of
 from shoal.storage.commit import LoggedStorage

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from shoal.version import __version__
+from shoal import __version__
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider

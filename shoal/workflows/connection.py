@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from shoal.config import Config
 from shoal.errors import InvalidInput, LeaseLost
-from shoal.protocol.declared import Http
+from shoal.protocol.base import Http
 from shoal.protocol.requests import Batch, Durability, Fenced, ObjectWrite, R, Request, Term
 from shoal.protocol.session import Session
 from shoal.records import NamedTuple

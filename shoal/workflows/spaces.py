@@ -23,9 +23,8 @@ from shoal import values
 from shoal.errors import InvalidInput, NotFound
 from shoal.kinds import LABELS
 from shoal.names import RESERVED, check_name
-from shoal.outcomes import partly
 from shoal.protocol import requests
-from shoal.protocol.declared import Http, Natural, declaration_of
+from shoal.protocol.base import Http, Natural, declaration_of
 from shoal.protocol.requests import (
     QUOTAS,
     Durability,
@@ -37,6 +36,7 @@ from shoal.protocol.requests import (
     RemoveEntry,
 )
 from shoal.protocol.requests.families import operations
+from shoal.raising import partly
 from shoal.workflows.connection import Connection, Flow
 
 SPACE_DELETES_MAX = 10_000  # Objects that one HTTP request to delete a space looks at; then it answers `more`.

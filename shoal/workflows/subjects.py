@@ -31,7 +31,7 @@ from shoal import values
 from shoal.errors import Forbidden, InvalidInput, ShoalError
 from shoal.names import STREAMS, check_label, check_name
 from shoal.protocol import requests
-from shoal.protocol.declared import Cursor, Http
+from shoal.protocol.base import Cursor, Http
 from shoal.protocol.requests import Durability, ObjectKind
 from shoal.workflows.connection import Connection, Flow
 from shoal.workflows.spaces import DELETIONS, SPACE_DELETES_MAX

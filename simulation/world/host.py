@@ -20,7 +20,7 @@ from typing import TypeVar, cast
 
 from aiohttp import ClientConnectionError, web
 
-from shoal.api.metrics import Metrics
+from shoal.api.health import Metrics
 from shoal.api.session import SessionSocket
 from shoal.backup.bucket import ObjectStore
 from shoal.cluster.membership import epochs

@@ -20,7 +20,7 @@ from shoal.api.yjs.door import YJS_PATH
 from shoal.config import Config
 from shoal.errors import Forbidden, ShoalError, Unauthenticated
 from shoal.protocol import requests
-from shoal.protocol.declared import declaration_of
+from shoal.protocol.base import declaration_of
 from shoal.protocol.requests import Request
 from shoal.transport.link import Link
 from tests.access.conftest import Made, Mint, Serve, Served

@@ -19,7 +19,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from shoal.api.glossary import BODIES
-from shoal.api.metrics import OTHER_SPACES, SPACES_LABELLED_MAX, Backlog, Metered, Metrics
+from shoal.api.health import OTHER_SPACES, SPACES_LABELLED_MAX, Backlog, Metered, Metrics
 from shoal.api.route import Route
 from shoal.api.routes import ROUTES
 from shoal.api.server import create_app

@@ -18,7 +18,7 @@ from shoal.api.routes import ROUTES
 from shoal.cli.main import app
 from shoal.client import batch
 from shoal.protocol import requests
-from shoal.protocol.declared import declaration_of
+from shoal.protocol.base import declaration_of
 from shoal.protocol.requests import ObjectRead, ObjectWrite, reply_of
 from shoal.protocol.requests.families import operations
 from shoal.workflows.connection import Flow

@@ -35,7 +35,7 @@ def running(
     It is `anew` that of a new interpreter, as a user's is, and else forked from one that has imported `shoal`.
     """
     environment = {**clean_environment(), **(config or {})}
-    command = ["-m", "shoal.cli", *arguments]
+    command = ["-m", "shoal", *arguments]
     with (
         subprocess.Popen([sys.executable, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         if anew

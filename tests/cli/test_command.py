@@ -11,7 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 import shoal
-from shoal.cli.command import Run, Work, in_store
+from shoal.cli.arguments import Run, Work, in_store
 from shoal.client.store import Store
 from shoal.errors import InvalidInput
 

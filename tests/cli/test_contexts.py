@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from shoal.cli import target
-from shoal.cli.access import contexts
+from shoal.cli.commands import contexts
 from shoal.cli.main import app
 from shoal.cli.target import Target, chosen
 from shoal.errors import InvalidInput, NotFound

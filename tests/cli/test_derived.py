@@ -15,7 +15,7 @@ import shoal
 from shoal.cli.derived import BY_HAND, derived_commands
 from shoal.cli.main import app
 from shoal.protocol import requests
-from shoal.protocol.declared import Cli, declaration_of
+from shoal.protocol.base import Cli, declaration_of
 from shoal.protocol.requests import Request
 from tests.cli.test_commands import documents, lines
 from tests.cli.test_commands import shoal as run

@@ -61,7 +61,7 @@ def test_bytes_that_are_no_document_are_refused(target: list[str], tmp_path: Pat
 
 def test_changes_and_conflicts_are_shown_with_their_authors(node: Running) -> None:
     words = ["doc", "watch", "w", "--url", node.url, *MINE, "--json", "-n", "1"]
-    with Forked(["-m", "shoal.cli", *words], clean_environment()) as watching:
+    with Forked(["-m", "shoal", *words], clean_environment()) as watching:
         asyncio.run(_clash(node.url, watching))
         out, _ = watching.communicate(timeout=PATIENCE_S)
     change = json.loads(out)

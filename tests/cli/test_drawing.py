@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.cli.commands.graph import ASCII, BOXES, Signs, drawn, newest_first
+from shoal.cli.commands.branches import ASCII, BOXES, Signs, drawn, newest_first
 
 Graph = dict[int, list[int]]
 Rows = list[tuple[str, int | None]]

@@ -24,7 +24,7 @@ from shoal.errors import NotFound
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.support import forked
 
-COMMAND = (sys.executable, "-m", "shoal.cli")
+COMMAND = (sys.executable, "-m", "shoal")
 
 
 def test_an_errors_own_text_is_all_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:

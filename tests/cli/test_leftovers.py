@@ -19,7 +19,7 @@ from tests.support import forked
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return forked.run(["-m", "shoal.cli", *arguments], clean_environment(), timeout=2 * PATIENCE_S)
+    return forked.run(["-m", "shoal", *arguments], clean_environment(), timeout=2 * PATIENCE_S)
 
 
 def truncate(directory: Path) -> None:

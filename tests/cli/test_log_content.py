@@ -26,7 +26,7 @@ KEY = "canary-key-of-the-cluster-4711-9x"
 
 def secrets_of(folder: Path) -> list[str]:
     """A token, and its parts."""
-    command = ["-m", "shoal.cli", "token"]
+    command = ["-m", "shoal", "token"]
     made = [
         forked.run([*command, "init", str(folder)], clean_environment(), timeout=PATIENCE_S),
         forked.run(

@@ -18,7 +18,7 @@ from tests.support import forked
 
 async def said(*arguments: str) -> tuple[str, str]:
     """What the command prints, in a process of its own: who is present stays so meanwhile."""
-    words = ["-m", "shoal.cli", "presence", *arguments, *CREW]
+    words = ["-m", "shoal", "presence", *arguments, *CREW]
     ended = await asyncio.to_thread(forked.run, words, clean_environment(), timeout=PATIENCE_S)
     assert ended.returncode == 0, ended.stderr
     return ended.stdout, ended.stderr
@@ -40,7 +40,7 @@ async def test_presence_in_spaces_and_documents_is_told(url: str) -> None:
 
 async def test_joins_changes_and_leaves_are_told_at_once(url: str) -> None:
     watching = await forked.create_subprocess_exec(
-        *(sys.executable, "-m", "shoal.cli", "presence", "--follow", "--json", "--url", url, "--space", "watched"),
+        *(sys.executable, "-m", "shoal", "presence", "--follow", "--json", "--url", url, "--space", "watched"),
         env=clean_environment(),
         stdout=PIPE,
     )

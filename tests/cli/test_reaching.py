@@ -15,7 +15,7 @@ from tests.support import forked
 
 async def run(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str, str]:
     given = {**clean_environment(), **(environment or {})}
-    ended = await asyncio.to_thread(forked.run, ["-m", "shoal.cli", *arguments], given, timeout=PATIENCE_S)
+    ended = await asyncio.to_thread(forked.run, ["-m", "shoal", *arguments], given, timeout=PATIENCE_S)
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -36,7 +36,7 @@ NO_STORE = {"SHOAL_DATA": None, "SHOAL_CONFIG": None}
 
 def serve(*arguments: str) -> subprocess.CompletedProcess[str]:
     """For what must end by itself."""
-    return forked.run(["-m", "shoal.cli", "serve", *arguments], clean_environment(), timeout=PATIENCE_S)
+    return forked.run(["-m", "shoal", "serve", *arguments], clean_environment(), timeout=PATIENCE_S)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_bad_setting_is_refused_before_anything_is_made(tmp_path: Path, argume
 
 
 def test_a_key_before_the_command_encrypts_the_directory(tmp_path: Path) -> None:
-    command = ["-m", "shoal.cli", "--encryption-key", "env:NO_SUCH_KEY", "serve", "--data", str(tmp_path / "state")]
+    command = ["-m", "shoal", "--encryption-key", "env:NO_SUCH_KEY", "serve", "--data", str(tmp_path / "state")]
     ended = forked.run(command, clean_environment(), timeout=PATIENCE_S)
     assert ended.returncode == 1
     assert "NO_SUCH_KEY" in ended.stderr
@@ -224,7 +224,7 @@ def test_a_node_keeps_its_number_its_name_and_nothing_that_reads_a_command_line(
 
 def test_a_failure_of_a_node_ends_as_a_commands(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("no directory")
-    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
+    command = [sys.executable, "-m", "shoal", "serve", "--data", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
     ended = subprocess.run(command, env=clean_environment(), capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("shoal: ")
@@ -239,7 +239,7 @@ def test_the_configuration_of_a_node_begun_anew_is_whole() -> None:
 @pytest.mark.parametrize("closed", ["<&-", "<&- >&- 2>&-"])
 def test_a_stream_that_is_closed_is_taken_by_no_file_and_no_socket(closed: str, tmp_path: Path) -> None:
     [address] = free_addresses(1)
-    command = [sys.executable, "-m", "shoal.cli", "serve", "--data", str(tmp_path / "state"), "--listen", address]
+    command = [sys.executable, "-m", "shoal", "serve", "--data", str(tmp_path / "state"), "--listen", address]
     with subprocess.Popen(["sh", "-c", f'exec "$@" {closed}', "sh", *command], env=clean_environment()) as process:
         try:
             _await_answers(process, f"http://{address}/healthz")
@@ -278,7 +278,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
     monkeypatch.setattr(execution, "is_process", True)
     monkeypatch.setattr(threading, "active_count", lambda: 1)  # That of the tests may have others.
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("shoal.cli.__main__", None))
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", ModuleSpec("shoal.__main__", None))
     monkeypatch.delitem(sys.modules, "shoal.cli.serving")
     monkeypatch.setattr(os, "execv", execute)
     return found
@@ -336,7 +336,7 @@ def test_a_process_with_another_thread_goes_on(executed: list[list[str]], monkey
 def test_an_import_that_fails_ends_as_a_command_does(module: str, raises: str, code: int, said: str, tmp_path: Path) -> None:
     (tmp_path / f"{module}.py").write_text(f"raise {raises}")
     environment = {**clean_environment(), "PYTHONPATH": str(tmp_path)}
-    shoal = [sys.executable, "-m", "shoal.cli"]
+    shoal = [sys.executable, "-m", "shoal"]
     subprocess.run([*shoal, "token", "init", str(tmp_path / "keys")], env=clean_environment(), check=True, capture_output=True)
     command = [*shoal, "serve", "--data", str(tmp_path / "state"), "--listen", "127.0.0.1:0"]
     command += ["--token-keys", str(tmp_path / "keys" / "keys.json")]

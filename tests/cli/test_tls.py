@@ -99,7 +99,7 @@ def test_a_node_is_served_and_asked_over_tls(tmp_path: Path) -> None:
     with served(tmp_path / "state", "--tls", str(tmp_path / "tls" / "n1")) as (_, url):
         assert url.startswith("https://")
         for options, variables in ((["--tls-ca", ca], {}), ([], {"SHOAL_TLS_CA": ca})):
-            command = ["-m", "shoal.cli", *options, "status", "--url", url, "--json"]
+            command = ["-m", "shoal", *options, "status", "--url", url, "--json"]
             ended = forked.run(command, {**clean_environment(), **variables}, timeout=PATIENCE_S)
             assert ended.returncode == 0, ended.stderr
             assert json.loads(ended.stdout)["state"] == "ready"

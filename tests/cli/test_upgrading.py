@@ -134,7 +134,7 @@ class Nodes:
         environment = {**clean_environment(), "SHOAL_JOIN": ",".join(addresses)}
         self.processes = [
             stack.enter_context(
-                Forked(["-m", "shoal.cli", "serve", "--data", str(directory / f"n{number}"), "--listen", address], environment)
+                Forked(["-m", "shoal", "serve", "--data", str(directory / f"n{number}"), "--listen", address], environment)
             )
             for number, address in enumerate(addresses)
         ]

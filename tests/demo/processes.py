@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.support.forked import Forked
 
-DEMO = (sys.executable, "-m", "shoal.cli", "demo")
+DEMO = (sys.executable, "-m", "shoal", "demo")
 PATIENCE_S = 60
 
 

@@ -10,7 +10,7 @@ import pytest
 import shoal
 from shoal.client.store import Space, Store
 from shoal.demo.crew import DOCUMENT, SPACE, Agent, Figures, Rewound, thread_name
-from shoal.demo.verdict import judge, read_back
+from shoal.demo.screen import judge, read_back
 
 MODULES = ["a.py", "b.py"]
 COUNTED = {"a.py": Figures(1, 10, 2, 1, 3, 1), "b.py": Figures(1, 20, 4, 0, 1, 5)}

@@ -17,7 +17,7 @@ import pytest
 import shoal
 from shoal.demo.crew import SPACE, counter_name, library, list_modules, recount
 from shoal.demo.nodes import node_name
-from shoal.demo.verdict import Found, judge, read_back
+from shoal.demo.screen import Found, judge, read_back
 from tests.demo.processes import PATIENCE_S, assert_nothing_is_left, processes_of, run_demo, running, started_by
 
 MODULES = 60

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shoal.demo.crew import Figures
-from shoal.demo.verdict import Found, expected, judge
+from shoal.demo.screen import Found, expected, judge
 
 RECOUNTED = {
     "a.py": Figures(1, 10, 2, 1, 3, 1),

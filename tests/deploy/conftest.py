@@ -116,7 +116,7 @@ def running(commands: Sequence[Started], directory: Path) -> Iterator[list[str]]
         for command in commands:
             environment = {**clean_environment(), "SHOAL_QUORUM_TIMEOUT_S": str(PATIENCE_S), **command.environment}
             with chdir(directory):
-                node = Forked(["-m", "shoal.cli", *command.arguments], environment)
+                node = Forked(["-m", "shoal", *command.arguments], environment)
             processes.enter_context(node)
             processes.callback(node.kill)
             nodes.append(node)

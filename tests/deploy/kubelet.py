@@ -171,7 +171,7 @@ class Kubernetes:
         arguments = [mapped(each) for each in pod.container.get("args", self._command)]
         environment = {**clean_environment(), **pod.environment(self._image, self.directory / "secrets", mapped)}
         (directory / "environment.json").write_text(json.dumps(environment))
-        pod.process = Forked(["-m", "shoal.cli", *arguments], environment, directory=directory)
+        pod.process = Forked(["-m", "shoal", *arguments], environment, directory=directory)
         self._follow(pod)
         self.pods[name] = pod
 

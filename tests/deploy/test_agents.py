@@ -22,7 +22,7 @@ def agents(urls: list[str], directory: Path, *, at: Sequence[str]) -> subprocess
     *words, inside = DEMO["command"]
     mapped = {f"https://{NODES[name]['environment']['SHOAL_ADVERTISE']}": url for name, url in zip(NODES, urls, strict=True)}
     there = [mapped[address] for address in inside.split(",") if mapped[address] in at]
-    command = [sys.executable, "-m", "shoal.cli", *words, ",".join(there)]
+    command = [sys.executable, "-m", "shoal", *words, ",".join(there)]
     environment = {name: file.replace("/tls/", f"{directory}/tls/") for name, file in DEMO["environment"].items()}
     return subprocess.run(
         [*command, "--limit", "18"],

@@ -149,7 +149,7 @@ def make_certificates(directory: Path, *more: str, **environment: str) -> None:
     script = (ROOT / "deploy" / "certificates.sh").read_text()
     for place in ("tls", "nodes"):
         script = re.sub(rf"(?<![\w$}}])/{place}\b", f"{directory}/{place}", script)
-    script = script.replace("shoal t", f"{sys.executable} -m shoal.cli t")
+    script = script.replace("shoal t", f"{sys.executable} -m shoal t")
     told = {**clean_environment(), **environment}
     subprocess.run(["sh", "-c", script], env=told, check=True, capture_output=True, timeout=PATIENCE_S)
 
@@ -284,13 +284,13 @@ def test_nodes_that_share_a_name_find_each_other_and_clients_need_no_other(
         # Nodes that other machines cannot reach answer for no other name.
         told |= {"SHOAL_ALLOWED_HOSTS": "shoal", "SHOAL_LISTEN_HOST": f"127.78.0.{number}", "SHOAL_LISTEN_PORT": str(port)}
         words = [word.replace("/data", str(tmp_path / name)) for word in image.last("CMD").words()]
-        command = [*apart, sys.executable, "-m", "shoal.cli", *words]
+        command = [*apart, sys.executable, "-m", "shoal", *words]
         return subprocess.Popen(command, env={**clean_environment(), **told}, stdout=subprocess.PIPE, text=True)
 
     def add() -> str:
         told = {"SSL_CERT_FILE": here("/tls/ca.pem", "client"), "SHOAL_TOKEN_FILE": here("/tls/client.token", "client")}
         words = ["--durability", "quorum", "counter", "add", "n", "--space", "crew", "--url", f"https://shoal:{port}"]
-        command = [*apart, sys.executable, "-m", "shoal.cli", *words]
+        command = [*apart, sys.executable, "-m", "shoal", *words]
         environment = {**clean_environment(), **told}
         added = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
         assert added.returncode == 0, added.stderr

@@ -120,7 +120,7 @@ class Machine:
         environment = {**clean_environment(), "SHOAL_QUORUM_TIMEOUT_S": str(PATIENCE_S), **given}
         with suppress(KeyError):
             del environment["SHOAL_LISTEN"]
-        node = Forked(["-m", "shoal.cli", "serve", *arguments], environment, directory=self.directory)
+        node = Forked(["-m", "shoal", "serve", *arguments], environment, directory=self.directory)
         url = node.stdout.readline().strip()
         assert url, node.stderr.read()
         self.nodes[port] = node

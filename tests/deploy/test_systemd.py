@@ -173,7 +173,7 @@ def test_the_units_command_runs_with_its_files(service: configparser.SectionProx
     host, port = free_addresses(1)[0].split(":")
 
     def shoal(*arguments: str) -> None:
-        subprocess.run([sys.executable, "-m", "shoal.cli", *arguments], check=True, capture_output=True, timeout=PATIENCE_S)
+        subprocess.run([sys.executable, "-m", "shoal", *arguments], check=True, capture_output=True, timeout=PATIENCE_S)
 
     shoal("tls", "init", str(tmp_path / "all"), "--node", "n1,n1.example.com")
     shoal("token", "init", str(tmp_path / "tokens"))
@@ -185,7 +185,7 @@ def test_the_units_command_runs_with_its_files(service: configparser.SectionProx
     told = {name: value.replace("/etc/shoal", str(etc)) for name, value in environment().items()}
     told |= {"SHOAL_LISTEN_HOST": host, "SHOAL_LISTEN_PORT": port, "NOTIFY_SOCKET": manager.name}
     arguments = [word.replace("/var/lib/shoal", str(tmp_path / "state")) for word in command[1:]]
-    with Forked(["-m", "shoal.cli", *arguments], {**clean_environment(), **told}) as process:
+    with Forked(["-m", "shoal", *arguments], {**clean_environment(), **told}) as process:
         try:
             assert manager.next() == f"READY=1\nSTATUS=serves https://{host}:{port}"
             shoal("tls", "node", str(tmp_path / "all"), "n1", "--renew")
@@ -213,7 +213,7 @@ def test_a_node_makes_no_call_that_the_unit_forbids(service: configparser.Sectio
     allowed = calls("@system-service")
     for name in filters[1].lstrip("~").split():
         allowed -= calls(name)
-    seen, arguments = tmp_path / "calls", ["-m", "shoal.cli", "serve", "--data", str(tmp_path / "state")]
+    seen, arguments = tmp_path / "calls", ["-m", "shoal", "serve", "--data", str(tmp_path / "state")]
     command = ["strace", "-f", "-qq", "-c", "-U", "name", "-o", str(seen), sys.executable, *arguments]
     with subprocess.Popen(
         [*command, "--listen", "127.0.0.1:0"],
@@ -226,7 +226,7 @@ def test_a_node_makes_no_call_that_the_unit_forbids(service: configparser.Sectio
             assert process.stdout is not None
             url = process.stdout.readline().strip()
             done = subprocess.run(
-                [sys.executable, "-m", "shoal.cli", "counter", "add", "n", "1", "--space", "crew", "--url", url],
+                [sys.executable, "-m", "shoal", "counter", "add", "n", "1", "--space", "crew", "--url", url],
                 env=clean_environment(),
                 check=False,
                 timeout=2 * PATIENCE_S,

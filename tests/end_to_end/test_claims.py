@@ -158,7 +158,7 @@ async def test_over_http_and_on_the_command_line_an_item_is_claimed_and_complete
             claimed = json.loads((await run("claim", "t", "w", "--json")).stdout)
             assert (claimed["key"], claimed["attempt"]) == ("b", 1)
             assert (await run("claim", "t", "w")).exit_code == 1
-            command = ["-m", "shoal.cli", "worklist", "claim", "t", "w", "--data", str(tmp_path / "state")]
+            command = ["-m", "shoal", "worklist", "claim", "t", "w", "--data", str(tmp_path / "state")]
             alone = await asyncio.to_thread(forked.run, command, timeout=PATIENCE_S)
             assert alone.returncode != 0
             assert "would end with this command. Nothing was claimed" in alone.stderr

@@ -175,7 +175,7 @@ async def test_a_directory_whose_making_was_cut_short_before_its_keys_is_made(tm
 
 def shoal_command(*arguments: str, key: str = "") -> subprocess.CompletedProcess[str]:
     environment = {**clean_environment(), **({"SHOAL_ENCRYPTION_KEY": key} if key else {})}
-    return forked.run(["-m", "shoal.cli", *arguments], environment, timeout=PATIENCE_S)
+    return forked.run(["-m", "shoal", *arguments], environment, timeout=PATIENCE_S)
 
 
 @pytest.mark.answers("encrypted-files-show-nothing")

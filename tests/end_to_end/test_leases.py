@@ -74,7 +74,7 @@ async def test_a_program_runs_while_the_lease_is_held(tmp_path: Path) -> None:
             lease = await store.space("s").lease("nightly", ttl=30, holder="somebody").acquire()
 
             def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-                return forked.run(["-m", "shoal.cli", "lease", *arguments], timeout=PATIENCE_S)
+                return forked.run(["-m", "shoal", "lease", *arguments], timeout=PATIENCE_S)
 
             held = await asyncio.to_thread(run, "run", "nightly", *where, "--", "true")
             assert held.returncode != 0

@@ -65,7 +65,7 @@ async def test_other_lists_doubled_addresses_and_wrong_keys_are_told_by_every_no
             await disagreements(url, f"two nodes advertise {n1}", *lists)
             async with aiohttp.ClientSession() as http, http.get(f"{url}/metrics") as response:
                 assert 'shoal_condition{condition="members-differ"} 1.0' in await response.text()
-        shown = forked.run(["-m", "shoal.cli", "status", "--url", url2], clean_environment(), timeout=PATIENCE_S)
+        shown = forked.run(["-m", "shoal", "status", "--url", url2], clean_environment(), timeout=PATIENCE_S)
         assert shown.returncode == 0, shown.stderr
         assert f"two nodes advertise {n1}" in " ".join(shown.stdout.split()), shown.stdout  # Lines are as wide as a terminal.
         await refused(url4)

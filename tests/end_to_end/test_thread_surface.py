@@ -64,7 +64,7 @@ async def test_only_overwrite_replaces_a_state_not_seen(store: Store, space: Spa
 
 async def test_the_shell_does_not_replace_a_state_unasked(url: str, space: Space) -> None:
     await space.thread("t").save({"n": 1})
-    command = ["-m", "shoal.cli", "save", "t", '{"n": 2}', "--url", url, "--space", space.name]
+    command = ["-m", "shoal", "save", "t", '{"n": 2}', "--url", url, "--space", space.name]
     ended = await asyncio.to_thread(forked.run, command, clean_environment(), timeout=PATIENCE_S)
     assert ended.returncode != 0
     assert "--overwrite" in ended.stderr

@@ -18,7 +18,7 @@ def run(*command: str) -> str:
 
 
 def shoal(*command: str) -> str:
-    done = forked.run(["-m", "shoal.cli", *command], clean_environment(), timeout=PATIENCE_S)
+    done = forked.run(["-m", "shoal", *command], clean_environment(), timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

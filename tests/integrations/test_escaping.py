@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from shoal.errors import InvalidName
-from shoal.integrations.escaping import escaped, key_of, name_of, tag, text_of, unsafe
+from shoal.integrations.contents import escaped, key_of, name_of, tag, text_of, unsafe
 
 PLAIN = unsafe()
 

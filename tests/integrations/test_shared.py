@@ -16,9 +16,9 @@ from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, SchemaTooNew
 from shoal.integrations import base as in_space
-from shoal.integrations import escaping
+from shoal.integrations import contents
 from shoal.integrations.base import Bridge, pieces
-from shoal.integrations.escaping import id_of, key_of, name_of, tag, unsafe
+from shoal.integrations.contents import id_of, key_of, name_of, tag, unsafe
 from shoal.names import check_name
 
 IDS = st.text(st.characters() | st.sampled_from("%./{}\x00\ud800"), max_size=8)
@@ -51,21 +51,21 @@ def test_names_with_the_tag_of_one_id_share_a_partition(id: str) -> None:
 
 @given(JSON)
 def test_read_json_is_the_json_that_was_written(given: Any) -> None:
-    assert escaping.shown(escaping.stored(given, "it")) == json.loads(json.dumps(given))
+    assert contents.shown(contents.stored(given, "it")) == json.loads(json.dumps(given))
 
 
 def test_json_is_stored_as_a_value_if_it_can_be_one() -> None:
-    assert escaping.stored({"a": [1, None]}, "it") == {"a": [1, None]}
-    assert escaping.stored({"a": "\ud800"}, "it") == json.dumps({"a": "\ud800"})
+    assert contents.stored({"a": [1, None]}, "it") == {"a": [1, None]}
+    assert contents.stored({"a": "\ud800"}, "it") == json.dumps({"a": "\ud800"})
     with pytest.raises(InvalidValue, match="it is no JSON"):
-        escaping.stored(object(), "it")
+        contents.stored(object(), "it")
 
 
 def test_a_record_of_a_newer_form_is_refused() -> None:
-    assert escaping.of_form({"mine": 1, "a": 2}, "mine", 1) == {"mine": 1, "a": 2}
-    assert escaping.of_form({"theirs": 1}, "mine", 1) is None
+    assert contents.of_form({"mine": 1, "a": 2}, "mine", 1) == {"mine": 1, "a": 2}
+    assert contents.of_form({"theirs": 1}, "mine", 1) is None
     with pytest.raises(SchemaTooNew):
-        escaping.of_form({"mine": 2}, "mine", 1)
+        contents.of_form({"mine": 2}, "mine", 1)
 
 
 def test_a_piece_has_no_more_writes_and_bytes_than_fit() -> None:

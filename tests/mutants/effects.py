@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from shoal.kinds.step import state as step_log
-from shoal.kinds.step.serving.steps import Steps
+from shoal.kinds.step.handler import Steps
 from shoal.kinds.step.state import StepEntry
 from shoal.node.handler import Contest
 from shoal.node.peers.quorum import Quorum

@@ -11,8 +11,8 @@ import pytest
 
 from shoal.errors import InvalidInput
 from shoal.protocol import requests
+from shoal.protocol.base import CURSOR_BYTES_MAX
 from shoal.protocol.conformance import check_manner, conforming
-from shoal.protocol.declared import CURSOR_BYTES_MAX
 from shoal.protocol.frames import decode_request
 
 WRONG: Any = object()  # And what else a type checker would have refused:

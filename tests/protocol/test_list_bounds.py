@@ -21,8 +21,8 @@ from shoal.kinds.items.serving.items import ITEM_LABELS_MAX, VECTORS_MAX
 from shoal.kinds.thread.serving.pruning import PRUNE_IDS_MAX
 from shoal.node.reads.reads import MULTI_READS_MAX
 from shoal.protocol import frames, requests
+from shoal.protocol.base import FILTER_TERMS_MAX, TOGETHER_MAX
 from shoal.protocol.conformance import conforming
-from shoal.protocol.declared import FILTER_TERMS_MAX, TOGETHER_MAX
 from shoal.protocol.frames import decode_request, decode_subscription
 from shoal.protocol.requests.families import operations
 
@@ -50,7 +50,7 @@ def unbounded(hint: Any, most: int | None = None) -> Iterator[Any]:
 @pytest.mark.parametrize("kind", operations(), ids=lambda kind: kind.__name__)
 def test_each_list_of_a_request_is_bounded(kind: type[Struct]) -> None:
     found = {field.name: list(unbounded(field.type)) for field in msgspec.structs.fields(kind)}
-    assert not {name: kinds for name, kinds in found.items() if kinds}, "see shoal.protocol.declared"
+    assert not {name: kinds for name, kinds in found.items() if kinds}, "see shoal.protocol.base"
 
 
 def test_a_list_without_a_bound_is_found() -> None:

@@ -12,8 +12,7 @@ from msgspec import Struct
 
 from shoal import kinds
 from shoal.protocol import base, requests
-from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write
-from shoal.protocol.declared import operation
+from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Read, Reply, Request, Write, operation
 from shoal.protocol.requests import families
 from shoal.protocol.requests.families import FAMILIES
 

@@ -127,7 +127,5 @@ async def test_commands_read_a_directory_on_a_disk_that_is_full(small: Path) -> 
             rest.flush()
     for command in (("status",), ("threads", "--space", "s"), ("show", "t", "--space", "s"), ("verify",)):
         data = (str(small / "state"),) if command == ("verify",) else ("--data", str(small / "state"))
-        ended = await asyncio.to_thread(
-            forked.run, ["-m", "shoal.cli", *command, *data], clean_environment(), timeout=PATIENCE_S
-        )
+        ended = await asyncio.to_thread(forked.run, ["-m", "shoal", *command, *data], clean_environment(), timeout=PATIENCE_S)
         assert ended.returncode == 0, (command, ended.stderr)

@@ -1,7 +1,7 @@
 """Processes of `shoal` that start in a fifth of the time: they are forked from one that has imported it already.
 
 Such a process has all that a process has: memory, descriptors, signals, threads and an end of its own. It differs from
-`python -m shoal.cli` only in that no interpreter starts and no module is imported, which `tests/cli` proves of real commands.
+`python -m shoal` only in that no interpreter starts and no module is imported, which `tests/cli` proves of real commands.
 """
 
 from __future__ import annotations

@@ -18,10 +18,8 @@ from opentelemetry.sdk.trace.sampling import (
 )
 
 import shoal
-from shoal.traces.agents import running
-from shoal.traces.doors import http
-from shoal.traces.drawing import Drawing, drawing
-from shoal.traces.provider import Tracing, using
+from shoal.traces.agents import http, running
+from shoal.traces.provider import Drawing, Tracing, drawing, using
 from tests.traces.recording import Recorded
 from tests.traces.test_served import serving
 

@@ -25,7 +25,7 @@ from shoal.node.node import open_node
 from shoal.protocol.frames import PROTOCOL, Hello, encode_call, encode_hello, messages
 from shoal.protocol.requests import Add, CounterValue, ReadCounter
 from shoal.protocol.tracing import NOT_RECORDED, TRACE_CHARS_MAX, carried_of, carrying
-from shoal.traces.doors import entered
+from shoal.traces.agents import entered
 from shoal.traces.provider import Tracing
 from shoal.transport import link
 from shoal.transport.link import Link
@@ -256,7 +256,7 @@ async def test_an_edit_over_yjs_belongs_to_the_trace_of_the_socket(url: str, rec
 
 
 async def test_a_slow_request_is_named_by_its_trace(url: str, recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shoal.api.metrics.EXEMPLAR_S", 0.0)
+    monkeypatch.setattr("shoal.api.health.EXEMPLAR_S", 0.0)
     async with shoal.connect(url) as store:
         await store.space("crew").counter("tokens").add(1)
     [trace] = {f"{span.context.trace_id:032x}" for span in recorded.named("shoal add")}

@@ -37,10 +37,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from shoal.api.http.problems import RequestTimeout, UnsupportedEncoding
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Overloaded, ShoalError, TooLarge, Unavailable
-from shoal.outcomes import why
 from shoal.protocol.bookmark import SharedBookmark
 from shoal.protocol.requests import Checkpoint, Checkpoints, Delta, Durability, R, Read, Replaced, Request
 from shoal.protocol.session import Session, Wrapper, noting
+from shoal.raising import why
 from shoal.values.work import NODES_MAX, Allowance
 
 ENCODINGS = ("gzip", "deflate")

@@ -61,11 +61,11 @@ from shoal.config import Config, origins
 from shoal.errors import Unauthenticated
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.session import Session
-from shoal.traces import doors
+from shoal.traces import agents
 
 if TYPE_CHECKING:
-    from shoal.access.bearer import Bearer
     from shoal.access.gate import Gate
+    from shoal.access.tokens import Bearer
 
 REQUEST_ID = "X-Request-Id"
 """The header with the id of a request: the caller's, or one that the node made."""
@@ -85,7 +85,7 @@ REQUEST_HEADERS = ", ".join(
         deadlines.HEADER,
         bookmarks.LEASE,
         REQUEST_ID,
-        *doors.HEADERS,
+        *agents.HEADERS,
         *headers.REQUEST_HEADERS,
     )
 )

@@ -26,7 +26,6 @@ from shoal.errors import InvalidInput, NotFound
 from shoal.kinds.journal.flows import check_whole
 from shoal.kinds.step.flows import catch_up, drift
 from shoal.kinds.thread.flows.provenance import setting_of
-from shoal.outcomes import partly
 from shoal.protocol.requests import (
     BeginStep,
     Checkpoint,
@@ -40,6 +39,7 @@ from shoal.protocol.requests import (
     Snapshot,
     Step,
 )
+from shoal.raising import partly
 
 _LISTED_MAX = 1000
 if TYPE_CHECKING:

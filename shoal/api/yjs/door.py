@@ -36,10 +36,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from shoal.api.health import Metrics
 from shoal.api.http.exchange import name_in
 from shoal.api.http.origins import PROTOCOL, OpenGuarded
 from shoal.api.http.problems import internal
-from shoal.api.metrics import Metrics
 from shoal.api.yjs.connection import YJS_SEND_BYTES_MAX, Line, YjsConnection, YWebsocketLine
 from shoal.api.yjs.room import Room, close_code
 from shoal.api.yjs.socket import UNAUTHORIZED, Message, Socket, Waiting
@@ -52,7 +52,7 @@ from shoal.protocol.requests import ReadDocument, Request
 from shoal.protocol.yjs import ADDRESS_BYTES_MAX
 
 if TYPE_CHECKING:
-    from shoal.access.bearer import Bearer
+    from shoal.access.tokens import Bearer
 
 
 _LATER = frozenset({WSCloseCode.GOING_AWAY, WSCloseCode.TRY_AGAIN_LATER, WSCloseCode.INTERNAL_ERROR})

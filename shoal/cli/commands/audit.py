@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import structs
 
-from shoal.cli.arguments import PANEL, ThreadName
-from shoal.cli.command import Run, Work, in_store
+from shoal.cli.arguments import PANEL, Run, ThreadName, Work, in_store
 from shoal.cli.derived import group_of
 from shoal.cli.execution import FAILED, execute
 from shoal.cli.finding import SHORT, check_thread

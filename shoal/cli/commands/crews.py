@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from shoal.cli.arguments import PANEL
-from shoal.cli.command import Run, Work, in_store
+from shoal.cli.arguments import PANEL, Run, Work, in_store
 from shoal.cli.output import Listing, plain, to_text
 from shoal.client.store import Store
 from shoal.crew.crew import AgentStatus, Crew, MachineStatus

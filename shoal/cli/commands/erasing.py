@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import msgspec
 import typer
 
-from shoal.cli.arguments import PANEL, DryRun, Yes, bytes_of
-from shoal.cli.command import Run, Work, in_store
+from shoal.cli.arguments import PANEL, DryRun, Run, Work, Yes, bytes_of, in_store
 from shoal.cli.execution import FAILED, agreed, execute
 from shoal.cli.output import emit, line, note_empty, shown_bytes
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened

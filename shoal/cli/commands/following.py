@@ -14,8 +14,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from shoal.api.http.headers import opaque, shown_opaque
-from shoal.cli.arguments import PANEL, Follow, LimitOrAll, Prefix, ThreadName, Wait, age_of
-from shoal.cli.command import Run, Work, in_store
+from shoal.cli.arguments import PANEL, Follow, LimitOrAll, Prefix, Run, ThreadName, Wait, Work, age_of, in_store
 from shoal.cli.commands.threads import event_cells, event_line
 from shoal.cli.derived import group_of
 from shoal.cli.finding import check_thread

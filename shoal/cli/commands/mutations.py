@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from shoal.cli.arguments import PANEL, Branch, By, Key, Label, LimitOrAll, Reveal, ThreadName, json_of
-from shoal.cli.command import Run, Work, in_store
+from shoal.cli.arguments import PANEL, Branch, By, Key, Label, LimitOrAll, Reveal, Run, ThreadName, Work, in_store, json_of
 from shoal.cli.commands.threads import described
 from shoal.cli.finding import check_thread, checkpoint_id, mutation_id
 from shoal.cli.output import Listing, ago, to_text

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shoal import values
-from shoal.cli.arguments import PANEL, By, Limit, LimitOrAll, fields_of, file_text, json_of, json_of_file
-from shoal.cli.command import Run, Work, in_store
+from shoal.cli.arguments import PANEL, By, Limit, LimitOrAll, Run, Work, fields_of, file_text, in_store, json_of, json_of_file
 from shoal.cli.derived import add_commands, derived_commands, group_of
 from shoal.cli.finding import check_there
 from shoal.cli.output import Listing, ago, emit, show_value, to_text

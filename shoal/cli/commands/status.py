@@ -20,9 +20,8 @@ import typer
 from shoal.cli.arguments import PANEL
 from shoal.cli.execution import execute
 from shoal.cli.operating.cluster_key import rebuild, rotate_key
-from shoal.cli.operating.top import top
+from shoal.cli.operating.top import top, usage
 from shoal.cli.operating.upgrading import upgrade_check, wait
-from shoal.cli.operating.usage import usage
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, moment, note, pairs, size, table
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.client.store import Store

@@ -8,8 +8,21 @@ from typing import Annotated, Any, cast
 
 import typer
 
-from shoal.cli.arguments import PANEL, Branch, Label, Limit, LimitOrAll, Prefix, Reveal, ThreadName, fields_of, moment_of
-from shoal.cli.command import Run, Work, in_store
+from shoal.cli.arguments import (
+    PANEL,
+    Branch,
+    Label,
+    Limit,
+    LimitOrAll,
+    Prefix,
+    Reveal,
+    Run,
+    ThreadName,
+    Work,
+    fields_of,
+    in_store,
+    moment_of,
+)
 from shoal.cli.finding import SHORT, check_thread, checkpoint_id, note_absence, other_spaces, print_names, similar
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, plain, show_value, to_text
 from shoal.client.store import Space, Store

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import typer
 
+from shoal import __version__
 from shoal.cli.execution import execute, failure
 from shoal.cli.operating.following import asked_at, followed, named
 from shoal.cli.output import emit, line, table
@@ -25,7 +26,6 @@ from shoal.cli.target import Json, Target, Url, chosen, opened
 from shoal.errors import ShoalError
 from shoal.protocol.requests import ClusterView, Member, NodeStatus
 from shoal.records import NamedTuple
-from shoal.version import __version__
 
 _LOOK_S = 0.25
 _ANSWER_S = 10.0  # For one node.

@@ -25,10 +25,10 @@ from google.genai import types
 from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import ItemChanged, NotFound
-from shoal.integrations import escaping
+from shoal.integrations import contents as escaping
 from shoal.integrations.adk.events import FORM, IN_PART, NAME, app_of, below, ids_of, user_of
 from shoal.integrations.base import Bridge, checked_store, pieces, settled
-from shoal.integrations.escaping import escaped, tag, text_of
+from shoal.integrations.contents import escaped, tag, text_of
 from shoal.kinds.items.handle.item import Item, Namespace, delete_request, put_request
 from shoal.names import check_name
 from shoal.protocol import requests

@@ -26,8 +26,8 @@ from google.adk.sessions.state import State
 
 from shoal import values
 from shoal.errors import InvalidValue
-from shoal.integrations import escaping
-from shoal.integrations.escaping import escaped, id_of, name_of, tag, text_of, unsafe
+from shoal.integrations import contents
+from shoal.integrations.contents import escaped, id_of, name_of, tag, text_of, unsafe
 from shoal.kinds.items.handle.item import Item, Namespace
 from shoal.names import check_name
 from shoal.records import NamedTuple
@@ -76,9 +76,9 @@ def given(event: Event, after: str) -> Given:
             f"the event {event.id!r} is no JSON: {type(error).__name__}: {error}. Nothing was written."
         ) from error
     continues = not _only_sets_state(event)
-    stored = escaping.stored(plain, "the event")
+    stored = contents.stored(plain, "the event")
     record = {NAME: FORM, "event": stored, **({"after": after} if continues else {})}
-    return Given(event.id, escaping.shown(stored), values.encode(record, where="the event"), event.timestamp, continues)
+    return Given(event.id, contents.shown(stored), values.encode(record, where="the event"), event.timestamp, continues)
 
 
 def stored_event(record: Any) -> Stored | None:
@@ -87,10 +87,10 @@ def stored_event(record: Any) -> Stored | None:
     Raises:
         SchemaTooNew: a newer version of Shoal wrote it.
     """
-    known = escaping.of_form(record, NAME, FORM)
+    known = contents.of_form(record, NAME, FORM)
     if known is None:
         return None
-    plain = escaping.shown(known["event"])
+    plain = contents.shown(known["event"])
     return Stored(plain["id"], known.get("after"), plain["timestamp"], plain)
 
 
@@ -153,7 +153,7 @@ def head_of(item: Item) -> Head | None:
     Raises:
         SchemaTooNew: a newer version of Shoal wrote it.
     """
-    records = [escaping.of_form(value, NAME, FORM) for value in (item.value, *item.siblings)]
+    records = [contents.of_form(value, NAME, FORM) for value in (item.value, *item.siblings)]
     found = [record for record in records if record is not None]
     if not found:
         return None
@@ -164,7 +164,7 @@ def head_of(item: Item) -> Head | None:
 
 def state_record(value: Any, where: str) -> dict[str, Any]:
     """The item of a value of state."""
-    return {NAME: FORM, "value": escaping.stored(value, where)}
+    return {NAME: FORM, "value": contents.stored(value, where)}
 
 
 def state_value(stored: Any) -> tuple[Any] | None:
@@ -173,8 +173,8 @@ def state_value(stored: Any) -> tuple[Any] | None:
     Raises:
         SchemaTooNew: a newer version of Shoal wrote it.
     """
-    record = escaping.of_form(stored, NAME, FORM)
-    return None if record is None else (escaping.shown(record["value"]),)
+    record = contents.of_form(stored, NAME, FORM)
+    return None if record is None else (contents.shown(record["value"]),)
 
 
 def merged(app: Mapping[str, Any], user: Mapping[str, Any], session: Mapping[str, Any]) -> dict[str, Any]:

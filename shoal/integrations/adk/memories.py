@@ -25,14 +25,14 @@ from google.adk.sessions.session import Session
 from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidValue, ItemChanged
-from shoal.integrations import escaping
+from shoal.integrations import contents
 from shoal.integrations.adk.events import FORM, NAME, app_of, below, key_in, user_of
 from shoal.integrations.base import Bridge, checked_store, pieces, settled
-from shoal.integrations.escaping import text_of
+from shoal.integrations.contents import text_of
 from shoal.kinds.items.handle.item import Namespace, put_request
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
+from shoal.raising import partly
 from shoal.records import NamedTuple
 
 RESULTS_MAX = 10  # Memories that a search returns: a tool of the ADK puts all of them into the prompt.
@@ -165,9 +165,9 @@ class ShoalMemoryService(BaseMemoryService):
     async def _entries(self, namespace: Namespace) -> list[MemoryEntry]:
         found = []
         async for item in self._space.items.scan(namespace):
-            record = escaping.of_form(item.value, NAME, FORM)
+            record = contents.of_form(item.value, NAME, FORM)
             if record is not None and "entry" in record:
-                found.append(MemoryEntry.model_validate(escaping.shown(record["entry"])))
+                found.append(MemoryEntry.model_validate(contents.shown(record["entry"])))
         return found
 
     async def _delete(self, namespace: Namespace, memory_id: str) -> None:
@@ -186,7 +186,7 @@ def _record(entry: MemoryEntry) -> dict[str, Any]:
         plain = entry.model_dump(mode="json", exclude_none=True)
     except ValueError as error:
         raise InvalidValue(f"the memory {entry.id!r} is no JSON: {error}. Nothing was written.") from None
-    return {NAME: FORM, "entry": escaping.stored(plain, "the memory")}
+    return {NAME: FORM, "entry": contents.stored(plain, "the memory")}
 
 
 def _folded(text: str) -> str:

@@ -45,11 +45,11 @@ from shoal.integrations.adk.artifacts import ShoalArtifactService
 from shoal.integrations.adk.events import Given, Head, Place, Stored, app_of, below, place_of, user_of
 from shoal.integrations.adk.memories import ShoalMemoryService
 from shoal.integrations.base import Bridge, OnStore, Opening, checked_store, pieces, remember, settled
-from shoal.integrations.escaping import key_of
+from shoal.integrations.contents import key_of
 from shoal.kinds.items.handle.item import Namespace, delete_request, put_request
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
+from shoal.raising import partly
 
 HEADS_MAX = 4096  # Sessions whose item is remembered; for others an append needs one read more.
 Deltas = Mapping[str, Mapping[str, Any]]  # Scope ("app", "user", "session") → key → value.

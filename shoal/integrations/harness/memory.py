@@ -23,9 +23,9 @@ from pydantic_ai_harness.memory import (
 
 from shoal.client.connection import contended
 from shoal.errors import InvalidInput, InvalidValue, ItemChanged
-from shoal.integrations import escaping
+from shoal.integrations import contents
 from shoal.integrations.base import InSpace
-from shoal.integrations.escaping import escaped, name_of, unescaped, unsafe
+from shoal.integrations.contents import escaped, name_of, unescaped, unsafe
 from shoal.integrations.harness.plans import FORM, NAME
 from shoal.kinds.items.handle.item import Item, delete_request, put_request
 from shoal.protocol import requests
@@ -97,7 +97,7 @@ class ShoalMemoryStore(InSpace):
             raise TypeError("memory metadata keys and values must be strings. Nothing was written.")
         if not isinstance(content, str):
             raise InvalidValue(f"the content of {path!r:.100} must be text; got {type(content).__name__}. Nothing was written.")
-        value = {"content": escaping.stored(content, path), "metadata": escaping.stored(dict(metadata or {}), "metadata")}
+        value = {"content": contents.stored(content, path), "metadata": contents.stored(dict(metadata or {}), "metadata")}
         return await self._bridge.awaited(
             lambda: self._retried(lambda: self._changed(namespace, key, value, expected_version, operation), path)
         )
@@ -199,7 +199,7 @@ class ShoalMemoryStore(InSpace):
 
 
 def _record(item: Item) -> Mapping[str, Any]:
-    record = escaping.of_form(item.value, NAME, FORM)
+    record = contents.of_form(item.value, NAME, FORM)
     if record is None:
         raise InvalidValue(
             f"item {item.key!r:.100} was not written by this integration. Nothing was written. Use another space."
@@ -208,13 +208,13 @@ def _record(item: Item) -> Mapping[str, Any]:
 
 
 def _shown(record: Mapping[str, Any], max_chars: int) -> MemoryFile:
-    content = escaping.shown(record["content"])
+    content = contents.shown(record["content"])
     return MemoryFile(
         content=content[:max_chars],
         version=record["version"],
         operation_id=record["operation"],
         truncated=len(content) > max_chars,
-        metadata=escaping.shown(record["metadata"]) or None,
+        metadata=contents.shown(record["metadata"]) or None,
     )
 
 

@@ -37,9 +37,9 @@ from pydantic_core import PydanticSerializationError
 from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidInput, InvalidValue, ItemChanged, NotFound, SchemaTooNew
-from shoal.integrations import escaping
+from shoal.integrations import contents
 from shoal.integrations.base import InSpace
-from shoal.integrations.escaping import escaped, name_of, unsafe
+from shoal.integrations.contents import escaped, name_of, unsafe
 from shoal.kinds.items.handle.item import Item, put_request
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.protocol import requests
@@ -70,7 +70,7 @@ class Form(Generic[T]):
             raise InvalidValue(
                 f"{self._what} is no JSON: {error}. Nothing was written. Give values that pydantic can serialise."
             ) from None
-        return {NAME: FORM, "value": escaping.stored(plain, self._what), **beside}
+        return {NAME: FORM, "value": contents.stored(plain, self._what), **beside}
 
     def shown(self, record: Any) -> T:
         """The value of `stored`.
@@ -79,13 +79,13 @@ class Form(Generic[T]):
             SchemaTooNew: a newer version of Shoal or of the harness wrote it.
             InvalidValue: something else did.
         """
-        known = escaping.of_form(record, NAME, FORM)
+        known = contents.of_form(record, NAME, FORM)
         if known is None:
             raise InvalidValue(
                 f"{self._what} was not written by this integration: {record!r:.100}. Nothing was written. Use another space."
             )
         try:
-            return self._adapter.validate_python(escaping.shown(known["value"]))
+            return self._adapter.validate_python(contents.shown(known["value"]))
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise SchemaTooNew(

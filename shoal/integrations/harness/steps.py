@@ -22,7 +22,7 @@ from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import HeadMoved, InvalidInput, ItemChanged, KeyReused, NotFound
 from shoal.integrations.base import InSpace
-from shoal.integrations.escaping import escaped, name_of, unsafe
+from shoal.integrations.contents import escaped, name_of, unsafe
 from shoal.integrations.harness.plans import NAME, Form
 from shoal.kinds.thread.flows.checkpoints import Checkpoint
 from shoal.kinds.thread.handle.thread import Thread

@@ -35,13 +35,13 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from shoal.client.connection import StoreConnection
 from shoal.errors import NotFound, StoreCorrupt, TooLarge
-from shoal.integrations.escaping import text_of
+from shoal.integrations.contents import text_of
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.encoding import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
 from shoal.integrations.langgraph.large import Large
 from shoal.integrations.langgraph.writes import NOTHING_PACKED, Base, Bases, Packed, Writes
 from shoal.protocol import requests
-from shoal.protocol.declared import FILTER_TERMS_MAX
+from shoal.protocol.base import FILTER_TERMS_MAX
 from shoal.protocol.requests import NO_HEAD, Labelled, Note
 from shoal.protocol.session import Prompt
 from shoal.records import NamedTuple

@@ -43,8 +43,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from shoal import values
 from shoal.errors import InvalidInput, InvalidValue
-from shoal.integrations import escaping
-from shoal.integrations.escaping import escaped, unescaped, unsafe
+from shoal.integrations import contents
+from shoal.integrations.contents import escaped, unescaped, unsafe
 from shoal.records import NamedTuple
 from shoal.values.codec import LANGGRAPH_FILE, LANGGRAPH_TYPED
 from shoal.values.registry import FileRef, unpack_reference
@@ -297,12 +297,12 @@ class Place(NamedTuple):
 @lru_cache(maxsize=4096)
 def name_of(id: str) -> str:
     """The name of a thread or channel."""
-    return escaping.name_of(id, _UNSAFE)
+    return contents.name_of(id, _UNSAFE)
 
 
 def id_of(name: str) -> str:
     """The id of `name_of`."""
-    return escaping.id_of(name)
+    return contents.id_of(name)
 
 
 @lru_cache(maxsize=4096)

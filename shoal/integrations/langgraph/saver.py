@@ -41,7 +41,7 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound, ShoalError, StoreClosed, StoreCorrupt, TooLarge, Unavailable
 from shoal.integrations.base import Bridge, Opening, checked_store
-from shoal.integrations.escaping import text_of
+from shoal.integrations.contents import text_of
 from shoal.integrations.langgraph import upkeep
 from shoal.integrations.langgraph.checkpoints import THREAD, Checkpoints, Put
 from shoal.integrations.langgraph.encoding import AllowedTypes, name_of, serialiser

@@ -42,8 +42,8 @@ from shoal.integrations.langgraph.saver import ShoalSaver
 from shoal.integrations.langgraph.store import ShoalStore
 from shoal.logs import events
 from shoal.logs.lines import log
-from shoal.outcomes import why
 from shoal.protocol.requests import RetentionRules
+from shoal.raising import why
 
 _STORE, _CHECKPOINTER, _THREADS = "LANGGRAPH_STORE", "LANGGRAPH_CHECKPOINTER", "LANGGRAPH_THREAD_TTL"
 

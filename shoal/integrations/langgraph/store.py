@@ -55,10 +55,10 @@ from shoal.kinds.items.handle import item as items
 from shoal.kinds.items.handle.item import ItemChange
 from shoal.kinds.items.handle.items import Items
 from shoal.names import check_name
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM, Durability
 from shoal.protocol.session import Credential
+from shoal.raising import partly
 
 Vectors = Sequence[Sequence[float]]
 

@@ -22,9 +22,9 @@ from shoal.errors import InvalidInput
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.checkpoints import PAGE_ITEMS, Checkpoints, checkpoint_id_of, place_of
 from shoal.integrations.langgraph.encoding import CALL, Place, branch_of, label_of, name_of, prefix_of, split_label
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_HEAD, Labelled
+from shoal.raising import partly
 from shoal.values.codec import LANGGRAPH
 
 _UNLABEL_MAX = 500  # Checkpoints per operation.

@@ -41,7 +41,7 @@ logging.getLogger("mcp").setLevel(logging.WARNING)  # It tells of each request.
 
 
 class Refusals(Protocol):
-    """Tokens that were refused, by address: `shoal.access.failures.Failures`."""
+    """Tokens that were refused, by address: `shoal.access.gate.Failures`."""
 
     def check(self, address: str, *, now_s: float) -> None:
         """Raises Overloaded if too many were."""

@@ -52,6 +52,7 @@ from mcp.types import (
     UnsubscribeRequestParams,
 )
 
+from shoal import __version__
 from shoal.client.store import Store
 from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.integrations.mcp import memory, resources, shared, threads
@@ -59,7 +60,6 @@ from shoal.integrations.mcp.views import Arguments, Call, OneView, Tool, View, V
 from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.names import check_key, check_name
-from shoal.version import __version__
 
 MCP_MESSAGE_BYTES_MAX = 64 * 1024 * 1024  # On standard input; a longer message is none. Over HTTP: `request_bytes_max`.
 

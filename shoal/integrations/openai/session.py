@@ -20,7 +20,7 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import HeadMoved
 from shoal.integrations.base import Bridge, Opening, checked_store, settled
-from shoal.integrations.escaping import text_of
+from shoal.integrations.contents import text_of
 from shoal.integrations.openai import turn as conversation
 from shoal.integrations.openai.history import MAIN, Branch, History, channels, now
 from shoal.integrations.openai.turn import Turn, UserTurn, limited

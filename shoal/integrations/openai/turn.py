@@ -29,7 +29,7 @@ from agents.items import TResponseInputItem
 from agents.memory import SessionSettings
 
 from shoal.errors import HeadMoved, InvalidInput
-from shoal.integrations import escaping
+from shoal.integrations import contents
 from shoal.integrations.base import Bridge, settled
 from shoal.integrations.openai.history import Branch, History, channels, now
 from shoal.records import NamedTuple
@@ -96,7 +96,7 @@ class Turn:
             InvalidInput: the turn is done, or its block has ended.
         """
         self._check_open()
-        self._added += [escaping.shown(escaping.stored(item, f"items[{nth}]")) for nth, item in enumerate(items)]
+        self._added += [contents.shown(contents.stored(item, f"items[{nth}]")) for nth, item in enumerate(items)]
 
     async def pop_item(self, *, wrapper: RunContextWrapper[Any] | None = None) -> TResponseInputItem | None:
         """Remove the last item, and return it; None if there is none."""
@@ -126,7 +126,7 @@ class Turn:
             InvalidInput: the turn is done, or its block has ended.
         """
         self._check_open()
-        self._suspended = escaping.stored(state.to_json(**options), "the state of the run")
+        self._suspended = contents.stored(state.to_json(**options), "the state of the run")
 
     async def suspended(self, agent: Agent[Any], **options: Any) -> RunState[Any] | None:
         """The run that waits; None if none does. It waits no longer once this turn is written, unless it is suspended again.
@@ -139,7 +139,7 @@ class Turn:
         branch = self._open()
         if branch.run_state is None:
             return None
-        return await RunState.from_json(agent, escaping.shown(branch.run_state), **options)
+        return await RunState.from_json(agent, contents.shown(branch.run_state), **options)
 
     # ── reading and writing ───────────────────────────────────────────────────
 
@@ -148,7 +148,7 @@ class Turn:
 
     async def _commit(self) -> None:
         branch = self._open()
-        stored = [escaping.stored(item, f"items[{nth}]") for nth, item in enumerate(self._added)]
+        stored = [contents.stored(item, f"items[{nth}]") for nth, item in enumerate(self._added)]
         times: list[str | None] = [now()] * len(stored)
         try:
             if self._kept < len(branch.items):

@@ -51,8 +51,8 @@ from pydantic_ai.tools import AgentDepsT, RunContext
 from pydantic_core import PydanticSerializationError, to_json
 
 from shoal.errors import InvalidInput, InvalidValue, TooLarge
-from shoal.integrations import escaping
-from shoal.integrations.escaping import escaped, unsafe
+from shoal.integrations import contents
+from shoal.integrations.contents import escaped, unsafe
 from shoal.kinds.step.flows import StepRecord
 from shoal.kinds.thread.handle.thread import Thread
 from shoal.names import KEY_BYTES_MAX, check_key
@@ -283,7 +283,7 @@ class Steps(CallableOperationBackend[StepOptions]):
             try:
                 with at(Place(place.thread, unit.key)):
                     payload = await body()
-                step.result = {NAME: FORM, "returned": escaping.stored(payload, f"what {unit.name} returned")}
+                step.result = {NAME: FORM, "returned": contents.stored(payload, f"what {unit.name} returned")}
             except NotSerialised as error:  # The effect has happened: the step tells that its result is not kept.
                 payload = step.result = error
             except (InvalidValue, TooLarge) as error:
@@ -328,13 +328,13 @@ def _described(id: DurableOperationId, operation: str, cache_key: tuple[object, 
 def _shown(unit: _Unit, record: StepRecord) -> object:
     """The result of a step, as pydantic_ai decodes it; or raise the error that it has raised."""
     stored = record.result
-    known = escaping.of_form(stored, NAME, FORM)
+    known = contents.of_form(stored, NAME, FORM)
     if known is None:
         return _resolved(unit, stored)
     if "raised" in known:
         error = known["raised"]
         raise RepeatedFailure(error.get("type", ""), error.get("message", ""))
-    return escaping.shown(known["returned"])
+    return contents.shown(known["returned"])
 
 
 def _resolved(unit: _Unit, value: object) -> object:

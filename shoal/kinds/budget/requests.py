@@ -7,8 +7,20 @@ from typing import Annotated
 from msgspec import Struct
 
 from shoal.errors import BudgetExhausted, RightsElsewhere
-from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import AtLeast, Cli, Http, Named, Positive, Shape, deletion, operation
+from shoal.protocol.base import (
+    AtLeast,
+    Cli,
+    Deleted,
+    Http,
+    Named,
+    ObjectRead,
+    ObjectWrite,
+    Positive,
+    Reply,
+    Shape,
+    deletion,
+    operation,
+)
 
 __all__ = [
     "BudgetConflict",

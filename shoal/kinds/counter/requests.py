@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, Named, deletion, operation
+from shoal.protocol.base import Cli, Deleted, Http, Named, ObjectRead, ObjectWrite, Reply, deletion, operation
 
 __all__ = ["Add", "Added", "CounterValue", "DeleteCounter", "ReadCounter"]
 

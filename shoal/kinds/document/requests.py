@@ -9,8 +9,22 @@ import msgspec
 from msgspec import Struct, field
 
 from shoal.errors import DocumentChanged, NotFound
-from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Authors, Cli, Elements, Http, Named, Roots, Seconds, Value, always, operation
+from shoal.protocol.base import (
+    Authors,
+    Cli,
+    Deleted,
+    Elements,
+    Http,
+    Named,
+    ObjectRead,
+    ObjectWrite,
+    Reply,
+    Roots,
+    Seconds,
+    Value,
+    always,
+    operation,
+)
 
 __all__ = [
     "ANY",

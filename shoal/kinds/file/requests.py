@@ -6,8 +6,20 @@ import msgspec
 from msgspec import Struct, field
 
 from shoal.kinds.file.state import ENTRY_BYTES
-from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Elements, Http, Natural, Positive, Time, Would, always, operation
+from shoal.protocol.base import (
+    Elements,
+    Http,
+    Maintenance,
+    Natural,
+    ObjectRead,
+    ObjectWrite,
+    Positive,
+    Reply,
+    Time,
+    Would,
+    always,
+    operation,
+)
 
 __all__ = [
     "SPACE_FILES",

@@ -14,7 +14,7 @@ from shoal.errors import BadOperation, InvalidInput
 from shoal.kinds.items import state as items
 from shoal.names import check_label, check_name
 from shoal.node.appliers.applier import Applier, Appliers, Effects, bare
-from shoal.protocol.declared import ELEMENTS_MAX, FEW_MAX
+from shoal.protocol.base import ELEMENTS_MAX, FEW_MAX
 from shoal.protocol.requests import always
 from shoal.storage.keys import Kind
 from shoal.values import forms as vectors

@@ -13,18 +13,22 @@ import msgspec
 from msgspec import Struct, field
 
 from shoal.errors import InvalidInput, ItemChanged
-from shoal.protocol.base import Deleted, Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import (
+from shoal.protocol.base import (
     Cli,
     Cursor,
+    Deleted,
     Elements,
     Few,
     Http,
     Labels,
+    Maintenance,
     Named,
     Natural,
+    ObjectRead,
+    ObjectWrite,
     Part,
     Positive,
+    Reply,
     Seconds,
     Shape,
     Terms,

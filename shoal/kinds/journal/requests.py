@@ -11,8 +11,24 @@ import msgspec
 from msgspec import Struct
 
 from shoal.errors import ConsumerReset, JournalTrimmed, NotFound, SchemaViolation
-from shoal.protocol.base import Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Http, Named, Natural, Positive, Seconds, Shape, Value, Waits, Would, operation
+from shoal.protocol.base import (
+    Cli,
+    Cursor,
+    Http,
+    Maintenance,
+    Named,
+    Natural,
+    ObjectRead,
+    ObjectWrite,
+    Positive,
+    Reply,
+    Seconds,
+    Shape,
+    Value,
+    Waits,
+    Would,
+    operation,
+)
 
 __all__ = [
     "Ack",

@@ -9,8 +9,22 @@ from msgspec import Struct
 from shoal.errors import NotFound
 from shoal.kinds.label.state import Note
 from shoal.kinds.thread.requests import Checkpoint
-from shoal.protocol.base import ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import ChannelNames, Cli, Elements, Http, Named, Notes, Part, Positive, Shape, Would, operation
+from shoal.protocol.base import (
+    ChannelNames,
+    Cli,
+    Elements,
+    Http,
+    Named,
+    Notes,
+    ObjectRead,
+    ObjectWrite,
+    Part,
+    Positive,
+    Reply,
+    Shape,
+    Would,
+    operation,
+)
 
 __all__ = ["Annotate", "Annotated", "Claim", "Claimed", "Labelled", "Labels", "Note", "ReadLabels", "Unlabel", "Unlabelled"]
 

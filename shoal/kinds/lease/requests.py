@@ -8,8 +8,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from shoal.errors import LeaseHeld, LeaseLost, NotFound, Overloaded
-from shoal.protocol.base import ObjectWrite, Read, Reply
-from shoal.protocol.declared import Cli, Elements, Http, Moment, Natural, Positive, Seconds, operation
+from shoal.protocol.base import Cli, Elements, Http, Moment, Natural, ObjectWrite, Positive, Read, Reply, Seconds, operation
 
 __all__ = [
     "AcquireLease",

@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, always, deletion, operation
+from shoal.protocol.base import (
+    Cli,
+    Cursor,
+    Deleted,
+    Elements,
+    Http,
+    ObjectRead,
+    ObjectWrite,
+    Positive,
+    Reply,
+    Value,
+    always,
+    deletion,
+    operation,
+)
 
 __all__ = [
     "DeleteList",

@@ -9,8 +9,24 @@ from msgspec import Struct, field
 from shoal.errors import RegisterChanged, TooManySiblings
 from shoal.kinds.register.requests import Sibling
 from shoal.kinds.set.requests import SetAltered
-from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Elements, Http, Keys, Named, Part, Positive, Value, Would, always, deletion, operation
+from shoal.protocol.base import (
+    Cli,
+    Deleted,
+    Elements,
+    Http,
+    Keys,
+    Named,
+    ObjectRead,
+    ObjectWrite,
+    Part,
+    Positive,
+    Reply,
+    Value,
+    Would,
+    always,
+    deletion,
+    operation,
+)
 
 __all__ = [
     "AddEntry",

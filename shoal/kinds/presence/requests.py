@@ -6,8 +6,7 @@ from typing import Annotated, Never
 
 from msgspec import Struct, field
 
-from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Elements, Http, Named, Shape, operation
+from shoal.protocol.base import Elements, Http, Named, Read, Reply, Shape, operation
 
 __all__ = ["Announce", "Announced", "FollowPresence", "Presence", "Present", "ReadPresence"]
 

@@ -15,7 +15,7 @@ from shoal.errors import InvalidInput
 from shoal.kinds.redaction.state import rules
 from shoal.kinds.redaction.state.rules import Pattern, Rules
 from shoal.names import RESERVED, check_name
-from shoal.protocol.declared import Elements, Http
+from shoal.protocol.base import Elements, Http
 from shoal.protocol.requests import (
     Durability,
     PutEntry,

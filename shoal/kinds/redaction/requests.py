@@ -6,8 +6,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Elements, Http, Natural, Shape, operation
+from shoal.protocol.base import Elements, Http, Natural, Read, Reply, Shape, operation
 
 __all__ = ["ReadRedaction", "RedactionPattern", "RedactionRules", "RedactionTried", "Replaced", "TryRedaction"]
 

@@ -5,8 +5,20 @@ from __future__ import annotations
 from msgspec import Struct
 
 from shoal.errors import NoQuorum, RegisterChanged, TooManySiblings
-from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Http, Natural, Time, Value, deletion, operation
+from shoal.protocol.base import (
+    Cli,
+    Cursor,
+    Deleted,
+    Http,
+    Natural,
+    ObjectRead,
+    ObjectWrite,
+    Reply,
+    Time,
+    Value,
+    deletion,
+    operation,
+)
 
 __all__ = [
     "Assign",

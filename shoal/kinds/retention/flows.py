@@ -16,9 +16,9 @@ from shoal.errors import InvalidInput, TooLarge, Unavailable
 from shoal.kinds.retention import state
 from shoal.kinds.retention.state import Rule
 from shoal.names import RESERVED, check_name
-from shoal.outcomes import partly
-from shoal.protocol.declared import Http, Named, Positive, Seconds
+from shoal.protocol.base import Http, Named, Positive, Seconds
 from shoal.protocol.requests import Durability, PutEntry, ReadRules, RemoveEntry, RetainThread, RetentionRules
+from shoal.raising import partly
 from shoal.workflows.connection import Connection, Flow
 from shoal.workflows.spaces import names
 

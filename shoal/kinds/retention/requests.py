@@ -6,8 +6,7 @@ from typing import Annotated, ClassVar
 
 from msgspec import Struct, field
 
-from shoal.protocol.base import Maintenance, Read, Reply
-from shoal.protocol.declared import Http, Named, Natural, Positive, Seconds, Shape, operation
+from shoal.protocol.base import Http, Maintenance, Named, Natural, Positive, Read, Reply, Seconds, Shape, operation
 
 __all__ = ["ReadRules", "RetainThread", "RetentionRule", "RetentionRules", "ThreadRetained"]
 

@@ -7,8 +7,7 @@ from typing import Annotated
 from msgspec import Struct
 
 from shoal.errors import InvalidSchema, NotFound, SchemaTaken
-from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Http, Named, Part, Shape, deletion, operation
+from shoal.protocol.base import Cli, Deleted, Http, Named, ObjectRead, ObjectWrite, Part, Reply, Shape, deletion, operation
 
 __all__ = [
     "DeleteSchema",

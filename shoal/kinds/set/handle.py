@@ -9,9 +9,9 @@ from shoal import values
 from shoal.client.arguments import Deletable, named
 from shoal.client.connection import StoreConnection
 from shoal.names import check_name
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.raising import partly
 
 
 @named

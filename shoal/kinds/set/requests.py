@@ -4,8 +4,22 @@ from __future__ import annotations
 
 from msgspec import field
 
-from shoal.protocol.base import Deleted, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import Cli, Cursor, Elements, Http, Positive, Value, Would, always, deletion, operation
+from shoal.protocol.base import (
+    Cli,
+    Cursor,
+    Deleted,
+    Elements,
+    Http,
+    ObjectRead,
+    ObjectWrite,
+    Positive,
+    Reply,
+    Value,
+    Would,
+    always,
+    deletion,
+    operation,
+)
 
 __all__ = [
     "AlterSet",

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Struct, field
 
 from shoal.errors import NotFound, StepSettled
-from shoal.protocol.base import ObjectRead, ObjectWrite, Read, Reply
-from shoal.protocol.declared import Cli, Http, Named, Positive, Value, operation
+from shoal.protocol.base import Cli, Http, Named, ObjectRead, ObjectWrite, Positive, Read, Reply, Value, operation
 
 __all__ = [
     "BeginStep",

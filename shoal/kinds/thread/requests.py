@@ -11,20 +11,24 @@ from msgspec import Struct, field
 
 from shoal.errors import BranchTaken, NotFound, Pruned
 from shoal.kinds.journal.requests import Event
-from shoal.protocol.base import Deleted, Maintenance, ObjectRead, ObjectWrite, Reply
-from shoal.protocol.declared import (
+from shoal.protocol.base import (
     ChannelNames,
     Channels,
     Cli,
     Cursor,
+    Deleted,
     Elements,
     Filtered,
     Http,
     Joined,
+    Maintenance,
     Merged,
     Named,
     Natural,
+    ObjectRead,
+    ObjectWrite,
     Positive,
+    Reply,
     Seconds,
     Secrets,
     Shape,

@@ -11,7 +11,7 @@ from shoal.errors import BackupUnreachable, InvalidInput
 from shoal.kinds.tiering import state
 from shoal.kinds.tiering.state import Rule
 from shoal.names import RESERVED, check_name
-from shoal.protocol.declared import Http, Named, Seconds
+from shoal.protocol.base import Http, Named, Seconds
 from shoal.protocol.requests import Durability, PutEntry, ReadTiering, TieringView, TryTiering
 from shoal.workflows.connection import Connection, Flow
 

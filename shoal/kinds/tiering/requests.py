@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from shoal.errors import BackupUnreachable
-from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Http, Named, Natural, Seconds, Shape, operation
+from shoal.protocol.base import Http, Named, Natural, Read, Reply, Seconds, Shape, operation
 
 __all__ = ["ReadTiering", "RunTiering", "TieringView", "TryTiering"]
 

@@ -13,16 +13,19 @@ from msgspec import Struct, field
 
 from shoal.errors import InvalidInput, LeaseLost, NoQuorum, NotFound, Overloaded, Taken
 from shoal.kinds.worklist.state import identify
-from shoal.protocol.base import ObjectRead, ObjectWrite, Read, Reply
-from shoal.protocol.declared import (
+from shoal.protocol.base import (
     Cli,
     Elements,
     Http,
     Moment,
     Named,
     Natural,
+    ObjectRead,
+    ObjectWrite,
     Part,
     Positive,
+    Read,
+    Reply,
     Seconds,
     Time,
     Value,

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
+from shoal import __version__
 from shoal.backup.bucket import Bucket, ObjectStore, read
 from shoal.backup.format import (
     ERASED,
@@ -46,7 +47,6 @@ from shoal.node.backup.folding import Restored, Watcher, date, folded
 from shoal.node.environment import Environment, system_environment
 from shoal.storage import layout
 from shoal.storage.opening import open_storage
-from shoal.version import __version__
 
 if TYPE_CHECKING:
     pass

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from shoal import __version__
 from shoal.logs import events
 from shoal.logs.lines import log, tell_left_out
 from shoal.node.conditions.observation import Observation, Signals, Use, Volume
@@ -25,7 +26,6 @@ from shoal.node.incarnation import had_fellows
 from shoal.node.replicas import Cluster
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import ConditionsView, NodeStatus, ReadConditions, StandingCondition, Status
-from shoal.version import __version__
 
 RECENT_S = 10.0  # What happened stands so long.
 TOLD_AFTER_S = 4.0  # The log tells of what has stood so long: at the second look.

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from itertools import filterfalse
 
+from shoal import __version__
 from shoal.cluster.handshake import OPENING_BYTES
 from shoal.cluster.membership import notices as founding
 from shoal.cluster.membership.epochs import Record
@@ -41,7 +42,6 @@ from shoal.node.peers.members import Members
 from shoal.node.peers.replica import Outlets
 from shoal.protocol.requests import ChangeMembers, MembersView, Rebuild, RebuildView
 from shoal.storage import keys
-from shoal.version import __version__
 
 _ROW = keys.meta("founding")
 

@@ -55,8 +55,8 @@ from shoal.node.incarnation import Incarnation
 from shoal.node.replicas import Company, Replicas
 from shoal.node.watching.changelog import ResumableWatch
 from shoal.node.watching.feed import Subscriber
+from shoal.protocol.base import FILTER_TERMS_MAX
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.frames import PROTOCOL, PROTOCOL_OLDEST
 from shoal.protocol.requests import (
     CatchUp,

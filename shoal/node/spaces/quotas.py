@@ -30,8 +30,8 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Answers, Target
 from shoal.node.spaces.usage import Usage
 from shoal.protocol import requests
+from shoal.protocol.base import Shape, declaration_of
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.declared import Shape, declaration_of
 from shoal.protocol.requests import QUOTAS, Follow, ObjectWrite, Push, Quota, QuotaView, ReadQuota, Subscription
 from shoal.protocol.requests.families import operations
 from shoal.records import NamedTuple

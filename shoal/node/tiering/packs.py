@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from shoal.errors import StoreCorrupt
-from shoal.extras import needed
+from shoal.raising import needed
 from shoal.records import NamedTuple
 from shoal.storage.cold import Stub, digest_in
 

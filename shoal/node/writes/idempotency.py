@@ -30,10 +30,10 @@ from shoal.kinds.redaction.serving.fields import without_contents
 from shoal.node.appliers import mutation
 from shoal.node.collection import answers
 from shoal.node.collection.answers import Changed, Kept
-from shoal.outcomes import why
 from shoal.protocol import requests
-from shoal.protocol.declared import declaration_of
+from shoal.protocol.base import declaration_of
 from shoal.protocol.session import is_made_before
+from shoal.raising import why
 from shoal.storage import keys
 from shoal.storage.interface import Storage
 

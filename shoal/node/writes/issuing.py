@@ -48,7 +48,7 @@ from shoal.node.writes import idempotency
 from shoal.node.writes.erasing import Eraser
 from shoal.node.writes.idempotency import IdempotencyTable
 from shoal.protocol import requests
-from shoal.protocol.declared import declaration_of
+from shoal.protocol.base import declaration_of
 from shoal.protocol.requests import ObjectWrite, Reply
 from shoal.records import NamedTuple
 from shoal.storage import keys

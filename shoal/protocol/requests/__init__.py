@@ -33,7 +33,6 @@ from shoal.kinds.thread.requests import *
 from shoal.kinds.tiering.requests import *
 from shoal.kinds.worklist.requests import *
 from shoal.protocol.base import *
-from shoal.protocol.declared import *
 from shoal.protocol.requests.cluster import *
 from shoal.protocol.requests.families import *
 from shoal.protocol.requests.overviews import *

@@ -25,8 +25,7 @@ from shoal.errors import (
     OutcomeUnknown,
     RegisterChanged,
 )
-from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Elements, Http, Natural, Parts, operation
+from shoal.protocol.base import Elements, Http, Natural, Parts, Read, Reply, operation
 
 __all__ = [
     "BackupView",

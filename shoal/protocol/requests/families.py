@@ -11,8 +11,20 @@ from msgspec import Struct
 
 from shoal.kinds import modules
 from shoal.kinds.lease.requests import Term
-from shoal.protocol.base import ObjectRead, ObjectWrite, Read, Reply, Request, Write, reply_of
-from shoal.protocol.declared import Elements, Natural, Parts, Writes, declaration_of
+from shoal.protocol.base import (
+    Elements,
+    Natural,
+    ObjectRead,
+    ObjectWrite,
+    Parts,
+    Read,
+    Reply,
+    Request,
+    Write,
+    Writes,
+    declaration_of,
+    reply_of,
+)
 from shoal.protocol.requests import cluster, overviews, status
 from shoal.protocol.requests.status import Subscription
 

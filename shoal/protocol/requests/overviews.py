@@ -16,8 +16,7 @@ from msgspec import Struct, field
 from shoal.kinds import ObjectKind
 from shoal.kinds.lease.requests import LeaseState
 from shoal.kinds.redaction.requests import Replaced
-from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Cli, Cursor, Http, Named, Natural, Positive, Value, operation
+from shoal.protocol.base import Cli, Cursor, Http, Named, Natural, Positive, Read, Reply, Value, operation
 
 __all__ = [
     "Hit",

@@ -12,8 +12,7 @@ from msgspec import Struct, field, structs
 from shoal.kinds import ObjectKind as ObjectKind
 from shoal.kinds.document.requests import ANY, Beginning, DocumentState, RootKind
 from shoal.kinds.presence.requests import FollowPresence, Presence
-from shoal.protocol.base import Read, Reply
-from shoal.protocol.declared import Cli, Few, Filtered, Http, Named, Positive, Seconds, Shape, operation
+from shoal.protocol.base import Cli, Few, Filtered, Http, Named, Positive, Read, Reply, Seconds, Shape, operation
 
 __all__ = [
     "QUOTAS",

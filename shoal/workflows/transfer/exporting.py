@@ -15,11 +15,11 @@ from typing import Any
 
 import msgspec
 
+from shoal import __version__
 from shoal.names import RESERVED
 from shoal.protocol import requests
 from shoal.protocol.requests import ObjectKind
 from shoal.records import NamedTuple
-from shoal.version import __version__
 from shoal.workflows.connection import Connection
 from shoal.workflows.spaces import check_exists, names
 from shoal.workflows.transfer import records

@@ -20,8 +20,8 @@ from msgspec import Struct, field
 
 from shoal.errors import GenerationEnded, InvalidInput, ShoalError, TooLarge, Unsupported
 from shoal.names import RESERVED, check_name
-from shoal.outcomes import partly
 from shoal.protocol.requests import Durability, ObjectKind
+from shoal.raising import partly
 from shoal.records import NamedTuple
 from shoal.workflows.connection import Connection
 from shoal.workflows.spaces import DELETIONS, exists

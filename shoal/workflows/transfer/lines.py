@@ -1,7 +1,5 @@
 """The lines of an export: writing them, reading lines that anybody may have written, and sending the writes that they become.
 
-The lines of an export: writing them, and reading lines that anybody may have written.
-
 Laws:
 - A reader holds one line at a time, of at most `LINE_BYTES_MAX`, and one block of `BLOCK_BYTES`.
 - The last line names the number and the SHA-256 of those before it. An export that has none is cut, and one whose sum differs

@@ -76,7 +76,7 @@ async def test_a_provider_of_every_version_is_served(tmp_path: Path, version: st
 @pytest.mark.parametrize("version", ["provider-2", "provider-3", "provider-4"])
 async def test_a_provider_that_lacks_a_token_is_told_so(tmp_path: Path, version: str) -> None:
     keys = tmp_path / "tokens"
-    shoal = (sys.executable, "-m", "shoal.cli", "token", "init", str(keys))
+    shoal = (sys.executable, "-m", "shoal", "token", "init", str(keys))
     made = await asyncio.create_subprocess_exec(*shoal, env=clean_environment(), stdout=asyncio.subprocess.DEVNULL)
     assert await made.wait() == 0
     program = PROGRAM.replace("await until(() => provider.synced)", "console.log(JSON.stringify(await ended)); process.exit(0)")

@@ -44,7 +44,7 @@ async def client(
     from mcp.client.client import Client
     from mcp.client.stdio import StdioServerParameters
 
-    command = [sys.executable, "-m", "shoal.cli", "mcp", *arguments]
+    command = [sys.executable, "-m", "shoal", "mcp", *arguments]
     if pid is not None:
         command = ["/bin/sh", "-c", f'echo $$ > "{pid}"; exec "$@"', "sh", *command]
     server = StdioServerParameters(command=command[0], args=command[1:], env={**clean_environment(), **(environment or {})})

@@ -163,7 +163,7 @@ async def test_a_line_that_is_too_long_is_left_out(tmp_path: Path) -> None:
 
 
 def run(*arguments: str, sent: bytes = b"", cwd: Path | None = None) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "shoal.cli", "mcp", *arguments]
+    command = [sys.executable, "-m", "shoal", "mcp", *arguments]
     return subprocess.run(
         command, input=sent, capture_output=True, env=clean_environment(), timeout=WHOLE_TEST_S, check=False, cwd=cwd
     )

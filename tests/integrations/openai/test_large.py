@@ -16,7 +16,7 @@ from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import InvalidValue
 from shoal.integrations.openai import ShoalSession
-from shoal.integrations.openai.large import LARGE_CHARACTERS
+from shoal.integrations.openai.history import LARGE_CHARACTERS
 from shoal.values.registry import FileRef
 
 PNG = b"\x89PNG\r\n" + os.urandom(300_000)

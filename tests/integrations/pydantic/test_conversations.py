@@ -37,8 +37,7 @@ from pydantic_ai.usage import RunUsage
 from shoal.client.store import Store
 from shoal.errors import InvalidInput, InvalidName, InvalidValue, SchemaTooNew, ShoalError, TooLarge
 from shoal.integrations.pydantic import ShoalConversationStore
-from shoal.integrations.pydantic.conversations import ENTRIES, FAMILIES, RECORDS
-from shoal.integrations.pydantic.forms import shown_record
+from shoal.integrations.pydantic.conversations import ENTRIES, FAMILIES, RECORDS, shown_record
 
 
 @pytest.fixture(params=["theirs", "embedded", "served"])

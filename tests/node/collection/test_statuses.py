@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from shoal.kinds.step.serving.status import StatusLister
+from shoal.kinds.step.handler import StatusLister
 from shoal.node.handler import Target
 from shoal.storage.keys import Kind
 from tests.node.conftest import Bench

@@ -17,7 +17,7 @@ from msgspec import to_builtins
 
 from shoal.api import health
 from shoal.api.derived import show
-from shoal.api.metrics import Metrics
+from shoal.api.health import Metrics
 from shoal.cli.commands import doctor
 from shoal.errors import ShoalError
 from shoal.node.conditions.table import CONDITIONS

@@ -35,7 +35,7 @@ from shoal.node.peers import delivering
 from shoal.node.transaction import NOTHING, Blobs, pack_blobs
 from shoal.node.turns import DOCUMENT_STEP_UPDATES_MAX
 from shoal.protocol import requests
-from shoal.protocol.declared import ELEMENTS_MAX, FEW_MAX
+from shoal.protocol.base import ELEMENTS_MAX, FEW_MAX
 from shoal.storage.keys import Kind
 from simulation.world.environment import START_MS
 from simulation.world.fleet import Fleet, Member

@@ -30,8 +30,7 @@ from shoal.kinds.redaction.serving.patterns import Engine
 from shoal.kinds.redaction.state import rules
 from shoal.names import RESERVED
 from shoal.protocol import requests
-from shoal.protocol.base import ObjectWrite
-from shoal.protocol.declared import Shape
+from shoal.protocol.base import ObjectWrite, Shape
 from shoal.protocol.requests import Replaced
 from shoal.protocol.requests.families import operations
 from shoal.storage.interface import MemoryStorage

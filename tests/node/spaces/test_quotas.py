@@ -15,7 +15,7 @@ from shoal.names import RESERVED
 from shoal.node.environment import turn
 from shoal.node.spaces import usage
 from shoal.node.spaces.quotas import parsed
-from shoal.protocol.declared import declaration_of
+from shoal.protocol.base import declaration_of
 from shoal.protocol.requests import (
     QUOTAS,
     Ack,

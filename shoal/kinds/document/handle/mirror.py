@@ -57,10 +57,9 @@ from shoal.kinds.document.state.live import engine, merged
 from shoal.kinds.document.state.readiness import NOTHING, in_operations
 from shoal.kinds.document.state.yjs import STRUCTS_MAX, pack_state, parse_state
 from shoal.names import check_name
-from shoal.outcomes import why
-from shoal.panics import is_panic
 from shoal.protocol.requests import ANY, DocumentState, Durability, Edit, Follow, Push, Update
 from shoal.protocol.session import Session
+from shoal.raising import is_panic, why
 
 EDITS_REFUSED_MAX = 6  # Refusals of a mirror's edits, by nodes that lack nothing for them; then EditsRefused, in some 2 s.
 

@@ -23,8 +23,7 @@ from shoal.crdt.dot import Origin
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
 from shoal.kinds.document.serving import drafting
-from shoal.kinds.document.serving.compacting import DOCUMENT_BYTES_PER_UPDATE
-from shoal.kinds.document.serving.opening import DocumentGenerations, OpenDocument, Opening
+from shoal.kinds.document.serving.opening import DOCUMENT_BYTES_PER_UPDATE, DocumentGenerations, OpenDocument, Opening
 from shoal.kinds.document.state import compaction, document, editing, genesis, repeats, yjs
 from shoal.kinds.document.state.live import Checked, LiveDocument, merged
 from shoal.kinds.redaction.serving.redactor import DocumentGuard

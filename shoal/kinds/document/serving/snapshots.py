@@ -21,8 +21,7 @@ from shoal.config import Config
 from shoal.crdt.dot import COUNTER_BITS, Dot, VersionVector
 from shoal.crdt.rows import Rows
 from shoal.errors import HistoryCompacted, InvalidValue, SessionBehind, ShoalError, StoreCorrupt, TooLarge
-from shoal.kinds.document.serving.compacting import check_whole
-from shoal.kinds.document.serving.opening import ROOTS_MAX, DocumentGenerations
+from shoal.kinds.document.serving.opening import ROOTS_MAX, DocumentGenerations, check_whole
 from shoal.kinds.document.state import compaction, document
 from shoal.kinds.document.state.conflicts import ELEMENT, Conflicts, Overwritten
 from shoal.kinds.document.state.document import Beginning

@@ -19,7 +19,7 @@ from pycrdt._base import BaseType
 
 from shoal.errors import EngineFailed, InvalidValue, ShoalError, Unsupported
 from shoal.kinds.document.shared.plain import Where, check_new, check_root
-from shoal.panics import engine_failed, is_panic
+from shoal.raising import engine_failed, is_panic
 
 _BROKEN = "This copy of the document is used no more, and its edits that are not written are lost. Open the document again."
 

@@ -29,7 +29,7 @@ from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import StoreCorrupt
 from shoal.kinds.document.state import repeats, yjs
 from shoal.kinds.document.state.yjs import RootKind as RootKind
-from shoal.panics import held
+from shoal.raising import held
 from shoal.records import NamedTuple
 
 _UPDATE, _ROOT, _INFERRED, _AUTHOR = b"U", b"R", b"I", b"A"

@@ -36,7 +36,7 @@ from shoal.kinds.document.state.structs import brings, infer
 from shoal.kinds.document.state.surrogates import Fitted, Replica, fit
 from shoal.kinds.document.state.yjs import RootKind
 from shoal.names import check_name
-from shoal.panics import is_panic
+from shoal.raising import is_panic
 from shoal.records import NamedTuple
 
 EMPTY = b"\x00\x00"

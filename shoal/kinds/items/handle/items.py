@@ -30,9 +30,9 @@ from shoal.kinds.items.handle.item import (
 )
 from shoal.kinds.items.state import split_address
 from shoal.names import check_label, check_name
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability
+from shoal.raising import partly
 from shoal.values.forms import pack
 from shoal.workflows.connection import moment
 

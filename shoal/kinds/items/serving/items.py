@@ -23,7 +23,7 @@ from shoal.names import check_label, check_name
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX, check_size, implied_key
 from shoal.protocol import requests
-from shoal.protocol.declared import FILTER_TERMS_MAX
+from shoal.protocol.base import FILTER_TERMS_MAX
 from shoal.protocol.requests import (
     NO_ITEM,
     DeleteItem,

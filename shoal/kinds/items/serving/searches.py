@@ -41,7 +41,7 @@ from shoal.node.naming import PAGE_BYTES_MAX
 from shoal.node.transaction import Transaction
 from shoal.node.turns import Stride
 from shoal.protocol import requests
-from shoal.protocol.declared import FILTER_TERMS_MAX
+from shoal.protocol.base import FILTER_TERMS_MAX
 from shoal.protocol.requests import ItemsPage, SearchItems, SearchPlan
 from shoal.records import NamedTuple
 from shoal.values.filtering import Filter

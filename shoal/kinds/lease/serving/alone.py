@@ -31,9 +31,9 @@ from shoal.node.handler import Contest
 from shoal.node.replicas import Replicas
 from shoal.node.turns import Background
 from shoal.node.writes.issuing import Located
-from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, CompareAndSet, Durability, Swap, Swapped, Term, WasSet
+from shoal.raising import why
 
 COMPARE_TTL_S = 2.0  # The lease of one compare_and_set, or of a tie of steps: if its node dies, others wait so long.
 

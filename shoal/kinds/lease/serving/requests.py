@@ -32,7 +32,6 @@ from shoal.node.handler import Answers, Target
 from shoal.node.replicas import Replicas
 from shoal.node.spaces.quotas import Quotas
 from shoal.node.writes.issuing import Located
-from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AcquireLease,
@@ -57,6 +56,7 @@ from shoal.protocol.requests import (
     RenewLeases,
     Term,
 )
+from shoal.raising import why
 from shoal.storage.keys import Kind
 
 _DRIVEN = (

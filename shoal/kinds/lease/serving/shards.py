@@ -25,8 +25,8 @@ from shoal.names import NAME_BYTES_MAX, check_name
 from shoal.node.consensus.quorum_register import QuorumRegister, Versioned
 from shoal.node.context import NodeContext
 from shoal.node.naming import of_hex
-from shoal.outcomes import why
 from shoal.protocol.requests import BeginAttempt, CompleteItem, ExtendClaim, FailItem, ObjectWrite, Swap, Term
+from shoal.raising import why
 from shoal.records import NamedTuple
 
 LEASE_WAITERS_MAX = 32  # Claims that wait for one lease; beyond this: Overloaded.

@@ -21,8 +21,7 @@ from msgspec import structs
 from shoal.errors import InvalidValue, RedactionRefused, ShoalError
 from shoal.kinds.redaction.state import packed
 from shoal.protocol import requests
-from shoal.protocol.base import ObjectWrite, Request
-from shoal.protocol.declared import Shape, declaration_of
+from shoal.protocol.base import ObjectWrite, Request, Shape, declaration_of
 from shoal.protocol.requests.families import operations
 from shoal.protocol.session import is_made
 from shoal.values.codec import LANGGRAPH

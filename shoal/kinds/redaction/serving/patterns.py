@@ -16,11 +16,11 @@ from functools import cached_property
 from typing import Any
 
 from shoal.errors import InvalidInput, RedactionFailed, RedactionRefused
-from shoal.extras import needed
 from shoal.kinds.redaction.state import packed, rules
 from shoal.kinds.redaction.state.rules import CARDS, CREDENTIALS, Pattern, Rules
 from shoal.names import check_name
 from shoal.protocol.requests import Replaced
+from shoal.raising import needed
 from shoal.records import NamedTuple
 
 COMPILED_BYTES_MAX = 1024 * 1024  # Of one pattern.

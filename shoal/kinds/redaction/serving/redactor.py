@@ -32,7 +32,6 @@ from shoal.names import RESERVED, check_name
 from shoal.node.catalog import is_empty
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers, Target
-from shoal.outcomes import why
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
@@ -43,6 +42,7 @@ from shoal.protocol.requests import (
     Replaced,
     TryRedaction,
 )
+from shoal.raising import why
 from shoal.records import NamedTuple
 from shoal.storage.keys import Kind
 

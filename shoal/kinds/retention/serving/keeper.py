@@ -40,7 +40,6 @@ from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.replicas import Replicas
 from shoal.node.turns import Resting, in_turns
-from shoal.outcomes import why
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (
     AnyReply,
@@ -54,6 +53,7 @@ from shoal.protocol.requests import (
     RetentionRules,
     ThreadRetained,
 )
+from shoal.raising import why
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.keys import Kind

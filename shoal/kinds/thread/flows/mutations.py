@@ -38,7 +38,7 @@ from shoal.kinds.thread.flows.checkpoints import (
 )
 from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.protocol import requests
-from shoal.protocol.declared import Http
+from shoal.protocol.base import Http
 from shoal.protocol.requests import NO_HEAD, Durability, Saved
 from shoal.records import NamedTuple
 from shoal.schemas.secret_fields import hidden

@@ -41,8 +41,8 @@ from shoal.node.handler import Checks, Readers, Scan, Scans, View, Writers
 from shoal.node.naming import PAGE_BYTES_MAX, checkpoint_named, hexed, unhex
 from shoal.node.turns import Steps, Stride
 from shoal.protocol import requests
+from shoal.protocol.base import FILTER_TERMS_MAX
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.declared import FILTER_TERMS_MAX
 from shoal.protocol.requests import Damage, Explain, Growth, History, Load, ReadDelta, ReadLabels, VerifyCheckpoints
 from shoal.records import NamedTuple
 from shoal.values.filtering import Filter

@@ -13,7 +13,7 @@ from shoal.errors import InvalidInput, OwnerSuperseded
 from shoal.kinds.label import state as labels
 from shoal.names import check_name
 from shoal.node.handler import Checks, Readers, Target, WriteContext, Writers
-from shoal.protocol.declared import declared
+from shoal.protocol.base import declared
 from shoal.protocol.requests import Annotate, MarkedLease, MarkLease, Save, Unlabel
 
 

@@ -30,7 +30,6 @@ from shoal.errors import InvalidInput, LeaseLost, ShoalError, Taken
 from shoal.kinds.lease.handle.leases import check_times
 from shoal.kinds.lease.handle.tenure import Held, Tenure, keeper_of
 from shoal.kinds.worklist.state import identify
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     ClaimItem,
@@ -44,6 +43,7 @@ from shoal.protocol.requests import (
     ReviveItem,
     Term,
 )
+from shoal.raising import partly
 from shoal.workflows.connection import Connection, moment
 
 

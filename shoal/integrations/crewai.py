@@ -1,4 +1,10 @@
-"""`ShoalFlowPersistence`: the states of CrewAI's flows on Shoal.
+"""CrewAI on Shoal: the states of flows in a durable, replicated store.
+
+with ShoalFlowPersistence.open("./state") as persistence:
+    set_flow_persistence_factory(lambda: persistence)  # for every @persist, or RefundFlow(persistence=persistence)
+    RefundFlow().kickoff()
+
+`ShoalFlowPersistence`: the states of CrewAI's flows on Shoal.
 
 Laws:
 - A flow is a thread, and each saved state a checkpoint of it, with the method that ended. So a flow has a history, and
@@ -10,6 +16,15 @@ Laws:
 
 from __future__ import annotations
 
+try:
+    import crewai.flow.persistence as _  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"shoal.integrations.crewai needs the package crewai, and {missing.name!r} is not installed. "
+        "Install it in a clone of Shoal: pip install '.[crewai]'",
+        name=missing.name,
+    ) from None
+
 import json
 from datetime import date
 from typing import Any, ClassVar
@@ -20,15 +35,20 @@ from pydantic import BaseModel, Field, PrivateAttr
 
 from shoal.client.store import Space, Store
 from shoal.errors import InvalidValue, NotFound
-from shoal.integrations import escaping
+from shoal.integrations import contents
 from shoal.integrations.base import Bridge, OnStore, checked_store
 from shoal.kinds.thread.handle.thread import Thread
+
+__all__ = [
+    "ShoalFlowPersistence",
+]
+
 
 NAME = "crewai"
 FORM = 1
 """The version of the form in which states are stored."""
 _STATE, _PENDING = "state", "pending"
-_UNSAFE = escaping.unsafe()
+_UNSAFE = contents.unsafe()
 
 
 class ShoalFlowPersistence(FlowPersistence, OnStore):
@@ -72,7 +92,7 @@ class ShoalFlowPersistence(FlowPersistence, OnStore):
             SchemaTooNew: a newer version of Shoal wrote it.
         """
         found = self._load(flow_uuid)
-        state = escaping.shown(found[_STATE]) if _STATE in found else None
+        state = contents.shown(found[_STATE]) if _STATE in found else None
         return state if isinstance(state, dict) else None
 
     def save_pending_feedback(
@@ -88,7 +108,7 @@ class ShoalFlowPersistence(FlowPersistence, OnStore):
         pending = self._load(flow_uuid).get(_PENDING)
         if pending is None:
             return None
-        return escaping.shown(pending["state"]), PendingFeedbackContext.from_dict(escaping.shown(pending["context"]))
+        return contents.shown(pending["state"]), PendingFeedbackContext.from_dict(contents.shown(pending["context"]))
 
     def clear_pending_feedback(self, flow_uuid: str) -> None:
         """The flow waits no longer."""
@@ -100,7 +120,7 @@ class ShoalFlowPersistence(FlowPersistence, OnStore):
 
     def _thread(self, flow_uuid: str) -> Thread:
         """A handle without a position, so that a save builds on whatever is newest."""
-        return self._space.thread(escaping.name_of(flow_uuid, _UNSAFE))
+        return self._space.thread(contents.name_of(flow_uuid, _UNSAFE))
 
     def _save(self, flow_uuid: str, method: str, channels: dict[str, Any]) -> None:
         thread = self._thread(flow_uuid)
@@ -120,7 +140,7 @@ class ShoalFlowPersistence(FlowPersistence, OnStore):
             found = await self._space.thread(thread.name).load(channels=channels)
         except NotFound:
             return {}
-        escaping.of_form(found.metadata, NAME, FORM)
+        contents.of_form(found.metadata, NAME, FORM)
         return found.state
 
 
@@ -133,7 +153,7 @@ def _plain(given: dict[str, Any] | BaseModel) -> Any:
     if not isinstance(given, dict | BaseModel):
         raise InvalidValue(f"a state must be a dict or a pydantic model; got {type(given).__name__}. Nothing was written.")
     try:
-        return escaping.stored(json.loads(json.dumps(given, default=_as_json)), "the state")
+        return contents.stored(json.loads(json.dumps(given, default=_as_json)), "the state")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidValue(f"the state is no JSON: {error}. Nothing was written.") from None
 

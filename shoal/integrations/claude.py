@@ -1,4 +1,11 @@
-"""`ShoalSessionStore`: the Claude Agent SDK's `SessionStore` on Shoal.
+"""The Claude Agent SDK on Shoal: transcripts of sessions in a durable, replicated store.
+
+async with ShoalSessionStore.open("./state") as store:
+    options = ClaudeAgentOptions(session_store=store)
+
+`ShoalSessionStore`: the Claude Agent SDK's `SessionStore` on Shoal.
+
+The SDK's session keys as Shoal's names, and back.
 
 Laws:
 - A transcript is the journal of a thread; an entry is one event, whose key is the entry's `uuid`. So an entry that is
@@ -7,10 +14,6 @@ Laws:
   session take turns by the version of the summary, so that none folds a summary that the other has changed.
 - If nobody knows whether an append was applied, and the SDK repeats it, it is sent with the key of the first attempt.
   So entries without a `uuid` are not doubled either.
-
-The SDK's session keys as Shoal's names, and back.
-
-Laws:
 - A transcript is a thread `{project}/session` or, of a subagent, `{project}/session/subpath`. The braces are the tag of
   the name: a project's threads and its index of sessions share a partition, so that one batch can write both.
 - A session id holds no `/` in a name, so no transcript's name is the beginning of another session's.
@@ -18,6 +21,15 @@ Laws:
 """
 
 from __future__ import annotations
+
+try:
+    import claude_agent_sdk as _  # noqa: F401
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"shoal.integrations.claude needs the package claude-agent-sdk, and {missing.name!r} is not installed. "
+        "Install it in a clone of Shoal: pip install '.[claude]'",
+        name=missing.name,
+    ) from None
 
 import asyncio
 from collections import OrderedDict
@@ -38,15 +50,20 @@ from shoal import values
 from shoal.client.connection import contended
 from shoal.client.store import Store
 from shoal.errors import InvalidName, ItemChanged, KeyReused, OutcomeUnknown
-from shoal.integrations import escaping
+from shoal.integrations import contents
 from shoal.integrations.base import Bridge, OnStore, checked_store, pieces, remember
-from shoal.integrations.escaping import escaped, key_of, name_of, tag, text_of, unescaped, unsafe
+from shoal.integrations.contents import escaped, key_of, name_of, tag, text_of, unescaped, unsafe
 from shoal.kinds.items.handle.item import put_request
 from shoal.names import check_name
-from shoal.outcomes import partly
 from shoal.protocol import requests
 from shoal.protocol.requests import NO_ITEM
+from shoal.raising import partly
 from shoal.records import NamedTuple
+
+__all__ = [
+    "ShoalSessionStore",
+]
+
 
 _IN_SESSION = unsafe("/")
 _IN_SUBPATH = unsafe()
@@ -210,9 +227,9 @@ class ShoalSessionStore(OnStore):
     async def _load(self, thread: str) -> list[SessionStoreEntry] | None:
         loaded: list[SessionStoreEntry] = []
         async for event in self._space.thread(thread).journal.read():
-            record = escaping.of_form(event.event, _NAME, FORM)
+            record = contents.of_form(event.event, _NAME, FORM)
             if record is not None:  # Else an event of the node itself, such as a pause.
-                loaded.append(escaping.shown(record["entry"]))
+                loaded.append(contents.shown(record["entry"]))
         return loaded or None
 
     async def _delete(self, transcript: Transcript) -> None:
@@ -242,10 +259,10 @@ class ShoalSessionStore(OnStore):
             raise InvalidName("a project key must not be empty.")
         listed = []
         async for item in self._space.items.scan(_index(project)):
-            record = escaping.of_form(item.value, _NAME, FORM)
+            record = contents.of_form(item.value, _NAME, FORM)
             if record is not None:
                 mtime = int(item.updated.timestamp() * 1000)
-                data = escaping.shown(record["data"])
+                data = contents.shown(record["data"])
                 listed.append(SessionSummaryEntry(session_id=record["session"], mtime=mtime, data=data))
         return listed
 
@@ -255,7 +272,7 @@ class ShoalSessionStore(OnStore):
         """Each entry with the request that appends it; of several with one uuid the first."""
         known: set[str] = set()
         for nth, entry in enumerate(entries):
-            event = values.encode({_NAME: FORM, "entry": escaping.stored(entry, f"entries[{nth}]")}, where=f"entries[{nth}]")
+            event = values.encode({_NAME: FORM, "entry": contents.stored(entry, f"entries[{nth}]")}, where=f"entries[{nth}]")
             key = _event_key(entry)
             if key is None or key not in known:
                 yield requests.Append(self._space.name, thread, event, key), entry
@@ -301,7 +318,7 @@ class ShoalSessionStore(OnStore):
                 None if summary.data is None else SessionSummaryEntry(session_id=key["session_id"], mtime=0, data=summary.data)
             )
             data = fold_session_summary(before, key, [entry for _, entry in piece])["data"]
-            record = {_NAME: FORM, "session": transcript.session, "data": escaping.stored(data, "the summary")}
+            record = {_NAME: FORM, "session": transcript.session, "data": contents.stored(data, "the summary")}
             writes.append(
                 put_request(
                     self._space.name, _index(transcript.project), item_key(transcript.session), record, expect=summary.version
@@ -318,7 +335,7 @@ class ShoalSessionStore(OnStore):
             raise
         if transcript.subpath is None:
             put, answer = cast("requests.PutItem", sent.request.writes[-1]), cast("requests.ItemPut", reply.replies[-1])
-            data = escaping.shown(values.decode(put.value)["data"])
+            data = contents.shown(values.decode(put.value)["data"])
             remember(self._summaries, transcript[:2], _Summary(answer.version, data), SUMMARIES_MAX)
 
     async def _summary(self, transcript: Transcript) -> _Summary:
@@ -329,10 +346,10 @@ class ShoalSessionStore(OnStore):
         item = await self._space.items.get(_index(transcript.project), item_key(transcript.session))
         if item is None:
             return _Summary(NO_ITEM, None)
-        record = escaping.of_form(item.value, _NAME, FORM)
+        record = contents.of_form(item.value, _NAME, FORM)
         if record is None:
             return _Summary(item.version, None)
-        data = await self._folded(transcript) if item.siblings else escaping.shown(record["data"])
+        data = await self._folded(transcript) if item.siblings else contents.shown(record["data"])
         return _Summary(item.version, data)
 
     async def _folded(self, transcript: Transcript) -> dict[str, Any]:

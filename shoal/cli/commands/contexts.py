@@ -1,7 +1,8 @@
-"""`shoal context`: named servers, so that a command need not be told the URL, the token and the CA each time.
+"""`shoal completion` and `shoal context`: what a user sets up once, a script for the shell, and names of servers, so that a
+command need not be told the URL, the token and the CA each time.
 
 Laws:
-- The file has mode 0600, and holds the paths of tokens, never a token.
+- The file of contexts has mode 0600, and holds the paths of tokens, never a token.
 - It is replaced as a whole: a command that is killed leaves the old one or the new one.
 """
 
@@ -13,15 +14,17 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
+from typer._completion_classes import completion_init
+from typer._completion_shared import get_completion_script
 
 from shoal.cli import target
 from shoal.cli.arguments import DryRun, Yes
 from shoal.cli.execution import agreed
-from shoal.cli.output import emit, line, table
+from shoal.cli.output import emit, is_terminal, line, note, table
 from shoal.cli.target import Json
 from shoal.errors import InvalidInput, NotFound
 from shoal.records import NamedTuple
@@ -194,3 +197,38 @@ def _packed(context: target.Context) -> dict[str, str | None]:
 
 def _absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.expanduser().absolute())
+
+
+PANEL = "Run"
+_VARIABLE = "_SHOAL_COMPLETE"  # The variable with which the script asks `shoal` for completions.
+_INSTALLED = {
+    "bash": "mkdir -p ~/.local/share/bash-completion/completions && "
+    "shoal completion bash > ~/.local/share/bash-completion/completions/shoal",
+    "zsh": "mkdir -p ~/.zfunc && shoal completion zsh > ~/.zfunc/_shoal   # with this in ~/.zshrc: "
+    "fpath+=~/.zfunc; autoload -Uz compinit; compinit",
+    "fish": "mkdir -p ~/.config/fish/completions && shoal completion fish > ~/.config/fish/completions/shoal.fish",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands to `app`."""
+    app.command(rich_help_panel=PANEL)(completion)
+    app.add_typer(group, name="context", rich_help_panel=PANEL)
+
+
+def completion(
+    shell: Annotated[Literal["bash", "zsh", "fish"], typer.Argument(metavar="bash|zsh|fish", show_default=False)],
+) -> None:
+    """Print the script with which a shell completes commands and options; on a terminal, also how to install it.
+
+    Example: shoal completion bash > ~/.local/share/bash-completion/completions/shoal
+    """
+    line(get_completion_script(prog_name="shoal", complete_var=_VARIABLE, shell=shell))
+    if is_terminal():
+        note(f"to install it: {_INSTALLED[shell]}")
+
+
+def answer_shell() -> None:
+    """Prepare to answer a shell that asks for completions, if one runs this process."""
+    if _VARIABLE in os.environ:
+        completion_init()

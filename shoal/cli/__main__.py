@@ -1,6 +1,0 @@
-"""`python -m shoal.cli` runs `shoal`."""
-
-from shoal.cli.main import main
-
-if __name__ == "__main__":
-    main()

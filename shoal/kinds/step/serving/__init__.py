@@ -1,1 +1,0 @@
-"""How a node serves requests about steps and statuses."""
