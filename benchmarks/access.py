@@ -11,7 +11,7 @@ from pathlib import Path
 from benchmarks import tls
 from benchmarks.figures import Effort, Section
 from shoal.access import grants, keys
-from shoal.access.tokens import TOKEN_BYTES_MAX
+from shoal.access.bearer import TOKEN_BYTES_MAX
 from shoal.tls import authority
 
 

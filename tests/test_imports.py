@@ -187,7 +187,7 @@ def test_a_member_has_its_peers_parts_before_it_is_ready(tmp_path: Path) -> None
 
 def test_a_node_loads_what_few_nodes_need_once_it_is_used() -> None:
     modules = loaded("import shoal.cli.serving")
-    assert within(modules, ("cryptography", "shoal.tls.contexts", "shoal.access.access", "shoal.api.openapi")) == []
+    assert within(modules, ("cryptography", "shoal.tls.current", "shoal.access.access", "shoal.api.openapi")) == []
 
 
 def test_the_names_of_errors_and_types_load_neither() -> None:

@@ -25,8 +25,9 @@ from ipaddress import IPv6Address, ip_address
 from weakref import WeakSet
 
 from shoal.access import tokens
+from shoal.access.bearer import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Bearer, Token, cut_off
 from shoal.access.guard import ReadLog
-from shoal.access.tokens import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Bearer, Keys, Token, cut_off
+from shoal.access.tokens import Keys
 from shoal.config import Config
 from shoal.errors import Overloaded, Unauthenticated
 from shoal.records import NamedTuple

@@ -37,8 +37,8 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from shoal import values
+from shoal.access.bearer import Bearer
 from shoal.access.grants import FAMILIES, KINDS, discloses, family_of, needs, parts
-from shoal.access.tokens import Bearer
 from shoal.config import Config
 from shoal.names import RESERVED
 from shoal.protocol.base import declaration_of

@@ -41,9 +41,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
 from shoal.access import tokens
+from shoal.access.bearer import Token
 from shoal.access.gate import Gate
 from shoal.access.grants import Grant
-from shoal.access.tokens import ALGORITHM, ISSUER, Keys, Token
+from shoal.access.tokens import ALGORITHM, ISSUER, Keys
 from shoal.config import Config
 from shoal.errors import InvalidConfig, InvalidInput, NotFound, StorageError, Unavailable
 from shoal.logs import events

@@ -53,8 +53,8 @@ from shoal.traces.sessions import greeted
 from shoal.traces.sessions import traced as sessions_traced
 
 if TYPE_CHECKING:
+    from shoal.access.bearer import Bearer
     from shoal.access.gate import Gate
-    from shoal.access.tokens import Bearer
 
 _PREFIX = "/v1/"
 

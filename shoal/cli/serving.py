@@ -51,7 +51,7 @@ from shoal.transport.seeds import Resolve, resolved
 
 if TYPE_CHECKING:
     from shoal.access.access import Access
-    from shoal.tls.contexts import CurrentTls
+    from shoal.tls.current import CurrentTls
 import socket
 from collections.abc import MutableMapping
 
@@ -134,7 +134,7 @@ def tls_of(config: Config) -> CurrentTls | None:
     if not config.tls_cert:
         return None
     # Imported here, because a node without TLS needs none of the libraries for it.
-    from shoal.tls.contexts import CurrentTls
+    from shoal.tls.current import CurrentTls
 
     return CurrentTls(config, now_s=time.time)
 

@@ -15,7 +15,7 @@ import pytest
 
 from shoal.access import grants, keys
 from shoal.access.access import Access
-from shoal.access.tokens import Token
+from shoal.access.bearer import Token
 from shoal.cli.serving import access_of, listening
 from shoal.config import Config
 from shoal.node.environment import system_environment

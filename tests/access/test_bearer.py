@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from shoal.access.bearer import Bearer, Token
 from shoal.access.gate import Gate
 from shoal.access.grants import Rights, parsed, rule_of
 from shoal.access.keys import load
-from shoal.access.tokens import Bearer, Token
 from shoal.config import Config
 from shoal.errors import Forbidden, Unauthenticated
 from shoal.protocol import requests

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
+from shoal.access.bearer import Bearer, Token
 from shoal.access.grants import parsed
 from shoal.access.guard import Guarded
-from shoal.access.tokens import Bearer, Token
 from shoal.errors import Forbidden, ReadOnly, Unauthenticated
 from shoal.protocol import requests
 

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 
 import shoal
-from shoal.access.tokens import AuthorSecrets
+from shoal.access.bearer import AuthorSecrets
 from shoal.errors import Forbidden, InvalidInput, LeaseHeld, LeaseLost
 from shoal.protocol import requests
 from tests.access.conftest import Mint, Serve, Served

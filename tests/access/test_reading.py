@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 import shoal
+from shoal.access.bearer import Bearer
 from shoal.access.grants import action_of, discloses
 from shoal.access.guard import READS
 from shoal.access.guard import ReadLog as Log
-from shoal.access.tokens import Bearer
 from shoal.errors import FileIncomplete, Forbidden, ReadOnly, Unsupported
 from shoal.kinds.file import state as files
 from shoal.names import RESERVED

@@ -18,8 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.access import grants, keys, tokens
+from shoal.access.bearer import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Token
 from shoal.access.gate import Gate
-from shoal.access.tokens import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Token, author_of
+from shoal.access.tokens import author_of
 from shoal.config import Config
 from shoal.errors import InvalidConfig, InvalidInput, ShoalError, Unauthenticated
 from shoal.names import RESERVED

@@ -17,7 +17,7 @@ from shoal.config import Config
 from shoal.errors import InvalidConfig, Unsupported
 from shoal.tls import contexts
 from shoal.tls.authority import read
-from shoal.tls.contexts import CurrentTls
+from shoal.tls.current import CurrentTls
 from tests.cli.conftest import PATIENCE_S, served
 from tests.tls.conftest import Certificates, Serve, Served
 

@@ -46,7 +46,7 @@ from shoal.workflows.connection import Connection, HeldLeases
 BOOKMARK_HEADER_BYTES_MAX = 6 * 1024  # In an HTTP answer; clients and proxies refuse headers of more than about 8 KiB.
 
 if TYPE_CHECKING:
-    from shoal.access.tokens import Bearer
+    from shoal.access.bearer import Bearer
 
 JSON = "application/json"
 JSON_PATCH = "application/json-patch+json"

@@ -64,8 +64,8 @@ from shoal.protocol.session import Session
 from shoal.traces import agents
 
 if TYPE_CHECKING:
+    from shoal.access.bearer import Bearer
     from shoal.access.gate import Gate
-    from shoal.access.tokens import Bearer
 
 REQUEST_ID = "X-Request-Id"
 """The header with the id of a request: the caller's, or one that the node made."""

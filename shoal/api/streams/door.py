@@ -41,7 +41,7 @@ STREAM_FORK_DEPTH_MAX = 32  # Forks of forks of a stream: how deep.
 STREAM_WRITERS_MAX = 256  # Streams that one node writes at a time; see lease_shards.
 
 if TYPE_CHECKING:
-    from shoal.access.tokens import Bearer
+    from shoal.access.bearer import Bearer
 
 _PREFIX_PARTS = 3  # Of the path, before the space.
 

@@ -31,7 +31,7 @@ STREAM_SSE_S = 60.0  # After this, server-sent events end and the client connect
 STREAM_READERS_MAX = 1024  # Live readers of streams at one node; beyond this: Overloaded.
 
 if TYPE_CHECKING:
-    from shoal.access.tokens import Bearer
+    from shoal.access.bearer import Bearer
 
 
 class Tail:

@@ -49,7 +49,7 @@ YJS_AUTHORS_MAX = 16  # Yjs clients of one connection whose names are noted; a p
 YJS_SEND_BYTES_MAX = 4 * 1024 * 1024  # Bytes queued for one client; beyond this, one diff follows once the queue has drained.
 
 if TYPE_CHECKING:
-    from shoal.access.tokens import Bearer
+    from shoal.access.bearer import Bearer
 
 _EMPTY = b"\x00\x00"  # The update without content.
 _NOTHING = b"\x00"  # The state vector of an empty document.

@@ -52,7 +52,7 @@ from shoal.protocol.requests import ReadDocument, Request
 from shoal.protocol.yjs import ADDRESS_BYTES_MAX
 
 if TYPE_CHECKING:
-    from shoal.access.tokens import Bearer
+    from shoal.access.bearer import Bearer
 
 
 _LATER = frozenset({WSCloseCode.GOING_AWAY, WSCloseCode.TRY_AGAIN_LATER, WSCloseCode.INTERNAL_ERROR})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.access.tokens import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX
+from shoal.access.bearer import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX
 from shoal.cli.arguments import age_of, file_text
 from shoal.cli.execution import FAILED, execute, failure
 from shoal.cli.output import emit, line, moment, note, pairs, table

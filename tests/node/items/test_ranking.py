@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidValue, TooLarge, Unsupported
 from shoal.kinds.items.handle.items import Items
-from shoal.kinds.items.serving.ranking import Matrix, nearest, ranked, units
+from shoal.kinds.items.serving.matrix import Matrix, nearest, ranked, units
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys
@@ -302,7 +302,7 @@ async def test_vectors_that_are_no_floats_are_refused_at_the_edge(bench: Bench) 
 
 async def test_a_node_without_numpy_says_so(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     await bench.space.items.put(NOTES, "k", 1, vectors=[[1.0]])
-    monkeypatch.setitem(__import__("sys").modules, "shoal.kinds.items.serving.ranking", None)
+    monkeypatch.setitem(__import__("sys").modules, "shoal.kinds.items.serving.matrix", None)
     with pytest.raises(Unsupported, match=r"\.\[vectors\]"):
         await bench.space.items.search(NOTES, vector=[1.0])
 
