@@ -1,5 +1,4 @@
-"""The gate of a node: it turns the token of a request into its bearer, and counts the tokens that were refused, by the address
-that presented them, and by themselves.
+"""The gate of a node: it turns the token of a request into its bearer.
 
 Laws:
 - A signature is verified once for each token, as long as it is among the `TOKENS_KNOWN_MAX` that were used last.
@@ -9,10 +8,6 @@ Laws:
 - Of each author the newest token that was shown is remembered, so that its end can be told before it comes. Tokens of other
   issuers are not: they last for minutes, and clients renew them by themselves.
 - A token that is revoked, or whose key is withdrawn, counts no more from then on, in sessions that it has opened too.
-- If `token_failures_max` tokens of an address were refused within `TOKEN_FAILURES_S`, no further one is verified until then.
-- A token that was refused so often is not verified again until then, whichever addresses present it.
-- A table of refused tokens holds at most `TOKEN_ADDRESSES_MAX` addresses; those that failed first are forgotten first.
-- The addresses of one IPv6 network of 64 bits count as one, because whoever has one of them has all.
 """
 
 from __future__ import annotations
@@ -21,99 +16,15 @@ import asyncio
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from hashlib import blake2b
-from ipaddress import IPv6Address, ip_address
 from weakref import WeakSet
 
 from shoal.access import tokens
 from shoal.access.bearer import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Bearer, Token, cut_off
+from shoal.access.failures import Failures
 from shoal.access.guard import ReadLog
 from shoal.access.tokens import Keys
 from shoal.config import Config
-from shoal.errors import Overloaded, Unauthenticated
-from shoal.records import NamedTuple
-
-TOKEN_FAILURES_S = 60.0  # The time in which `token_failures_max` counts.
-TOKEN_ADDRESSES_MAX = 4096  # Addresses whose failures are counted; the oldest are forgotten first.
-
-_NETWORK_BITS = 64
-
-
-class _Counted(NamedTuple):
-    began_s: float
-    failed: int
-
-
-class Failures:
-    """The failures of one node. `token` is a digest of one; without it, only addresses count."""
-
-    def __init__(self, config: Config) -> None:
-        self._addresses = _Table(config, "tokens of this address were refused")
-        self._tokens = _Table(config, "times this token was refused")
-
-    def __len__(self) -> int:
-        return len(self._addresses)
-
-    def check(self, address: str, *, now_s: float, token: bytes = b"") -> None:
-        """Check that an address may have a token verified.
-
-        Raises:
-            Overloaded: too many of its tokens were refused, or this one too often.
-        """
-        self._addresses.check(network_of(address), now_s)
-        if token:
-            self._tokens.check(token.hex(), now_s)
-
-    def add(self, address: str, *, now_s: float, token: bytes = b"") -> None:
-        """Note that a token was refused."""
-        self._addresses.add(network_of(address), now_s)
-        if token:
-            self._tokens.add(token.hex(), now_s)
-
-
-class _Table:
-    """Failures by what they are counted by; `told` says for people what has failed."""
-
-    def __init__(self, config: Config, told: str) -> None:
-        self._config = config
-        self._told = told
-        self._counted: OrderedDict[str, _Counted] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._counted)
-
-    def check(self, whose: str, now_s: float) -> None:
-        counted = self._counted.get(whose)
-        if counted is None or counted.failed < self._config.token_failures_max:
-            return
-        left_s = counted.began_s + TOKEN_FAILURES_S - now_s
-        if left_s > 0:
-            raise Overloaded(
-                f"{counted.failed} {self._told}. Nothing was written. Try again later, with one that is valid.",
-                retry_after_s=left_s,
-            )
-
-    def add(self, whose: str, now_s: float) -> None:
-        counted = self._counted.get(whose)
-        if counted is None or now_s >= counted.began_s + TOKEN_FAILURES_S:
-            self._counted.pop(whose, None)
-            counted = _Counted(now_s, 0)
-            while len(self._counted) >= TOKEN_ADDRESSES_MAX:
-                self._counted.popitem(last=False)
-        self._counted[whose] = counted._replace(failed=counted.failed + 1)
-
-
-def network_of(address: str) -> str:
-    """The network that counts as one with an address: itself, or its IPv6 network."""
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address[:_NETWORK_BITS]
-    if not isinstance(found, IPv6Address):
-        return str(found)
-    if found.ipv4_mapped is not None:
-        return str(found.ipv4_mapped)
-    return str(int(found) >> (128 - _NETWORK_BITS))
-
+from shoal.errors import Unauthenticated
 
 TOKENS_KNOWN_MAX = 4096  # Tokens whose signatures need not be verified again.
 

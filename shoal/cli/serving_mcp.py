@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import typer
 
 import shoal
-from shoal.access.gate import Failures
+from shoal.access.failures import Failures
 from shoal.api.http.origins import Hosts
 from shoal.api.http.problems import CrossOrigin
 from shoal.cli import settings

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shoal.access.gate import Failures
+from shoal.access.failures import Failures
 from shoal.config import Config
 from shoal.errors import Overloaded
 from simulation.bounds import altered

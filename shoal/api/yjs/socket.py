@@ -25,7 +25,7 @@ from typing import Generic, TypeVar
 from aiohttp import WSCloseCode, WSMessage, web
 from aiohttp.http import WS_CLOSED_MESSAGE
 
-from shoal.access.gate import network_of
+from shoal.access.failures import network_of
 from shoal.api.http.accepting import unsent_bytes
 
 UNAUTHORIZED = 4401
