@@ -281,7 +281,7 @@ def _node(directory: Path, port: int = 0, *arguments: str) -> Iterator[tuple[str
     command = [
         sys.executable,
         "-m",
-        "shoal.cli",
+        "shoal",
         "serve",
         "--data",
         str(directory),

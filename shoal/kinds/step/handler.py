@@ -44,7 +44,6 @@ from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Contest, Contests, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX, check_size, check_text
 from shoal.node.transaction import NOTHING, Blobs, Transaction
-from shoal.node.turns import lasting
 from shoal.protocol.requests import (
     BeginStep,
     EndStep,
@@ -113,6 +112,7 @@ class StatusLister:
 
     def __init__(self, context: NodeContext, catalog: Catalog, generations: Generations) -> None:
         self._storage = context.storage
+        self._upkeep = context.upkeep
         self._commit = context.commit
         self._catalog = catalog
         self._generations = generations
@@ -122,7 +122,7 @@ class StatusLister:
     def start(self) -> None:
         """Start the task, on the running loop, if there is anything to do."""
         if self._catalog.is_due:
-            self._task = lasting(self._run(), "upkeep of statuses")
+            self._task = self._upkeep.begin(self._run(), "upkeep of statuses")
 
     async def stop(self) -> None:
         """Cancel the task. Stopping twice is allowed."""
