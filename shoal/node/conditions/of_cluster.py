@@ -248,9 +248,10 @@ CONDITIONS = (
         "members-differ",
         "ticket",
         "15m",
-        "Nodes have different lists of members",
-        "They count different majorities.",
-        "shoal cluster members --url URL   # at each node; then give all the same SHOAL_JOIN, and start them again",
+        "Nodes contradict each other about the members",
+        "Nodes with different lists count different majorities; of two with one address, the second serves nothing.",
+        "shoal cluster members --url URL   # at each node; then give all the same SHOAL_JOIN and each its own SHOAL_ADVERTISE, "
+        "and start them again; stop a node that should not be there",
         "CLUSTER.md#what-happens-when",
         "a node that links has another list, or another node's address",
         _of_members(_members_differ),

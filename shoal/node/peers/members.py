@@ -8,6 +8,8 @@ Laws:
   dialled this one, and an id that was at the address before, do not count.
 - An address may lead to another member for a while. That one lives elsewhere, so it takes nobody's place, and whoever
   forgets the address does not mean it.
+- What a node at no listed address says of the members is told as long as it asks for links; what a member said, until it says
+  otherwise.
 """
 
 from __future__ import annotations
@@ -93,6 +95,7 @@ class Members:
         self.owners: list[MemberState] = []
         """The other owners: the members of both lists."""
         self._disagreements: dict[bytes, str] = {}  # By node; the latest `_DISAGREEMENTS_MAX`.
+        self._compared: dict[bytes, float] = {}  # When each of these was compared last.
         self.reform()
 
     def reform(self) -> list[MemberState]:
@@ -272,7 +275,7 @@ class Members:
         """Those with members, and not with nodes that wait to be added."""
         return [told for node, told in self._disagreements.items() if node in self.nodes]
 
-    def compare(self, peer: Identity, *, own: Identity) -> str | None:
+    def compare(self, peer: Identity, *, own: Identity, now: float) -> str | None:
         """Compare a peer's list of members with this node's.
 
         Returns None if nothing has changed since the last time; else the new disagreement, or "" if there is none any more.
@@ -283,10 +286,17 @@ class Members:
         found = "" if waits else disagreement(own, peer, others)
         before = self._disagreements.pop(peer.node, "")
         if found:
-            self._disagreements[peer.node] = found
+            self._disagreements[peer.node], self._compared[peer.node] = found, now
         if len(self._disagreements) > _DISAGREEMENTS_MAX:
             del self._disagreements[next(iter(self._disagreements))]
+        self._compared = {node: self._compared[node] for node in self._disagreements}
         return found if found != before else None
+
+    def forget_strangers(self, before: float) -> None:
+        """Forget how nodes at no listed address disagree that were compared last before this moment: they are gone."""
+        for node in self._disagreements.keys() - self.nodes if self._disagreements else ():
+            if self._compared[node] < before:
+                del self._disagreements[node], self._compared[node]
 
     def linked(self, peer: Identity, outlet: Outlet, *, now_ms: int) -> bytes:
         """Record a link. Returns the node that was at this address before and is at none now; empty if there is none."""

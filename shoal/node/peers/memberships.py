@@ -44,6 +44,7 @@ from shoal.protocol.requests import ChangeMembers, MembersView, Rebuild, Rebuild
 from shoal.storage import keys
 
 _ROW = keys.meta("founding")
+_ASKS_AGAIN = 3  # A node that does not ask for a link for so many of the longest delays is gone.
 
 
 class Seeding:
@@ -193,7 +194,7 @@ class Memberships:
 
     def compare(self, peer: Identity) -> None:
         """Log once if a peer's list of members differs; `GET /v1/cluster` shows that as long as it does."""
-        found = self._members.compare(peer, own=self.identity())
+        found = self._members.compare(peer, own=self.identity(), now=self._now())
         if found:
             log(events.MEMBERS_DIFFER, difference=found)
         elif found is not None:
@@ -324,6 +325,7 @@ class Memberships:
         """Do what is due."""
         self.changes.tick(now)
         self.rebuilding.tick(now)
+        self._members.forget_strangers(now - _ASKS_AGAIN * self._config.reconnect_delay_s_max)
         if self._farewell is not None and now >= self._farewell:
             self._farewell = None
             self._dial(self.addresses if self._roster.is_member or self._roster.record.change is not None else [])

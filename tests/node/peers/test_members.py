@@ -83,6 +83,21 @@ async def test_an_address_that_two_nodes_advertise_is_told_by_all_who_meet_them(
         assert any("two nodes advertise a:1" in text and "(this one)" in text for text in warnings(caplog))
 
 
+async def test_of_a_second_node_at_an_address_nothing_is_told_once_it_has_stopped() -> None:
+    """Its operator is told to stop it, or to give it another address: then it is over."""
+    async with Fleet(reconnect_delay_s_max=0.1) as fleet:
+        twin = _advertising("a:1", fleet["a"])
+        asks_until = asyncio.get_running_loop().time() + 1.0
+        while asyncio.get_running_loop().time() < asks_until:
+            with pytest.raises(PeerRefused, match="it is a clone"):
+                fleet["b"].replicator.admit(twin.identity())
+            await asyncio.sleep(0.1)
+            assert any("two nodes advertise a:1" in text for text in await disagreements(fleet, "b"))
+        await twin.node.stop()
+        await asyncio.sleep(0.5)
+        assert await disagreements(fleet, "b") == []
+
+
 async def test_a_clone_that_came_before_the_original_is_cut_off_once_the_original_is_linked() -> None:
     async with Fleet() as fleet:
         await fleet.isolate("c")
@@ -108,7 +123,7 @@ def test_disagreements_with_more_nodes_than_there_can_be_are_forgotten() -> None
     members = Members(cast(Roster, SimpleNamespace(record=epochs.founded(["a:1", "b:1"]), own="a:1")))
     own = Identity(b"a" * 16, "a:1", "test", ("a:1", "b:1"))
     for number in range(500):
-        members.compare(Identity(number.to_bytes(16, "big"), "b:1", "test", (f"x{number}:1",)), own=own)
+        members.compare(Identity(number.to_bytes(16, "big"), "b:1", "test", (f"x{number}:1",)), own=own, now=0.0)
     assert len(members.disagreements) == 64
     assert "x499:1" in members.disagreements[-1]
 
@@ -117,9 +132,9 @@ def test_the_list_of_a_node_that_waits_to_be_added_is_no_disagreement() -> None:
     """Else the first sentence during each `cluster add` is to restart all nodes with another list."""
     members = Members(cast(Roster, SimpleNamespace(record=epochs.founded(["a:1", "b:1"]), own="a:1")))
     own = Identity(b"a" * 16, "a:1", "test", ("a:1", "b:1"))
-    assert members.compare(Identity(b"d" * 16, "d:1", "test", ("a:1", "d:1")), own=own) is None
+    assert members.compare(Identity(b"d" * 16, "d:1", "test", ("a:1", "d:1")), own=own, now=0.0) is None
     assert members.disagreements == []
-    assert members.compare(Identity(b"b" * 16, "b:1", "test", ("a:1", "b:1", "d:1")), own=own)
+    assert members.compare(Identity(b"b" * 16, "b:1", "test", ("a:1", "b:1", "d:1")), own=own, now=0.0)
 
 
 @pytest.mark.answers("two-owners-addresses-lead-to-one-node")
