@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import os
+import platform
 import signal
 import ssl
 import subprocess
@@ -351,6 +352,37 @@ def test_a_node_holds_no_context_that_trusts_without_looking(monkeypatch: pytest
     node._let_go()
     held = connector._SSL_CONTEXT_UNVERIFIED
     assert (held.verify_mode, held.get_ca_certs()) == (ssl.CERT_REQUIRED, [])
+
+
+_HEAPS = """
+import ctypes, sys, threading
+from shoal.cli import node
+getattr(node, sys.argv[1])()
+libc = ctypes.CDLL(None)
+held = threading.Barrier(5)
+def take():
+    libc.malloc(4096)
+    held.wait()
+threads = [threading.Thread(target=take) for _ in range(4)]
+[thread.start() for thread in threads]
+held.wait()
+libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="only GNU's C library has several heaps"
+)
+@pytest.mark.parametrize(
+    ("does", "limit", "shared"), [("_share_heap", "", True), ("_let_go", "", False), ("_share_heap", "4", False)]
+)
+def test_all_threads_of_a_node_share_one_heap(does: str, limit: str, shared: bool) -> None:
+    """Each has one of its own otherwise, with free memory that no other uses; whoever has set a number has it."""
+    environment = clean_environment() | ({"MALLOC_ARENA_MAX": limit} if limit else {})
+    command = [sys.executable, "-c", _HEAPS, does]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=True).stdout
+    assert (told.count("<heap nr=") == 1) is shared
 
 
 async def test_a_store_whose_leases_were_used_is_shown_without_an_alarm(tmp_path: Path) -> None:
