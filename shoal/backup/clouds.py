@@ -99,20 +99,53 @@ class CloudStore:
 
 
 class DirectoryStore(CloudStore):
-    """A directory. An object is on the disk before it counts as made: obstore alone leaves that to the system."""
+    """A directory. An object is on the disk before it counts as made: obstore alone leaves that to the system.
+
+    One that is missing is empty, and is made for its first object: whoever reads at a wrong address leaves nothing there.
+    """
 
     def __init__(self, root: Path, url: str) -> None:
-        super().__init__(LocalStore(root), url)
+        super().__init__(LocalStore(root) if root.is_dir() else None, url)
         self._root = root
+
+    async def get(self, name: str, start: int = 0, stop: int | None = None, /) -> bytes | None:
+        """The bytes of an object (`ObjectStore.get`)."""
+        return await super().get(name, start, stop) if self._is_there() else None
+
+    async def listed(self, prefix: str, after: str = "", /) -> AsyncIterator[Listed]:
+        """The objects under a prefix (`ObjectStore.listed`)."""
+        if self._is_there():
+            async for found in super().listed(prefix, after):
+                yield found
+
+    async def delete(self, names: Sequence[str], /) -> None:
+        """Delete objects (`ObjectStore.delete`)."""
+        if self._is_there():
+            await super().delete(names)
+
+    def _is_there(self) -> bool:
+        if self._store is None and self._root.is_dir():
+            self._store = LocalStore(self._root)
+        return self._store is not None
+
+    def _make(self) -> None:
+        if not self._is_there():
+            try:
+                self._root.mkdir(parents=True, exist_ok=True)
+                self._store = LocalStore(self._root)
+            except (OSError, BaseError) as error:
+                raise _unusable(self.url, error) from None
 
     async def put_new(self, name: str, content: bytes, /) -> bool:
         """Make an object (`ObjectStore.put_new`)."""
+        self._make()
         made = await super().put_new(name, content)
         await self._call(f"write {name}", asyncio.to_thread(self._sync, name))
         return made
 
     async def replace(self, name: str, content: bytes, /) -> None:
         """Make or replace an object (`ObjectStore.replace`)."""
+        self._make()
         await super().replace(name, content)
         await self._call(f"write {name}", asyncio.to_thread(self._sync, name))
 
@@ -170,12 +203,17 @@ def _directory(url: str, host: str, path: str) -> CloudStore:
             f"{url!r} is no directory of this machine. Nothing was written. Give its whole path: file:///mnt/backup."
         )
     try:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        nearest = next(each for each in (Path(path), *Path(path).parents) if each.exists())
+        os.scandir(nearest).close()  # It is a directory, and can be read.
         return DirectoryStore(Path(path), url)
     except (OSError, BaseError) as error:
-        raise BackupUnreachable(
-            f"the directory of {url} cannot be used: {_said(error)}. Nothing was written. Make it, so that this user may write."
-        ) from None
+        raise _unusable(url, error) from None
+
+
+def _unusable(url: str, error: Exception) -> BackupUnreachable:
+    return BackupUnreachable(
+        f"the directory of {url} cannot be used: {_said(error)}. Nothing was written. Make it, so that this user may write."
+    )
 
 
 def _options(scheme: str) -> dict[str, Any]:

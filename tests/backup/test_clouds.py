@@ -198,3 +198,16 @@ async def test_a_refusal_is_told_with_its_remedy(answers: list[tuple[int, str]],
         await clouds.opened("s3://bucket/prod").put_new("segments/a", b"x")
     assert "hidden" not in refused.value.message
     assert "Nothing that is stored here is lost" in refused.value.message
+
+
+async def test_a_directory_that_is_missing_is_empty_and_made_by_a_put(tmp_path: Path) -> None:
+    """A wrong address of a restore leaves no directory."""
+    store = clouds.opened(f"file://{tmp_path}/away/bucket")
+    assert await store.get("manifests/1") is None
+    assert [found async for found in store.listed("manifests/")] == []
+    await store.delete(["manifests/1"])
+    assert not (tmp_path / "away").exists()
+    assert await store.put_new("manifests/1", b"x")
+    assert await store.get("manifests/1") == b"x"
+    other = clouds.opened(f"file://{tmp_path}/away/bucket")
+    assert [found.name async for found in other.listed("manifests/")] == ["manifests/1"]

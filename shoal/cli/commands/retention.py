@@ -137,7 +137,10 @@ def unset_rule(
                 f"space {space!r} has no rule of retention for the prefix {prefix!r}; it has rules for: "
                 f"{', '.join(map(repr, known))}. Nothing was written."
             )
-        _show(await retention.unset(prefix, dry_run=dry_run), json=json)
+        view = await retention.unset(prefix, dry_run=dry_run)
+        if dry_run and not json:
+            line("nothing was changed. These rules would be left:")
+        _show(view, json=json)
 
     _execute(space, work, data, url)
 

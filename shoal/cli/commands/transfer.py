@@ -281,7 +281,7 @@ def listing(run: Run, thread: OfThread = None) -> Work:
     """
 
     async def work(store: Store) -> None:
-        none = f"no files in space {run.space!r}."
+        none = f"no files in {f'thread {thread!r} of ' if thread else ''}space {run.space!r}."
         with Listing("name", "bytes", "type", "stored", "sha256", json=run.json, none=none) as rows:
             async for file in _files(store, run.space, thread).files():
                 stored = moment(file.stored)
