@@ -58,6 +58,11 @@ class Company(Protocol):
         """Why a quorum register that has no quorum does not go on by itself, for people; empty if nothing is known."""
         ...
 
+    @property
+    def second(self) -> str:
+        """Why all other members refuse this node as a second one at its address, for people; empty if they do not."""
+        ...
+
     def members(self) -> MembersView:
         """The members as this node knows them."""
         ...
@@ -241,6 +246,7 @@ class Alone:
     """The `Company` of a node without peers."""
 
     trouble = ""
+    second = ""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view

@@ -57,6 +57,7 @@ class Observation(NamedTuple):
     failed: str = ""  # Why its storage rejects writes.
     outside: bool = False  # It is no member of its cluster.
     apart: bool = False  # Its directory is a member's, and was opened without the others: it knows nothing of them.
+    second: str = ""  # All other members refuse it as a second node at its address: why.
     clock_wrong: str = ""  # A majority contradict its clock: by how much, and what to do.
     signals: Signals = Signals()
     ended: Collection[str] = ()  # The tasks that last as long as the node, and that a bug has ended.

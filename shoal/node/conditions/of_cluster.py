@@ -2,8 +2,8 @@
 
 Laws:
 - A member's own trouble is that member's to tell; what is told here is what this node sees of it.
-- A node that is no member says that alone: it has no links and no quorum because of it, and commands for those would harm the
-  members, which are well.
+- A node that is no member, or a second one at a member's address, says that alone: it has no links and no quorum because of it,
+  and commands for those would harm the members, which are well.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _others(seen: Observation) -> list[Member]:
 
 def _of_members(look: Callable[[Observation], Found]) -> Callable[[Observation], Found]:
     """A condition that only a member can judge."""
-    return lambda seen: iter(()) if seen.outside else look(seen)
+    return lambda seen: iter(()) if seen.outside or seen.second else look(seen)
 
 
 def _no_quorum(seen: Observation) -> Found:
@@ -37,7 +37,7 @@ def _no_member(seen: Observation) -> Found:
 
 
 def _catching_up(seen: Observation) -> Found:
-    if seen.status.state == "refilling":
+    if seen.status.state == "refilling" and not seen.second:
         yield Finding(seen.status.reason)
 
 
@@ -84,7 +84,9 @@ def _clock_behind(seen: Observation) -> Found:
 
 
 def _members_differ(seen: Observation) -> Found:
-    for told in seen.cluster.disagreements:
+    if seen.second:
+        yield Finding(f"the members refuse this node: {seen.second}", seen.address)
+    for told in () if seen.second else seen.cluster.disagreements:
         yield Finding(told, told)  # Each is one of its own.
 
 
@@ -254,7 +256,7 @@ CONDITIONS = (
         "and start them again; stop a node that should not be there",
         "CLUSTER.md#what-happens-when",
         "a node that links has another list, or another node's address",
-        _of_members(_members_differ),
+        lambda seen: iter(()) if seen.outside else _members_differ(seen),
     ),
     Condition(
         "change-stands",

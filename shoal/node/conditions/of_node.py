@@ -21,7 +21,7 @@ BACKUP_NEW_MS = 7 * _DAY_MS  # So long a backup may be there before somebody has
 
 
 def _bytes(count: int) -> str:
-    return f"{count / GIB:,.1f} GiB"
+    return f"{count / GIB:,.1f} GiB" if count >= GIB // 10 else f"{count / (1 << 20):,.1f} MiB"
 
 
 def _read_only(seen: Observation) -> Found:

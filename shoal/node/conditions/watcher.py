@@ -163,6 +163,7 @@ class Watcher:
             failed=self._context.commit.failed or "",
             outside=bool(incarnation.outside),
             apart=self._is_apart,
+            second=self._cluster.memberships.second,
             clock_wrong=replicas.clock_wrong,
             signals=self.signals,
             ended=self._context.upkeep.ended,

@@ -130,6 +130,9 @@ class Memberships:
         self.run = context.environment.entropy(OPENING_BYTES)
         """Names this start of the node, in handshakes."""
         self._entered = entered
+        self._second: dict[
+            str, tuple[str, float]
+        ] = {}  # By address: why a member takes this node for a clone, and when it said so.
         self._farewell: float | None = None  # When the links to nodes that were removed end.
         self._all_linked: float | None = None  # Since when all configured members are, while the register is not founded.
         self._dial: Callable[[list[str]], None] = lambda addresses: None
@@ -152,6 +155,14 @@ class Memberships:
         return [address for address in self._members.dialled if not is_placeholder(address)]
 
     # ── what operators ask for ────────────────────────────────────────────────
+
+    @property
+    def second(self) -> str:
+        """Why all others refuse this node as a second one at its address (`Company.second`)."""
+        since = self._now() - _ASKS_AGAIN * self._config.reconnect_delay_s_max
+        told = {address: why for address, (why, at) in self._second.items() if at >= since}
+        others = [state.address for state in self._members.all]
+        return next(iter(told.values())) if others and all(address in told for address in others) else ""
 
     def members(self) -> MembersView:
         """The members as this node knows them (`Company.members`)."""
@@ -281,9 +292,12 @@ class Memberships:
             case _:
                 self.rebuilding.heard(peer.name, peer.node, notice)
 
-    def refused(self, error: PeerRefused, peer: Identity | None) -> None:
-        """A node does not take links of this one; `peer` is that node, if it has proven it."""
+    def refused(self, address: str, error: PeerRefused, peer: Identity | None) -> None:
+        """The node at this address does not take links of this one; `peer` is that node, if it has proven it."""
         reason = error.detail.get("reason")
+        self._second = {at: told for at, told in self._second.items() if at != address and at in self.addresses}
+        if reason == "clone":
+            self._second[address] = error.message.rstrip("."), self._now()
         if reason == "outside" and peer is not None:
             self.changes.left(peer.name)
         if reason in ("member", "removed"):

@@ -303,9 +303,9 @@ class Replicator:
         self._pace.stir()
         self.quorum.stir()
 
-    def refused(self, _address: str, error: PeerRefused, peer: Identity | None, /) -> None:
+    def refused(self, address: str, error: PeerRefused, peer: Identity | None, /) -> None:
         """The node at this address does not take links of this node, and says why (`Peer.refused`)."""
-        self.memberships.refused(error, peer)
+        self.memberships.refused(address, error, peer)
 
     def _entered(self, gone: list[bytes]) -> None:
         """A new epoch of the members has begun; these nodes do not take part in it."""

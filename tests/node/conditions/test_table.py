@@ -125,6 +125,25 @@ def test_a_node_that_is_no_member_blames_no_member() -> None:
     assert found.unknown == {}
 
 
+def test_a_second_node_at_an_address_blames_no_member() -> None:
+    """Its operator would replace members that are well, or rebuild their cluster."""
+    away = msgspec.structs.replace(PEER, state="unreachable", told=False, clock_ms=None, version="")
+    alone = msgspec.structs.replace(STATUS, state="refilling", register="the quorum register was never founded")
+    observation = seen(alone, away, second="node ab12 advertises n1:7400, where node cd34 is linked")
+    told = msgspec.structs.replace(observation.cluster, learning=["n2:7400: not heard yet"], disagreements=["two nodes"])
+    found = look(observation._replace(cluster=told))
+    assert [(each.name, each.about) for each in found.standing] == [("members-differ", "n1:7400")]
+    assert "advertises n1:7400, where node cd34" in found.standing[0].says
+    assert "SHOAL_ADVERTISE" in found.standing[0].mends
+    assert found.unknown == {}
+
+
+def test_a_small_disk_is_told_in_small_units() -> None:
+    volume = Volume(3 << 20, 40 << 20)
+    [found] = look(seen(signals=Signals(volume=volume))).standing
+    assert found.says.startswith("3.0 MiB of 40.0 MiB are free")
+
+
 def test_each_command_names_what_it_is_about() -> None:
     away = msgspec.structs.replace(PEER, state="unreachable")
     [found] = look(seen(STATUS, away)).standing

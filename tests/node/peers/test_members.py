@@ -83,6 +83,20 @@ async def test_an_address_that_two_nodes_advertise_is_told_by_all_who_meet_them(
         assert any("two nodes advertise a:1" in text and "(this one)" in text for text in warnings(caplog))
 
 
+async def test_a_second_node_at_an_address_knows_it_once_all_members_say_so() -> None:
+    async with Fleet(reconnect_delay_s_max=0.1) as fleet:
+        twin = _advertising("a:1", fleet["a"])
+        for name, told in (("b", False), ("c", True)):
+            with pytest.raises(PeerRefused) as refused:
+                fleet[name].replicator.admit(twin.identity())
+            twin.replicator.refused(f"{name}:1", refused.value, fleet[name].identity())
+            assert bool(twin.replicator.memberships.second) is told
+        assert fleet["a"].replicator.memberships.second == ""
+        await asyncio.sleep(0.5)
+        assert twin.replicator.memberships.second == "", "they have not said so for a while"
+        await twin.node.stop()
+
+
 async def test_of_a_second_node_at_an_address_nothing_is_told_once_it_has_stopped() -> None:
     """Its operator is told to stop it, or to give it another address: then it is over."""
     async with Fleet(reconnect_delay_s_max=0.1) as fleet:
@@ -272,5 +286,5 @@ async def test_a_node_that_waits_asks_all_members_it_hears_of() -> None:
         memberships = fleet["d"].replicator.memberships
         member = fleet["a"].identity()._replace(members=("a:1", "b:1", "d:1"))
         assert memberships.addresses == ["a:1"]
-        memberships.refused(PeerRefused("d:1 is no member. Nothing was written.", reason="member"), member)
+        memberships.refused("a:1", PeerRefused("d:1 is no member. Nothing was written.", reason="member"), member)
         assert memberships.addresses == ["a:1", "b:1"]
