@@ -489,7 +489,7 @@ class Service:
     ) -> AnyReply:
         upkeep = self._database.maintained(request)
         reply: AnyReply | None = None
-        resting = Resting(self._environment)
+        resting = Resting(self._environment, lambda: self.sharing.waiting)
         with self._database.garbage.held(target_of(request)):
             while True:
                 try:

@@ -5,6 +5,8 @@ Laws:
   clock, so that a simulated run can be repeated. Between two steps anything may change: a step reads what it needs anew.
 - Work that nobody waits for rests after each step, for `REST` times as long as that took: of a busy loop, and of the disk, it
   has a third at most. In a simulated run a step takes no time, so nothing there depends on a clock.
+- The rest of such work lasts while requests wait for their turn, for a second at most: where others have the processor, too, a
+  third of the loop is what requests lack, and they would wait for longer and longer.
 - A task that lasts as long as its part, and ends by an error that nobody expected, is told in the log at once;
   if nothing begins it anew, the node says so for as long as it runs.
 - A part that is closed cancels its work in the background and waits for it, unless that ends by itself in bounded time.
@@ -31,6 +33,7 @@ DOCUMENT_STEP_BYTES_MAX = 64 * 1024  # The same in bytes; the first update may e
 DOCUMENT_WHOLE_BYTES_MAX = 1024 * 1024  # Larger merged updates and snapshots are opened in pieces: ten times as much work.
 
 REST = 2  # Times as long as a step of work that nobody waits for, others have the loop after it.
+WAITED_MAX = 20  # Rests more, while requests wait for their turn.
 _REST_S_MAX = 0.05  # At most: a step that waited for a processor, and not for its work, took long by the clock.
 
 T = TypeVar("T")
@@ -69,10 +72,10 @@ class Stride:
 
 
 class Resting:
-    """The steps of one task that nobody waits for."""
+    """The steps of one task that nobody waits for. `waiting`: how many requests wait for their turn of the loop."""
 
-    def __init__(self, environment: Environment) -> None:
-        self._now, self._pause = environment.monotonic, environment.pause
+    def __init__(self, environment: Environment, waiting: Callable[[], int] = lambda: 0) -> None:
+        self._now, self._pause, self._waiting = environment.monotonic, environment.pause, waiting
         self._began = self._now()
 
     async def rest(self) -> None:
@@ -81,6 +84,10 @@ class Resting:
         await self._pause()
         if rest_s > 0:
             await asyncio.sleep(rest_s)
+            for _ in range(WAITED_MAX):
+                if not self._waiting():
+                    break
+                await asyncio.sleep(rest_s)
         self._began = self._now()
 
 

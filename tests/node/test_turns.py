@@ -11,7 +11,7 @@ from shoal.errors import StorageFull
 from shoal.logs import events
 from shoal.logs.lines import captured
 from shoal.node.environment import Environment, system_environment
-from shoal.node.turns import REST, Background, Resting, Upkeep, lasting
+from shoal.node.turns import REST, WAITED_MAX, Background, Resting, Upkeep, lasting
 
 
 async def test_a_part_that_is_closed_ends_its_work_and_waits_for_that() -> None:
@@ -50,6 +50,32 @@ async def test_a_step_is_followed_by_a_rest(monkeypatch: pytest.MonkeyPatch) -> 
     await resting.rest()
     await resting.rest()
     assert [seconds for seconds in rested if seconds] == [pytest.approx(0.004 * REST), pytest.approx(0.05)]
+
+
+@pytest.mark.parametrize(("waiting", "rests"), [([], 0), ([5, 3, 0], 2), ([1] * 1000, WAITED_MAX)])
+async def test_a_rest_lasts_while_requests_wait(monkeypatch: pytest.MonkeyPatch, waiting: list[int], rests: int) -> None:
+    rested: list[float] = []
+
+    async def slept(seconds: float) -> None:
+        rested.append(seconds)
+
+    resting = Resting(clocked([0.0, 0.004, 1.0]), lambda: waiting.pop(0) if waiting else 0)
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    await resting.rest()
+    assert [seconds for seconds in rested if seconds] == [pytest.approx(0.004 * REST)] * (1 + rests)
+
+
+async def test_without_a_step_that_took_time_nothing_waits_for_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So simulated runs do not depend on it."""
+    rested: list[float] = []
+
+    async def slept(seconds: float) -> None:
+        rested.append(seconds)
+
+    resting = Resting(clocked([1.0, 1.0, 1.0]), lambda: 1)
+    monkeypatch.setattr(asyncio, "sleep", slept)
+    await resting.rest()
+    assert [seconds for seconds in rested if seconds] == []
 
 
 class ProcessEnds(BaseException):

@@ -85,6 +85,7 @@ class Collector:
         self._pace = document_pace()
         self._now = context.environment.monotonic
         self._environment = context.environment
+        self._requests = lambda: context.sharing.waiting
         self._replicas: Replicas | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting: OrderedDict[bytes, Waiting] = OrderedDict()
@@ -236,7 +237,7 @@ class Collector:
         return False
 
     async def _sweep(self, entries: list[GarbageEntry]) -> None:
-        partition, pace = self._partitions.load(entries[0].partition), Resting(self._environment)
+        partition, pace = self._partitions.load(entries[0].partition), Resting(self._environment, self._requests)
         for piece in self._sweeps[entries[0].garbage.what](entries):
             if partition.closed:
                 return  # It is replaced: what was read of it does not count.

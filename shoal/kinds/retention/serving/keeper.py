@@ -100,6 +100,7 @@ class Keeper:
         self._storage, self._commit = context.storage, context.commit
         self._partitions = context.partitions
         self._environment = context.environment
+        self._requests = lambda: context.sharing.waiting
         self._upkeep = context.upkeep
         self._node = context.incarnation.node
         self._skew_ms = context.config.clock_skew_max_ms
@@ -347,7 +348,7 @@ class Keeper:
         if quiet is not None and (quiet.written, quiet.rule) == (written, rule) and now_ms < quiet.until_ms:
             return waits_for
         request = _request(target, rule)
-        due = await in_turns(self._database.retains(request), Resting(self._environment).rest)
+        due = await in_turns(self._database.retains(request), Resting(self._environment, self._requests).rest)
         if not due:
             self._keep_quiet(target, _Quiet(written, rule, now_ms + _quiet_ms(rule)))
             return waits_for
