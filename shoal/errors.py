@@ -14,7 +14,7 @@ status. docs/ERRORS.md is made from this module.
     │       TooManySiblings, BudgetExhausted, ConsumerReset, OwnerSuperseded, LeaseHeld, LeaseLost, Taken, UndoConflict,
     │       RootConflict, GenerationEnded, DeletedMeanwhile, StepFailed, StepAbandoned, StepSettled, ThreadHeld, SchemaTaken,
     │       SchemaMismatch, SchemaTooNew, MigrationFailed, DriftRefused, BookmarkLost, ChangeUnderWay, CrewConflict,
-    │       EditsRefused, FileIncomplete, BackupConflict
+    │       EditsRefused, FileIncomplete, BackupConflict, StatusChanged
     │   └── StepUnresolved: ResultNotKept
     ├── Retryable: NotReady, Disconnected, OutcomeUnknown
     │   └── Unavailable: Overloaded, ShuttingDown, RightsElsewhere, SlowConsumer, SessionBehind, CatchingUp, NotAMember,
@@ -205,6 +205,13 @@ class ItemChanged(Conflict):
     """`expect` is not the item's version. `detail["version"]` is the one on the replica that was asked; "" if it has none."""
 
     code = "item-changed"
+    status = 412
+
+
+class StatusChanged(Conflict):
+    """`expect` is not the status of the thread, which was set meanwhile: `detail` has its `status`, `by` and `wall_ms`."""
+
+    code = "status-changed"
     status = 412
 
 

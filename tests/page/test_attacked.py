@@ -258,6 +258,24 @@ def test_of_two_who_decide_the_second_is_told(node: Node, show: Show) -> None:
     assert write(node, lambda space: space.thread("twice").status()).status == "running"
 
 
+def test_a_decision_within_the_same_moment_is_not_overwritten(node: Node, show: Show) -> None:
+    """The other decides after the page looked, and before its own decision arrives."""
+    write(node, lambda space: space.thread("moment").request_approval("both?", by="agent"))
+    page = show(node, f"#/{SPACE}/now")
+    place = page.locator("article.ask", has_text="moment")
+
+    def before(route: Any) -> None:
+        if route.request.method == "PUT":
+            write(node, lambda space: space.thread("moment").approve(by="ben"))
+        route.continue_() if "/status" in route.request.url else route.abort()
+
+    place.get_by_role("button", name="Reject", exact=True).click()
+    page.route("**/v1/**", before)
+    place.locator(".confirm").get_by_role("button", name="Reject", exact=True).click()
+    page.locator(".refusal", has_text="set meanwhile by ben: it is running").wait_for()
+    assert write(node, lambda space: space.thread("moment").status()).status == "running"
+
+
 # ── what stands between ───────────────────────────────────────────────────────
 
 

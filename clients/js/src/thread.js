@@ -134,29 +134,29 @@ export class Thread {
 
   /**
    * Approve a thread that waits for a person, so that its agent goes on.
-   * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+   * @param {{ by?: string, reason?: string, expectMs?: number } & WriteOptions} [options] `expectMs`: the `wall_ms` of the status that was seen; if it was set since, nothing is written.
    * @returns {Promise<Schemas['StandingView']>}
    */
-  approve ({ by = '', reason = '', ...write } = {}) {
-    return this._transport.write('PUT', `${this._path}/status`, { status: 'running', by, reason }, write)
+  approve ({ by = '', reason = '', expectMs, ...write } = {}) {
+    return this._transport.write('PUT', `${this._path}/status`, { status: 'running', by, reason, expect_ms: expectMs }, write)
   }
 
   /**
    * Pause a thread: its agent stops before its next step.
-   * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+   * @param {{ by?: string, reason?: string, expectMs?: number } & WriteOptions} [options] `expectMs`: the `wall_ms` of the status that was seen; if it was set since, nothing is written.
    * @returns {Promise<Schemas['StandingView']>}
    */
-  pause ({ by = '', reason = '', ...write } = {}) {
-    return this._transport.write('PUT', `${this._path}/status`, { status: 'paused', by, reason }, write)
+  pause ({ by = '', reason = '', expectMs, ...write } = {}) {
+    return this._transport.write('PUT', `${this._path}/status`, { status: 'paused', by, reason, expect_ms: expectMs }, write)
   }
 
   /**
    * End a thread as failed, such as by refusing what it asks. `approve` lets it go on nevertheless.
-   * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+   * @param {{ by?: string, reason?: string, expectMs?: number } & WriteOptions} [options] `expectMs`: the `wall_ms` of the status that was seen; if it was set since, nothing is written.
    * @returns {Promise<Schemas['StandingView']>}
    */
-  fail ({ by = '', reason = '', ...write } = {}) {
-    return this._transport.write('PUT', `${this._path}/status`, { status: 'failed', by, reason }, write)
+  fail ({ by = '', reason = '', expectMs, ...write } = {}) {
+    return this._transport.write('PUT', `${this._path}/status`, { status: 'failed', by, reason, expect_ms: expectMs }, write)
   }
 
   /**

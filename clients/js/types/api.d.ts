@@ -2790,10 +2790,15 @@ export interface components {
         /**
          * MoveThreadBody
          * @description Set a thread's status, which its journal records too.
+         *
+         *     With `expect_ms` it is set only if the status is the one of that time at the serving node, so that of two people who
+         *     decide there, the second is told what the first did.
          */
         MoveThreadBody: {
             /** @description The name of the person or program that does it. */
             by?: string;
+            /** @description The `wall_ms` of the status that the caller saw. */
+            expect_ms?: number | null;
             /** @description The reason, in words. */
             reason?: string;
             /**

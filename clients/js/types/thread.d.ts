@@ -98,30 +98,33 @@ export class Thread {
     status(options?: ReadOptions): Promise<Schemas["StandingView"]>;
     /**
      * Approve a thread that waits for a person, so that its agent goes on.
-     * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+     * @param {{ by?: string, reason?: string, expectMs?: number } & WriteOptions} [options] `expectMs`: the `wall_ms` of the status that was seen; if it was set since, nothing is written.
      * @returns {Promise<Schemas['StandingView']>}
      */
-    approve({ by, reason, ...write }?: {
+    approve({ by, reason, expectMs, ...write }?: {
         by?: string;
         reason?: string;
+        expectMs?: number;
     } & WriteOptions): Promise<Schemas["StandingView"]>;
     /**
      * Pause a thread: its agent stops before its next step.
-     * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+     * @param {{ by?: string, reason?: string, expectMs?: number } & WriteOptions} [options] `expectMs`: the `wall_ms` of the status that was seen; if it was set since, nothing is written.
      * @returns {Promise<Schemas['StandingView']>}
      */
-    pause({ by, reason, ...write }?: {
+    pause({ by, reason, expectMs, ...write }?: {
         by?: string;
         reason?: string;
+        expectMs?: number;
     } & WriteOptions): Promise<Schemas["StandingView"]>;
     /**
      * End a thread as failed, such as by refusing what it asks. `approve` lets it go on nevertheless.
-     * @param {{ by?: string, reason?: string } & WriteOptions} [options]
+     * @param {{ by?: string, reason?: string, expectMs?: number } & WriteOptions} [options] `expectMs`: the `wall_ms` of the status that was seen; if it was set since, nothing is written.
      * @returns {Promise<Schemas['StandingView']>}
      */
-    fail({ by, reason, ...write }?: {
+    fail({ by, reason, expectMs, ...write }?: {
         by?: string;
         reason?: string;
+        expectMs?: number;
     } & WriteOptions): Promise<Schemas["StandingView"]>;
     /**
      * Change the newest state of a branch as a person, by a JSON Patch (RFC 6902).

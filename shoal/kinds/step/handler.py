@@ -28,6 +28,7 @@ from shoal.errors import (
     NotFound,
     Overloaded,
     ShoalError,
+    StatusChanged,
     StepSettled,
     StoreCorrupt,
     ThreadHeld,
@@ -83,6 +84,21 @@ class StatusHandler:
         check_text(request.by, "an author")
 
     def _move(self, context: WriteContext, request: MoveThread) -> Standing:
+        """Set the status.
+
+        Raises:
+            StatusChanged: it is not the one that the caller saw.
+        """
+        now = status_of(context.rows)
+        if request.expect_ms is not None and request.expect_ms != now.wall_ms:
+            by = f" by {now.by}" if now.by else ""
+            raise StatusChanged(
+                f"the status of thread {request.thread!r} was set meanwhile{by}: it is {now.status}. Nothing was written. "
+                "Read it again, and decide anew.",
+                status=now.status,
+                by=now.by,
+                wall_ms=now.wall_ms,
+            )
         change = status.Move(request.status, request.reason, request.by, context.implied_key)
         context.apply(change)
         tell(context, "status", {"status": request.status, "by": request.by, "reason": request.reason})

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Struct, field
 
-from shoal.errors import NotFound, StepSettled
+from shoal.errors import NotFound, StatusChanged, StepSettled
 from shoal.protocol.base import Cli, Http, Named, ObjectRead, ObjectWrite, Positive, Read, Reply, Value, operation
 
 __all__ = [
@@ -232,7 +232,7 @@ class Steps(Reply, array_like=True, frozen=True, tag="steps"):
         "PUT",
         _STATUS,
         "Set the thread's status: while it is paused, no step begins until it is running again",
-        errors=(NotFound,),
+        errors=(NotFound, StatusChanged),
         example={"status": "paused", "by": "ada", "reason": "look at the plan first"},
     ),
     cli=(
@@ -242,6 +242,7 @@ class Steps(Reply, array_like=True, frozen=True, tag="steps"):
             shows="status",
             help="Pause a thread's steps until a person approves.",
             sets={"status": "paused"},
+            hides=("expect_ms",),
         ),
         Cli(
             "approve",
@@ -249,17 +250,23 @@ class Steps(Reply, array_like=True, frozen=True, tag="steps"):
             shows="status",
             help="Let a thread continue that is paused or waits for a person.",
             sets={"status": "running"},
+            hides=("expect_ms",),
             known=True,  # Else a misspelt name is approved, and the right one goes on waiting.
         ),
     ),
 )
 class MoveThread(ObjectWrite["Standing"], array_like=True, frozen=True, tag="move-thread"):
-    """Set a thread's status, which its journal records too."""
+    """Set a thread's status, which its journal records too.
+
+    With `expect_ms` it is set only if the status is the one of that time at the serving node, so that of two people who
+    decide there, the second is told what the first did.
+    """
 
     thread: str
     status: ThreadStatus
     reason: str = ""
     by: str = ""
+    expect_ms: int | None = None  # The `wall_ms` of the status that the caller saw.
 
 
 @operation(multi_read=True, http=Http("GET", _STATUS, "The thread's status", ops=("status",)))

@@ -66,7 +66,7 @@ export function EditState ({ space, name, checkpoint, branch = 'main', approves,
         })
         saved.current = { text: sent, value: done }
       }
-      if (approves) await thread.approve({ ...how, key: `${how.key}-a` }).catch((/** @type {any} */ error) => { throw added(error, 'Your change is saved, but not the approval.') })
+      if (approves) await thread.approve({ ...how, key: `${how.key}-a`, expectMs: since }).catch((/** @type {any} */ error) => { throw added(error, 'Your change is saved, but not the approval.') })
       return saved.current.value
     })
     if (acted(what).peek().state === 'done') end({ ...value, branch: forks ? target : branch })

@@ -58,8 +58,8 @@ export function Decide ({ space, name, isPaused, since }) {
   const [isEditing, setEditing] = useState(false)
   if (isEditing) return html`<div class="row"><${EditState} space=${space} name=${name} approves since=${since} onEnd=${() => setEditing(false)} /></div>`
   return html`<div class="row">
-    <${Confirm} what=${`approve ${at} ${since}`} label=${isPaused ? 'Let it go on' : 'Approve'} primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => still(space, name, since).then((thread) => thread.approve(how))} done=${isPaused ? 'It may go on.' : 'Approved: the agent goes on.'} />
-    <${Confirm} what=${`reject ${at} ${since}`} label=${isPaused ? 'End it' : 'Reject'} danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => still(space, name, since).then((thread) => thread.fail({ ...how, reason: reason.peek() }))} onDone=${() => drop(`reason ${at}`)} done=${isPaused ? 'Ended.' : 'Rejected.'}>
+    <${Confirm} what=${`approve ${at} ${since}`} label=${isPaused ? 'Let it go on' : 'Approve'} primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => still(space, name, since).then((thread) => thread.approve({ ...how, expectMs: since }))} done=${isPaused ? 'It may go on.' : 'Approved: the agent goes on.'} />
+    <${Confirm} what=${`reject ${at} ${since}`} label=${isPaused ? 'End it' : 'Reject'} danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => still(space, name, since).then((thread) => thread.fail({ ...how, reason: reason.peek(), expectMs: since }))} onDone=${() => drop(`reason ${at}`)} done=${isPaused ? 'Ended.' : 'Rejected.'}>
       <label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label></${Confirm}>
     <button onClick=${() => setEditing(true)}>Edit first</button></div>`
 }

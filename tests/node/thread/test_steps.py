@@ -10,7 +10,17 @@ import pytest
 
 from shoal import values
 from shoal.config import Config
-from shoal.errors import InvalidInput, KeyReused, NoQuorum, NotFound, OutcomeUnknown, StepSettled, ThreadHeld, TooLarge
+from shoal.errors import (
+    InvalidInput,
+    KeyReused,
+    NoQuorum,
+    NotFound,
+    OutcomeUnknown,
+    StatusChanged,
+    StepSettled,
+    ThreadHeld,
+    TooLarge,
+)
 from shoal.kinds.worklist.serving.handouts import Handouts
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
@@ -387,3 +397,33 @@ async def test_nodes_that_worked_apart_come_to_hold_the_same_ledger(fleet: Fleet
     assert fleet.rows("a") == fleet.rows("b") == fleet.rows("c")
     step = await ask(at(fleet["b"]), ReadStep("crew", "t", "k"))
     assert {step.result, *(conflict.value for conflict in step.conflicts)} == {VALUE, OTHER}
+
+
+async def test_of_two_who_decide_the_second_is_told(bench: Bench) -> None:
+    thread = bench.space.thread("t")
+    with pytest.raises(StatusChanged, match="it is running"):
+        await thread.approve(expect=await bench.space.thread("other").request_approval("?"))
+    bench.simulated.now_ms += 1
+    asked = await thread.request_approval("refund?", by="agent")
+    bench.simulated.now_ms += 1
+    assert (await thread.fail("too dear", by="ana", expect=asked)).status == "failed"
+    before = await thread.status()
+    for late in (thread.approve(by="ben", expect=asked), thread.fail("no", by="ben", expect=asked)):
+        with pytest.raises(StatusChanged, match="meanwhile by ana: it is failed") as refused:
+            await late
+        assert (refused.value.detail["status"], refused.value.detail["by"], refused.value.written) == ("failed", "ana", "no")
+    assert await thread.status() == before
+    assert (await thread.approve(expect=before)).status == "running"
+
+
+async def test_a_status_that_was_never_set_can_be_expected(bench: Bench) -> None:
+    thread = bench.space.thread("t")
+    await thread.save({"n": 1})
+    assert (await thread.fail("no", expect=await thread.status())).status == "failed"
+
+
+async def test_a_decision_that_is_sent_again_counts_once(bench: Bench) -> None:
+    session = bench.node.session()
+    asked = await session.call(MoveThread("crew", "t", "waiting", "refund?"))
+    decided = await session.call(MoveThread("crew", "t", "running", "", "ana", asked.wall_ms), key="k")
+    assert await session.call(MoveThread("crew", "t", "running", "", "ana", asked.wall_ms), key="k") == decided

@@ -234,21 +234,42 @@ class ThreadControl:
         """Wait for a human: steps wait until `approve`."""
         return await self._set_status("waiting", reason, by, durability)
 
-    async def approve(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
-        """Set the status to running, so that steps continue."""
-        return await self._set_status("running", reason, by, durability)
+    async def approve(
+        self, *, by: str = "", reason: str = "", expect: Standing | None = None, durability: Durability | None = None
+    ) -> Standing:
+        """Set the status to running, so that steps continue. `expect`: only if it is this one, which `status()` returned.
+
+        Raises:
+            StatusChanged: it was set since. Of two at once at two nodes both are written, and the later counts.
+        """
+        return await self._set_status("running", reason, by, durability, expect)
 
     async def finish(self, *, by: str = "", reason: str = "", durability: Durability | None = None) -> Standing:
         """Set the status to done."""
         return await self._set_status("done", reason, by, durability)
 
-    async def fail(self, error: BaseException | str, *, by: str = "", durability: Durability | None = None) -> Standing:
-        """Set the status to failed, with the error as the reason."""
+    async def fail(
+        self,
+        error: BaseException | str,
+        *,
+        by: str = "",
+        expect: Standing | None = None,
+        durability: Durability | None = None,
+    ) -> Standing:
+        """Set the status to failed, with the error as the reason. `expect`, and what it raises, as `approve`."""
         reason = error if isinstance(error, str) else f"{type(error).__qualname__}: {error}"
-        return await self._set_status("failed", reason[:1000], by, durability)
+        return await self._set_status("failed", reason[:1000], by, durability, expect)
 
-    async def _set_status(self, status: ThreadStatus, reason: str, by: str, durability: Durability | None) -> Standing:
-        request = requests.MoveThread(self._space, self._thread, status, reason, by)
+    async def _set_status(
+        self,
+        status: ThreadStatus,
+        reason: str,
+        by: str,
+        durability: Durability | None,
+        expect: Standing | None = None,
+    ) -> Standing:
+        expect_ms = None if expect is None else 0 if expect.time is None else round(expect.time.timestamp() * 1000)
+        request = requests.MoveThread(self._space, self._thread, status, reason, by, expect_ms)
         return standing_of(await self._connection.write(request, key=None, durability=durability))
 
     async def ready(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109
