@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.kinds.document.state import drift
+from shoal.kinds.document.state import untold
 from shoal.kinds.document.state.live import Building, LiveDocument
 from tests.support.edits import ROOTS, Issued, causal_order
 from tests.support.examples import examples
@@ -192,5 +192,5 @@ def test_numbers_are_read_as_the_engine_reads_them(value: float) -> None:
     found: pycrdt.Doc[Any] = pycrdt.Doc(client_id=8)
     found.apply_update(doc.get_update())
     (moved, _), *_ = found.get("t", type=pycrdt.Text).diff()
-    assert repr(float(moved)) == repr(drift.read(value))
-    assert repr(drift.settled(value)) == repr(drift.settled(drift.read(value)))
+    assert repr(float(moved)) == repr(untold.read(value))
+    assert repr(untold.settled(value)) == repr(untold.settled(untold.read(value)))

@@ -46,7 +46,7 @@ from shoal.errors import InvalidValue, RootConflict, TooLarge
 from shoal.kinds.document.shared.containers import Array, Map
 from shoal.kinds.document.shared.positions import EMBEDDED, characters, packed
 from shoal.kinds.document.shared.texts import Text, XmlFragment
-from shoal.kinds.document.state.drift import settled
+from shoal.kinds.document.state.untold import settled
 from shoal.kinds.document.state.yjs import BYTES, UNREAL, XML, RootKind
 from shoal.records import NamedTuple
 
