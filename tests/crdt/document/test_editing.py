@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
 from shoal.kinds.document.shared.containers import Array, Map
 from shoal.kinds.document.shared.doc import Doc
-from shoal.kinds.document.state import matching
+from shoal.kinds.document.state import markup
 from shoal.kinds.document.state.content import open_root, to_py
 from shoal.kinds.document.state.editing import PUT_AT_ONCE, VALUES_MAX, Editor, Transactions, Turn, on_copy, read_content
 from shoal.kinds.document.state.live import LiveDocument
@@ -227,7 +227,7 @@ def test_an_object_of_another_id_is_another_object() -> None:
 
 
 def test_past_the_bound_a_piece_is_replaced_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(matching, "MATCHED_MAX", 3)
+    monkeypatch.setattr(markup, "MATCHED_MAX", 3)
     shared = started()
     shared.replace(changed(t="one 2 and two", l=[{"id": 2, "s": "b"}, {"id": 1, "s": "a"}, 5]))
     assert shared.live.to_py() == changed(t="one 2 and two", l=[{"id": 2, "s": "b"}, {"id": 1, "s": "a"}, 5])

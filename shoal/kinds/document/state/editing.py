@@ -30,7 +30,7 @@ from shoal.kinds.document.state import markup
 from shoal.kinds.document.state.content import EXACT_INTEGER_MAX, Unbounded, Walk, check_kind, open_root, to_py
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.live import LiveDocument, merged
-from shoal.kinds.document.state.matching import differences, equal, same_id
+from shoal.kinds.document.state.markup import differences, equal, same_id
 from shoal.kinds.document.state.yjs import BYTES, CLIENT_ID_BITS, UNREAL, VALUE_DEPTH_MAX
 from shoal.names import check_name
 from shoal.records import NamedTuple

@@ -1,5 +1,10 @@
 """Edit XML in place until it is as wanted, by a small change, so that concurrent edits of the rest survive.
 
+The differences of two sequences, so that an edit changes as little as possible.
+
+Finding the least change takes time that grows with the square of the part that differs, and with its cube if items repeat.
+Beyond a bound, and where the allowance of the request ends, everything between the first and the last difference is replaced.
+
 Laws:
 - The wanted nodes have the form that `shoal.kinds.document.state.content` shows; "attributes" and "children" may be left out.
 - Nodes that are equal are left alone. Others are edited in place if possible: a text as a text; an element if the
@@ -13,7 +18,7 @@ Laws:
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from typing import Any, NoReturn
 
@@ -21,9 +26,50 @@ import pycrdt
 
 from shoal.errors import InvalidValue
 from shoal.kinds.document.state.content import Walk, append_run, attributes_of, children_of, runs_of, shown_text, to_py
-from shoal.kinds.document.state.matching import differences, equal, same_id
 from shoal.records import NamedTuple
 from shoal.values.work import Allowance
+
+# The greatest product of the lengths of two pieces whose least difference is sought: some tens of milliseconds.
+MATCHED_MAX = 1 << 20
+
+
+def differences(held: Sequence[Any], wanted: Sequence[Any], allowance: Allowance) -> list[tuple[int, int, int, int]]:
+    """Where two sequences differ: (start, stop, first, last), in order: `held[start:stop]` becomes `wanted[first:last]`."""
+    before, after = common(held, wanted)
+    old, new = held[before : len(held) - after], wanted[before : len(wanted) - after]
+    if not old and not new:
+        return []
+    if len(old) * len(new) > MATCHED_MAX:
+        return [(before, before + len(old), before, before + len(new))]
+    return [
+        (before + start, before + stop, before + first, before + last)
+        for tag, start, stop, first, last in allowance.opcodes(old, new)
+        if tag != "equal"
+    ]
+
+
+def common(held: Sequence[Any], wanted: Sequence[Any]) -> tuple[int, int]:
+    """How many items two sequences share at their beginning, and how many of the rest at their end."""
+    most = min(len(held), len(wanted))
+    before = next((i for i in range(most) if held[i] != wanted[i]), most)
+    most -= before
+    after = next((i for i in range(most) if held[-1 - i] != wanted[-1 - i]), most)
+    return before, after
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Equality of JSON: numbers by value; true is not 1."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
+
+
+def same_id(held: Any, wanted: Any) -> bool:
+    """Whether two objects may be the same one: their ids are equal, or one has none."""
+    return held is None or wanted is None or equal(held, wanted)
+
 
 DEPTH_MAX = 64  # `NESTING_MAX` of a document.
 

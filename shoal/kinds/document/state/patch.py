@@ -33,7 +33,7 @@ from shoal.kinds.document.state.content import check_kind, open_root, to_py
 from shoal.kinds.document.state.document import RootKind
 from shoal.kinds.document.state.editing import NOTHING, Edited, Editor, Turn, kind_of, on_copy, read_json
 from shoal.kinds.document.state.live import LiveDocument
-from shoal.kinds.document.state.matching import equal
+from shoal.kinds.document.state.markup import equal
 from shoal.names import check_name
 
 OPERATIONS_MAX = 1000
