@@ -203,7 +203,7 @@ def verify_backup(
 async def _verify(
     place: str | None, at_ms: int | None, scratch: Path | None, data: Path | None, url: str | None, *, json: bool
 ) -> None:
-    from shoal.node.backup.verifying import verified
+    from shoal.node.backup.restoring import verified
 
     bucket = await _bucket(place, data, url)
     with tempfile.TemporaryDirectory(dir=scratch, prefix="shoal-verify-") as made:

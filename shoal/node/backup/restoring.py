@@ -1,9 +1,13 @@
 """Makes a directory of what a backup holds, up to a moment.
 
+Proves a backup: reads every object, restores it into a scratch directory, and checks that as `shoal verify` does.
+
 Laws:
 - The directory appears whole: until then it has no `FORMAT`, so that no node opens it.
 - A restore that was killed, or could not reach the bucket, is gone on with by the next one of the same moment: it has kept its
   plan, and what is written is marked (`shoal.node.backup.folding`). Of another moment nothing is used.
+- Only a backup that was restored and found sound is noted as verified; the note is an object of its own. Without the keys of
+  a sealed one its objects are checked, and it says that no more was.
 """
 
 from __future__ import annotations
@@ -21,30 +25,17 @@ from msgspec import Struct
 
 from shoal import __version__
 from shoal.backup.bucket import Bucket, ObjectStore, read
-from shoal.backup.format import (
-    ERASED,
-    Base,
-    Catalogue,
-    Moment,
-    Pack,
-    encode,
-    incomplete,
-    moment_of,
-)
+from shoal.backup.format import ERASED, VERIFIED, Base, Catalogue, Moment, Pack, encode, incomplete, moment_of
 from shoal.cluster import operation
 from shoal.config import Config
 from shoal.crdt.dot import COUNTER_BITS, wall_ms_of
-from shoal.errors import (
-    BackupDamaged,
-    BackupUnreachable,
-    InvalidInput,
-    MomentMissing,
-    StoreCorrupt,
-    StoreLocked,
-)
+from shoal.errors import BackupDamaged, BackupUnreachable, InvalidInput, MomentMissing, StoreCorrupt, StoreLocked
 from shoal.names import is_colocated
 from shoal.node.backup.folding import Restored, Watcher, date, folded
 from shoal.node.environment import Environment, system_environment
+from shoal.node.verification.report import Report
+from shoal.node.verification.verify import verify
+from shoal.records import NamedTuple
 from shoal.storage import layout
 from shoal.storage.opening import open_storage
 
@@ -286,3 +277,48 @@ def _appear(made: Path, directory: Path) -> None:
             layout.sync_directory(directory)
     shutil.rmtree(directory / _UNFINISHED)
     layout.sync_directory(directory)
+
+
+class Verified(NamedTuple):
+    """The outcome of a verification."""
+
+    objects: int  # That were read.
+    restored: Restored | None  # None: it is sealed, and there is no master key.
+    report: Report | None
+    sealed: int  # Objects whose content is sealed.
+
+
+async def verified(
+    bucket: Bucket, directory: Path, *, moment: int | None = None, config: Config, environment: Environment | None = None
+) -> Verified:
+    """Restore a backup into `directory`, which is missing or empty and which the caller removes, and check all of it.
+
+    Raises:
+        BackupDamaged, BackupUnreachable, BackupConflict, MomentMissing, StorageError: as `restore`.
+    """
+    used = environment or system_environment()
+    try:
+        return await _verified(bucket, directory, moment, config, used)
+    finally:
+        if environment is None:
+            used.close()
+
+
+async def _verified(bucket: Bucket, directory: Path, moment: int | None, config: Config, environment: Environment) -> Verified:
+    now_ms, entropy = environment.now_ms, environment.entropy
+    catalogue = await read(bucket)
+    packs = [*catalogue.segments.values(), *catalogue.packs.values()]
+    for pack in packs:
+        await bucket.whole(pack)
+    sealed = sum(bool(pack.sealed) for pack in packs)
+    if sealed and not config.encryption_key:
+        return Verified(len(packs), None, None, sealed)
+    restored = await restored_from(bucket, directory, moment=moment, config=config)
+    storage = open_storage(directory, config=config, now_ms=now_ms, entropy=entropy)
+    try:
+        report = verify(storage, config=config)
+    finally:
+        storage.close()
+    if report.sound and moment is None:
+        await bucket.store.put_new(f"{VERIFIED}{now_ms():015d}", b"%d" % restored.through_ms)
+    return Verified(len(packs), restored, report, sealed)

@@ -17,7 +17,7 @@ from shoal.backup import clouds
 from shoal.backup.bucket import Bucket
 from shoal.config import Config
 from shoal.node.backup import restoring
-from shoal.node.backup.verifying import verified
+from shoal.node.backup.restoring import verified
 from simulation.bounds import altered
 
 pytestmark = pytest.mark.real_time("it uses files and processes")

@@ -23,7 +23,7 @@ from shoal.cluster.operation import partition_of
 from shoal.config import Config
 from shoal.errors import BackupDamaged, BackupUnreachable, InvalidInput, MomentMissing, StorageError
 from shoal.node.backup import folding, restoring
-from shoal.node.backup.verifying import verified
+from shoal.node.backup.restoring import verified
 from shoal.node.incarnation import Incarnation
 from shoal.storage.opening import open_storage
 from simulation.bounds import altered

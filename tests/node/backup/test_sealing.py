@@ -18,9 +18,8 @@ from shoal.encryption import KeyService
 from shoal.errors import BackupDamaged, BackupUnreachable, MasterKeyWrong, MomentMissing
 from shoal.node.backup import shipping
 from shoal.node.backup.folding import folded
-from shoal.node.backup.restoring import plan
+from shoal.node.backup.restoring import plan, verified
 from shoal.node.backup.sealing import Opener, Sealer
-from shoal.node.backup.verifying import verified
 from shoal.protocol.requests import DeclareBackup
 from shoal.storage.encrypted.keyring import LocalKeys
 from shoal.storage.interface import MemoryStorage
