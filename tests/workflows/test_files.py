@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from shoal.config import Config
 from shoal.errors import StoreCorrupt
-from shoal.kinds.file import flows, state
+from shoal.kinds.file import flows, proven
 from shoal.kinds.file.flows import Chunker, Download
 from shoal.kinds.file.state import Chunk, is_manifest, pack_manifest, unpack_manifest
 from shoal.protocol.requests import ChunksRead, FileInfo, FileShown
@@ -45,10 +45,10 @@ def test_chunks_make_the_file_however_it_is_handed_over(compiled: bool, size: in
 def test_a_hash_is_said_of_one_object_for_a_while() -> None:
     chunk, hash = bytes(range(250)), b"h" * 32
     same = bytes(bytearray(chunk))
-    with state.saying({hash: chunk}):
-        assert (state.said(chunk), state.digest_of(chunk)) == (hash, hash)
-        assert (state.said(same), state.digest_of(same)) == (None, sha256(chunk).digest())
-    assert state.said(chunk) is None
+    with proven.saying({hash: chunk}):
+        assert (proven.said(chunk), proven.digest_of(chunk)) == (hash, hash)
+        assert (proven.said(same), proven.digest_of(same)) == (None, sha256(chunk).digest())
+    assert proven.said(chunk) is None
 
 
 @pytest.mark.parametrize("compiled", KINDS)

@@ -34,15 +34,8 @@ from itertools import accumulate
 from typing import Any
 
 from shoal.errors import InvalidInput, StoreCorrupt
-from shoal.kinds.file.state import (
-    CHUNKS_MAX,
-    FILE_BATCH_BYTES,
-    FILE_CHUNK_BYTES_MAX,
-    Chunk,
-    pack_manifest,
-    saying,
-    unpack_manifest,
-)
+from shoal.kinds.file.proven import saying
+from shoal.kinds.file.state import CHUNKS_MAX, FILE_BATCH_BYTES, FILE_CHUNK_BYTES_MAX, Chunk, pack_manifest, unpack_manifest
 from shoal.kinds.thread.state.chunking import HASHED_BYTES, rolling
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, FileInfo, FileShown

@@ -1,6 +1,14 @@
 """The files of a thread: names, contents and chunks.
 
-The hashes that this process has made of what it sends to a node within it, so that the node makes them only once.
+Laws:
+- A *content* is a file's bytes as a list of chunks. Each chunk is in a thread once, however many contents have it.
+- A name shows the version that was put last. A put or a deletion replaces the versions that its origin knew, so of two
+  concurrent puts the later one is shown, and the other one's content stays until somebody writes the name again.
+- Chunks come before the content that lists them, each batch of them as an operation of its own: an *upload*, which keeps its
+  chunks until a content has them all, or until it is dropped.
+- A content is *standing* while there is a put of it that no drop of its origin's past has named. Nothing new may build on a
+  content that is not standing, nor on its chunks, unless the thread still refers to it. So once the drop is stable, the rows
+  tell whether anything refers to it, and if nothing does they go, on every replica.
 
 Rows, within the thread's; a content is SHA-256₃₂ of its bytes, then SHA-256₃₂ of its manifest:
     V                     the thread has had files
@@ -14,26 +22,11 @@ Rows, within the thread's; a content is SHA-256₃₂ of its bytes, then SHA-256
     Vs content₆₄          the dots₂₄ of its puts that were not dropped; no bytes: it is not standing
     Vx digest₃₂ content₆₄ empty: the content has this chunk
     Vz content₆₄          empty: no live version has this content
-
-Laws:
-- A *content* is a file's bytes as a list of chunks. Each chunk is in a thread once, however many contents have it.
-- A name shows the version that was put last. A put or a deletion replaces the versions that its origin knew, so of two
-  concurrent puts the later one is shown, and the other one's content stays until somebody writes the name again.
-- Chunks come before the content that lists them, each batch of them as an operation of its own: an *upload*, which keeps its
-  chunks until a content has them all, or until it is dropped.
-- A content is *standing* while there is a put of it that no drop of its origin's past has named. Nothing new may build on a
-  content that is not standing, nor on its chunks, unless the thread still refers to it. So once the drop is stable, the rows
-  tell whether anything refers to it, and if nothing does they go, on every replica.
-- Who says a hash has made it of these very bytes, in this process, and holds them until it says it no longer. What came from
-  elsewhere is another object, so its hash is unknown here.
-- The hash of a file is said only if all of its chunks were sent: what is stored already is read before a name leads to it.
-- What is known is forgotten once the request is answered.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from hashlib import sha256
 from itertools import islice
 
@@ -412,28 +405,3 @@ def _file(row: bytes) -> int:  # All but Vn name
 
 
 HIDDEN = {ord("V"): _file}
-
-
-_hashes: dict[int, bytes] = {}  # By the identity of an object that somebody holds: SHA-256 of a chunk, or of a manifest's file.
-
-
-@contextmanager
-def saying(hashes: Mapping[bytes, bytes]) -> Iterator[None]:
-    """Say these hashes, each with the chunk, or the manifest of all that was hashed, until the block ends."""
-    identities = {id(thing): hash for hash, thing in hashes.items()}
-    _hashes.update(identities)
-    try:
-        yield
-    finally:
-        for identity in identities:
-            _hashes.pop(identity, None)
-
-
-def said(thing: bytes) -> bytes | None:
-    """The hash that was said of this object; None if nobody did."""
-    return _hashes.get(id(thing))
-
-
-def digest_of(chunk: bytes) -> bytes:
-    """The SHA-256 of a chunk."""
-    return said(chunk) or sha256(chunk).digest()

@@ -27,8 +27,8 @@ from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.errors import FileIncomplete, InvalidInput, NotFound, StoreCorrupt, TooLarge, Unsupported
 from shoal.kinds.file import state as files
+from shoal.kinds.file.proven import digest_of, said
 from shoal.kinds.file.requests import carries_all
-from shoal.kinds.file.state import digest_of, said
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.node.catalog import Recent
