@@ -1,6 +1,5 @@
-"""Makes a directory of what a backup holds, up to a moment.
-
-Proves a backup: reads every object, restores it into a scratch directory, and checks that as `shoal verify` does.
+"""Makes a directory of what a backup holds, up to a moment. And proves a backup: it reads every object, restores it into a
+scratch directory, and checks that as `shoal verify` does.
 
 Laws:
 - The directory appears whole: until then it has no `FORMAT`, so that no node opens it.

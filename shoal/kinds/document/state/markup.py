@@ -1,6 +1,5 @@
-"""Edit XML in place until it is as wanted, by a small change, so that concurrent edits of the rest survive.
-
-The differences of two sequences, so that an edit changes as little as possible.
+"""Edit XML in place until it is as wanted, by a small change, so that concurrent edits of the rest survive. And the differences
+of two sequences, for all edits.
 
 Finding the least change takes time that grows with the square of the part that differs, and with its cube if items repeat.
 Beyond a bound, and where the allowance of the request ends, everything between the first and the last difference is replaced.

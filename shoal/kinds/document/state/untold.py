@@ -1,17 +1,16 @@
 """A hash of what the engine's JSON does not tell of a document's content: bytes, numbers that are not finite or zero with a
 sign, values that are undefined, XML beside what looks like it, formats, and objects that are embedded in texts.
 
-Numbers in formats and in objects that a text embeds: the engine keeps them as JSON, which it reads not quite exactly.
-
-Each time when a document is encoded and read again, about one of six numbers with a fraction moves by an ulp or two: to one
-that stays, mostly at once, or back and forth. So only replicas that were opened equally often would have equal numbers.
+The engine keeps formats, and objects that a text embeds, as JSON, whose numbers it reads not quite exactly: each time when a
+document is encoded and read again, about one of six numbers with a fraction moves by an ulp or two: to one that stays, mostly
+at once, or back and forth. So only replicas that were opened equally often would have equal numbers.
 
 Laws:
 - Replicas that applied the same updates have equal hashes, however the engine cut and joined their items, in whatever order
-  it writes the keys of a plain map, and however often they were opened (`shoal.kinds.document.state.untold`).
-- Content that is exchanged for other content under the same ids, and is shown alike, changes it.
+  it writes the keys of a plain map, and however often they were opened (`settled`).
+- Content that is exchanged for other content under the same ids, and is shown alike, changes the hash.
 - What is deleted does not count: of that the engine keeps what it likes.
-- It is made in steps.
+- The hash is made in steps.
 - A number, and what the engine makes of it however often it is read, have the same settled number.
 """
 
