@@ -75,6 +75,7 @@ class Found(msgspec.Struct):
     seconds: float = 0.0
     answers: dict[str, int] = msgspec.field(default_factory=dict)  # By status.
     slowest_s: float = 0.0
+    computed_s: float = 0.0  # The most processor time that the node took during one probe, for that and those beside it.
     stalls: int = 0  # Probes that were slow beside others, and quick alone.
     memory_mb: int = 0  # The most that the node held.
     findings: list[str] = msgspec.field(default_factory=list)
@@ -92,6 +93,9 @@ class Run:
         self._slow: list[Asked | list[bytes]] = []
         self._streams = Streams(self._probes, port, token, answers=self._answers, findings=self.found.findings, took=self._took)
         self._said_s = time.monotonic()
+
+    def _computed(self) -> float:
+        return computed_s(self._pid)
 
     async def all(self) -> Found:
         """Send everything."""
@@ -142,7 +146,7 @@ class Run:
 
     async def _some_bytes(self) -> int:
         """Send bytes, end the sending side, and wait until the node closes."""
-        probe, begun = self._probes.wrong_bytes(), time.monotonic()
+        probe, begun, computed = self._probes.wrong_bytes(), time.monotonic(), self._computed()
         reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         with suppress(ConnectionError):
             writer.write(probe)
@@ -150,7 +154,7 @@ class Run:
             async with asyncio.timeout(ANSWER_S_MAX):
                 while await reader.read(1 << 16):
                     pass
-        self._took(Asked(f"the bytes {probe[:200]!r}", b""), time.monotonic() - begun)
+        self._took(Asked(f"the bytes {probe[:200]!r}", b""), time.monotonic() - begun, self._computed() - computed)
         writer.transport.abort()
         return 1
 
@@ -161,7 +165,7 @@ class Run:
         while sent < _BATCH:
             asked = self._probes.request(token)
             sent += 1
-            begun = time.monotonic()
+            begun, computed = time.monotonic(), self._computed()
             writer.write(asked.raw)
             try:
                 async with asyncio.timeout(ANSWER_S_MAX):
@@ -170,10 +174,13 @@ class Run:
                 status, stays = "none", False
             except (ConnectionError, asyncio.IncompleteReadError):
                 status, stays = "closed", False
-            self._took(asked, time.monotonic() - begun)
+            computed = self._computed() - computed
+            self._took(asked, time.monotonic() - begun, computed)
             self._answers[status] += 1
             if status in ("500", "none") or (token is None and status.startswith("2") and not _is_open(asked)):
-                self.found.findings.append(f"{asked.what} was answered with {status}: {asked.raw!r}")
+                self.found.findings.append(
+                    f"{asked.what} was answered with {status} (the node computed {computed:.1f} s meanwhile): {asked.raw!r}"
+                )
             if not stays:
                 break
         writer.transport.abort()
@@ -195,9 +202,9 @@ class Run:
             for _ in range(_BATCHES):
                 some = [frame() for _ in range(_BATCH)]
                 sent += len(some)
-                begun = time.monotonic()
+                begun, computed = time.monotonic(), self._computed()
                 is_open = await self._answered(opened, some)
-                self._took(some, time.monotonic() - begun)
+                self._took(some, time.monotonic() - begun, self._computed() - computed)
                 if not is_open:
                     break
             await opened.close()
@@ -241,8 +248,9 @@ class Run:
 
     # ── time ──────────────────────────────────────────────────────────────────
 
-    def _took(self, probe: Asked | list[bytes], seconds: float) -> None:
+    def _took(self, probe: Asked | list[bytes], seconds: float, computed: float = 0.0) -> None:
         self.found.slowest_s = max(self.found.slowest_s, round(seconds, 3))
+        self.found.computed_s = max(self.found.computed_s, round(computed, 2))
         if seconds > self._options.slow_s:
             self._slow.append(probe)
 
@@ -304,6 +312,15 @@ async def answer(reader: asyncio.StreamReader) -> tuple[str, bool]:
             await reader.readexactly(size + 2)
         await reader.readline()
     return status, "connection: close" not in head and status != "101"
+
+
+def computed_s(pid: int) -> float:
+    """The processor time that a process took, in seconds; 0 where the system does not say."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid: int) -> int:

@@ -260,6 +260,16 @@ async def test_the_time_bounds_a_run_of_any_size() -> None:
         assert run.found.findings == []
 
 
+async def test_what_a_node_computes_is_told_from_what_it_waits() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        run = Run(OPTIONS, 1, "token", busy.pid, lambda _: None)
+        while run._computed() < 0.1:
+            await asyncio.sleep(0.02)
+        busy.kill()
+    run._took([], 5.0, 0.3)
+    assert (run.found.slowest_s, run.found.computed_s) == (5.0, 0.3)
+
+
 async def test_a_slow_probe_counts_if_it_is_slow_alone() -> None:
     answered = 0
 
