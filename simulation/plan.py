@@ -408,6 +408,7 @@ ActKind = Literal[
     "spend-told",
     "grant-told",
     "read-course",
+    "edit-odd",
 ]
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from shoal.errors import InvalidValue
 from simulation.parts.courses import FAMILY as COURSES
+from simulation.parts.oddities import FAMILY as ODDITIES
 from simulation.parts.secrets import FAMILY as SECRETS
 
 
@@ -35,6 +36,7 @@ PROFILES = {
     "members": Profile(kinds=0.05, faults_max=2, acts_max=60, composed=1.0, operated=True),
     "redacted": Profile(kinds=0.3, faults_max=4, acts_max=40, own=frozenset({SECRETS})),
     "told": Profile(kinds=0.15, faults_max=2, acts_max=20, told=True, own=frozenset({COURSES})),
+    "odd": Profile(kinds=0.15, faults_max=2, acts_max=20, own=frozenset({ODDITIES})),
     "shipped": Profile(kinds=0.2, faults_max=3, acts_max=100, ships=True),
     "lives": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, called=True),
     "escapes": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, escaped=True),

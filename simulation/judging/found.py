@@ -83,7 +83,7 @@ async def find(session: Session) -> Found:
     for name in await _names(session, "document"):
         state = await session.call(requests.ReadDocument(SPACE, name))
         found.documents[name] = _written_in(state)
-        found.forms[name] = sha256(_rebuilt(state).canonical()).hexdigest()
+        found.forms[name] = sha256(rebuilt(state).canonical()).hexdigest()
     return found
 
 
@@ -166,6 +166,6 @@ def _ints(written: Iterable[Any]) -> list[int]:
     return [int(each) if isinstance(each, float) or str(each).isdigit() else DAMAGED for each in written]
 
 
-def _rebuilt(state: requests.DocumentState) -> LiveDocument:
+def rebuilt(state: requests.DocumentState) -> LiveDocument:
     # Nothing is bounded here: what a node serves, its judge reads.
     return LiveDocument(bytes_max=1 << 40, roots_max=1 << 20, built=Building(state.update), roots=state.roots)

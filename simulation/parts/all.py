@@ -23,6 +23,8 @@ from simulation.parts.logs import Logs
 from simulation.parts.mapping import Maps
 from simulation.parts.memory import Items
 from simulation.parts.messages import Messages
+from simulation.parts.oddities import FAMILY as ODDITIES
+from simulation.parts.oddities import Oddities
 from simulation.parts.part import Part
 from simulation.parts.rooms import Rooms
 from simulation.parts.searches import Searches
@@ -71,10 +73,11 @@ PARTS: dict[str, Callable[[], Part]] = {
     ATTIC: Attic,
     COURSES: Courses,
     SHELF: Shelf,
+    ODDITIES: Oddities,
 }
 """By the name of the family of their objects."""
 
-APART = frozenset({SECRETS, ATTIC, COURSES, SHELF})
+APART = frozenset({SECRETS, ATTIC, COURSES, SHELF, ODDITIES})
 """The families that are drawn by profiles of their own alone: they would alter the plans of all others."""
 
 FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}

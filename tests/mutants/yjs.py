@@ -11,7 +11,7 @@ import pytest
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.document.handle.content import Beginnings
 from shoal.kinds.document.serving.documents import Documents
-from shoal.kinds.document.state import document, live, markup
+from shoal.kinds.document.state import document, live, markup, untold
 from shoal.kinds.document.state.content import Walk
 from shoal.node.handler import Place
 from shoal.node.transaction import Blobs
@@ -77,7 +77,24 @@ def xml_is_written_anew(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(markup, "fill", fill)
 
 
+def the_order_of_keys_counts_where_json_tells_nothing(patch: pytest.MonkeyPatch) -> None:
+    """The engine writes the keys of a plain map in an order of its own."""
+
+    def plain(self: untold._Reader) -> Any:
+        start = self._position
+        self._any()
+        return self._data[start : self._position]
+
+    patch.setattr(untold._Reader, "plain", plain)
+
+
 MUTANTS = (
+    Mutant(
+        the_order_of_keys_counts_where_json_tells_nothing,
+        "nodes hash what JSON does not tell of a document in the order in which the engine writes it",
+        ("4",),
+        profile="odd",
+    ),
     Mutant(xml_is_written_anew, "a patch of XML writes anew what it does not name, so that two patches double it", ("10",)),
     Mutant(of_several_updates_the_last_is_lost, "of updates that become one operation, one is not in it", ("3",)),
     Mutant(an_inferred_kind_is_not_kept, "a node forgets what it took a root for", ("3",)),
