@@ -24,6 +24,7 @@ from simulation.execution import Outcome, execute
 from simulation.judging.violation import Violation
 from simulation.plan import Plan, to_json
 
+UNREPEATED = frozenset({"odd"})  # Profiles: Yjs's engine draws the order in which it writes the keys of a plain map.
 TWICE_EVERY = 100
 AHEAD = 8
 """So many cases wait for each process, at most: a batch that ends at its first failure has not much to throw away."""
@@ -51,9 +52,9 @@ class Result:
 
 
 def cases_of(seeds: Iterable[int], *, profile: str) -> Iterator[Case]:
-    """A case for each seed; the first of every hundred is run twice."""
+    """A case for each seed; the first of every hundred is run twice, if it can be repeated."""
     for nth, seed in enumerate(seeds):
-        yield Case(str(seed), draw(seed, profile=profile), twice=nth % TWICE_EVERY == 0)
+        yield Case(str(seed), draw(seed, profile=profile), twice=nth % TWICE_EVERY == 0 and profile not in UNREPEATED)
 
 
 def run_all(cases: Iterable[Case], *, jobs: int) -> Generator[Result, None, None]:

@@ -1,6 +1,6 @@
 """Documents whose content JSON does not tell: bytes, numbers that are not finite, formats, embedded objects.
 
-Law: in the end each node shows the same, also of what JSON does not tell, in whatever pieces the engine keeps it.
+Law: in the end each node shows the same, also of what JSON does not tell, in whatever order the engine writes it.
 """
 
 from __future__ import annotations
