@@ -260,7 +260,7 @@ async def test_the_time_bounds_a_run_of_any_size() -> None:
         assert run.found.findings == []
 
 
-async def test_what_a_node_computes_is_told_from_what_it_waits() -> None:
+async def test_computing_is_told_from_waiting() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
         run = Run(OPTIONS, 1, "token", busy.pid, lambda _: None)
         while run._computed() < 0.1:
