@@ -158,7 +158,17 @@ def test_a_bad_setting_is_refused_before_anything_is_made(tmp_path: Path, argume
 
 
 def test_a_key_before_the_command_encrypts_the_directory(tmp_path: Path) -> None:
-    command = ["-m", "shoal", "--encryption-key", "env:NO_SUCH_KEY", "serve", "--data", str(tmp_path / "state")]
+    command = [
+        "-m",
+        "shoal",
+        "--encryption-key",
+        "env:NO_SUCH_KEY",
+        "serve",
+        "--data",
+        str(tmp_path / "state"),
+        "--listen",
+        "127.0.0.1:0",
+    ]
     ended = forked.run(command, clean_environment(), timeout=PATIENCE_S)
     assert ended.returncode == 1
     assert "NO_SUCH_KEY" in ended.stderr
