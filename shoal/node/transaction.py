@@ -109,7 +109,7 @@ class Readable(Protocol):
 class Transaction:
     """One write in the making. `rows` are its writes by key; None deletes. `lasts`: others get turns until it is made."""
 
-    __slots__ = ("_abandoned", "_keys", "_read", "_storage", "_written", "lasts", "rows")
+    __slots__ = ("_abandoned", "_changed", "_keys", "_read", "_storage", "_written", "lasts", "rows")
 
     def __init__(self, storage: Readable, *, lasts: bool = False) -> None:
         self.lasts = lasts
@@ -118,6 +118,7 @@ class Transaction:
         self.rows: dict[bytes, bytes | None] = {}  # No key is ever removed from it, so new ones are the last.
         self._keys: list[bytes] = []  # Of `rows`, sorted; those that were written since the last scan are missing.
         self._written: list[Callable[[], None]] = []
+        self._changed: dict[Any, Callable[[], None]] | None = None
         self._abandoned: list[Callable[[], None]] = []
 
     def get(self, key: bytes) -> bytes | None:
@@ -182,6 +183,19 @@ class Transaction:
             self._written += inner._written
         if inner._abandoned:
             self._abandoned += inner._abandoned
+
+    def when_changed(self, key: Any, then: Callable[[], None]) -> None:
+        """Register work to do once the last change of the operation is in here; work with the same key is done once."""
+        if self._changed is None:
+            self._changed = {}
+        self._changed[key] = then
+
+    def changed(self) -> None:
+        """Do what was registered with `when_changed`: the last change of an operation is in here."""
+        if self._changed is not None:
+            work, self._changed = self._changed, None
+            for then in work.values():
+                then()
 
     def when_written(self, then: Callable[[], None]) -> None:
         """Register work to do after the write was made."""

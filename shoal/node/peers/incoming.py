@@ -220,6 +220,7 @@ class Incoming:
                 yield
             stamp = change.stamp(dot, body, place.shown, nth)
             self._change(batch, number, stamp, change, beside, fresh)
+        own.changed()
         own.put(keys.log(number, dot), shipment.chain + shipment.packed)
         return before.after(dot.sequence, body.hlc, shipment.chain, shipment.packed)
 

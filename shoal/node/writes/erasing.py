@@ -226,8 +226,12 @@ class Eraser:
             rows = self._generations.current(transaction, target).rows
         touches = asks(rows, change.change, beside)
         if touches or (touches is False and self._catalog.is_asking(transaction, target)):
-            with suppress(StoreCorrupt):  # As in `list_thread`.
-                self._catalog.set_asking(transaction, target, is_asking(rows))
+            # Once, after the last of them: each look after a label that goes would pass all that went before.
+            transaction.when_changed(target, partial(self._list_asking, transaction, target))
+
+    def _list_asking(self, transaction: Transaction, target: Target) -> None:
+        with suppress(StoreCorrupt):  # As in `list_thread`.
+            self._catalog.set_asking(transaction, target, is_asking(self._generations.current(transaction, target).rows))
 
     def may_have_pruned(self, rows: Rows, target: Target) -> bool:
         """Whether checkpoints of a thread may have been pruned; `rows` are the thread's."""

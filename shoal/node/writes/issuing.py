@@ -428,6 +428,7 @@ class Issuer:
             decision.attached.append(made.attached)
             decision.made.append((target, made))
             self._eraser.follow(transaction, target, made.stamp, at, made.attached, generation.rows)
+        transaction.changed()
 
     def _check_known(self, decision: _Decision) -> None:
         if (spoken := self._spoken()) < PEER_PROTOCOL:

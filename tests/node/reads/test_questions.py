@@ -10,10 +10,13 @@ import pytest
 from msgspec import msgpack
 
 from shoal.config import Config
+from shoal.crdt.rows import Rows
 from shoal.kinds.label.asks import Ask
 from shoal.kinds.label.state import Note
+from shoal.node.catalog import is_asking
 from shoal.node.reads.questions import CHARS_MAX, DECODED_MAX, questions
 from shoal.node.verification.verify import verify
+from shoal.node.writes import erasing
 from shoal.protocol.requests import Annotate, ListSummaries, MoveThread, ThreadStatus, ThreadSummary
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
@@ -238,6 +241,25 @@ async def test_a_save_looks_at_no_notes_of_others(bench: Bench, monkeypatch: pyt
     await put(bench, "a", "/20")
     await noted(bench, "a", "/20", write("t", OUTPUT))
     assert [key for key in scanned if key[:1] == keys.OBJECT and keys.split_object(key)[4][:1] in (b"P", b"N")] == []
+
+
+async def test_labels_that_go_together_are_looked_after_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels = [f"/{number:03}" for number in range(60)]
+    for label in labels:
+        await put(bench, "a", label)
+    await noted(bench, "a", "/000", question("t"))
+    looks: list[Any] = []
+    sound = is_asking
+
+    def counted(found: Rows) -> bool:
+        looks.append(found)
+        return sound(found)
+
+    monkeypatch.setattr(erasing, "is_asking", counted)
+    await bench.space.thread("a").unlabel(*labels[1:])
+    assert len(looks) == 1
+    assert await waits(bench) == rows(bench.storage) == ["a"]
+    assert problems(bench) == []
 
 
 def asks(packed: bytes, kind: str = "msgpack") -> list[tuple[str, str]]:
