@@ -193,7 +193,9 @@ def _document(answers: Sequence[Asked], told: Sequence[Told], unsure: Sequence[t
 def _show(answers: Sequence[Asked], told: Sequence[Told], unsure: Sequence[tuple[str, str]]) -> None:
     asked = [answer for answer in answers if answer.view is not None]
     for each, by in told:
-        since = ago(datetime.fromtimestamp(each.since_ms / 1000, UTC))
+        since = ago(
+            min(datetime.fromtimestamp(each.since_ms / 1000, UTC), datetime.now(UTC))
+        )  # That node's clock may be ahead.
         line(f"{each.severity}: {each.says}")
         tellers = f", told by {', '.join(by)}" if len(answers) > 1 else ""
         line(f"  {each.name}, since {since}{tellers}")

@@ -70,9 +70,8 @@ def _clock_wrong(seen: Observation) -> Found:
 
 
 def _clocks_differ(seen: Observation) -> Found:
-    for told in seen.cluster.clocks:
-        if told != seen.clock_wrong:
-            yield Finding(told, told.partition("'s clock")[0])
+    for told in () if seen.clock_wrong else seen.cluster.clocks:  # Else it would send somebody to a clock that is right.
+        yield Finding(told, told.partition("'s clock")[0])
     for member in _others(seen):
         if member.state == "linked" and member.clock_ms is None:
             yield Unknown(f"{member.name} has not told its time yet")
@@ -152,7 +151,8 @@ CONDITIONS = (
         "1m",
         "The majority is gone",
         "Leases, claims, compare-and-set, changes of members and writes with `quorum` fail. Reads and other writes go on.",
-        "shoal serve --data DIR   # on each member that is named; if most are lost for good: shoal cluster rebuild --url URL",
+        "shoal serve --data DIR   # on each member that is named, if it is down; if it is up, `member-away` says why it is not "
+        "reached. Only if most are lost for good: shoal cluster rebuild --url URL",
         "OPERATIONS.md#the-majority-is-lost",
         "the quorum register counts too few votes",
         _of_members(_no_quorum),
@@ -196,8 +196,8 @@ CONDITIONS = (
         "5m",
         "A member is not reached",
         "There is one copy fewer. Of three nodes, the loss of another one stops what needs a majority.",
-        "shoal serve --data DIR   # on its machine; end a process that hangs first. "
-        "If its disk is lost: shoal cluster replace {about} NEW:PORT --url URL",
+        "shoal serve --data DIR   # on its machine; end a process that hangs first. If it is up, and refused or not trusted, "
+        "mend what is said of that. Only if its disk is lost: shoal cluster replace {about} NEW:PORT --url URL",
         "OPERATIONS.md#a-node-is-lost",
         "this node has no link to it",
         _of_members(_member_away),

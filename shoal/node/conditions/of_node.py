@@ -88,7 +88,8 @@ def _tokens_end(seen: Observation) -> Found:
 
 def _tokens_expired(seen: Observation) -> Found:
     if seen.signals.expired:
-        yield Finding(f"{seen.signals.expired:,} times in the last seconds a client showed a token that has run out")
+        often = "once" if seen.signals.expired == 1 else f"{seen.signals.expired:,} times"
+        yield Finding(f"{often} in the last seconds a client showed a token that has run out")
 
 
 def _key_file(seen: Observation) -> Found:

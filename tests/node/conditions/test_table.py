@@ -144,6 +144,26 @@ def test_a_small_disk_is_told_in_small_units() -> None:
     assert found.says.startswith("3.0 MiB of 40.0 MiB are free")
 
 
+def test_a_node_whose_clock_is_wrong_blames_no_other_clock() -> None:
+    clocks = ["this node's clock is wrong", "n2:7400's clock is 600.0 s behind this node's."]
+    cluster = msgspec.structs.replace(seen(STATUS, PEER).cluster, clocks=clocks)
+    found = look(seen(STATUS, PEER, clock_wrong=clocks[0])._replace(cluster=cluster))
+    assert [each.name for each in found.standing] == ["clock-wrong"]
+
+
+@pytest.mark.parametrize(("count", "says"), [(1, "once in the last seconds"), (1200, "1,200 times in the last seconds")])
+def test_a_count_of_one_is_told_in_words(count: int, says: str) -> None:
+    [found] = look(seen(signals=ROOM._replace(expired=count))).standing
+    assert found.says.startswith(says)
+
+
+@pytest.mark.parametrize("name", ["member-away", "no-quorum"])
+def test_a_member_that_is_up_and_not_trusted_is_not_to_be_replaced(name: str) -> None:
+    """With the certificate of another CA it is not reached: to replace it, or to rebuild, would lose its directory."""
+    mends = CONDITIONS[name].mends
+    assert 0 < mends.lower().index("if it is up") < mends.index("Only if")
+
+
 def test_each_command_names_what_it_is_about() -> None:
     away = msgspec.structs.replace(PEER, state="unreachable")
     [found] = look(seen(STATUS, away)).standing
