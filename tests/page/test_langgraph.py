@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 
+import shoal
 from tests.page.conftest import Node, Show, apart
 
 pytestmark = pytest.mark.page
@@ -98,6 +99,15 @@ def test_an_edit_says_that_the_graph_does_not_read_it(graphs: Node, show: Show) 
     page.get_by_text("graph.update_state").wait_for()
 
 
+def test_a_rollback_says_that_the_graph_does_not_read_it(graphs: Node, show: Show) -> None:
+    page = show(graphs, "#/langgraph/threads/weather-2")
+    page.locator(".axis li.checkpoint").nth(1).click()
+    page.get_by_role("button", name="Roll back to here").click()
+    says = page.locator(".confirm").inner_text()
+    assert "graph.invoke(None, config)" in says
+    assert "its agent loads this state next" not in says
+
+
 def test_a_search_looks_into_its_messages(graphs: Node, show: Show) -> None:
     page = show(graphs, "#/langgraph/threads?text=Zanzibar")
     page.locator("li, a", has_text="/messages/0").first.wait_for()
@@ -164,6 +174,18 @@ def test_a_graph_that_asks_is_found_and_let_go_on(node: Node, show: Show, violat
     code = ask.locator("pre").inner_text()
     assert run_python(node, code, "refund/1", "refund of 120?") == {"said": ['yes, "all" of it']}
     ask.wait_for(state="detached")
+
+
+def test_a_former_approver_is_not_the_one_that_asks(node: Node, show: Show) -> None:
+    apart(asking(node, "approved", "which wording?")({}))
+
+    async def approve() -> None:
+        async with shoal.connect(node.url) as store:
+            await store.space("asking").thread("approved").approve(by="ana")
+
+    apart(approve())
+    ask = show(node, "#/asking/now").locator(".ask", has_text="which wording?")
+    assert "ana" not in ask.inner_text()
 
 
 def test_of_two_questions_each_is_answered_by_its_id(node: Node, show: Show) -> None:

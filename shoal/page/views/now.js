@@ -37,7 +37,7 @@ export function View ({ space, path, query }) {
 function Ask ({ row, href, scope, isChosen }) {
   return html`<article class=${isChosen ? 'ask chosen' : 'ask'} aria-current=${isChosen ? 'true' : undefined}><div class="row"><${Mark} kind=${row.state} /><a href=${href}><strong>${scope === EVERY_SPACE && html`<span class="quiet"><bdi>${row.space}</bdi> / </span>`}<bdi>${row.name}</bdi></strong></a>
     <span class="quiet"><${Time} ms=${row.since_ms || row.steps[0]?.begun_ms || row.checkpoint_ms} /></span>${row.driver && html`<span class="quiet">driven by <bdi>${row.driver}</bdi></span>`}</div>
-    <p class="says"><bdi>${row.questions.length > 1 || row.questions[0]?.answered ? row.says : row.asks || row.says}</bdi>${row.asks && row.by && html` <span class="quiet">asked by <bdi>${row.by}</bdi></span>`}</p>
+    <p class="says"><bdi>${row.questions.length > 1 || row.questions[0]?.answered ? row.says : row.asks || row.says}</bdi>${row.asks && row.by && !row.questions.length && html` <span class="quiet">asked by <bdi>${row.by}</bdi></span>`}</p>
     ${row.questions.length > 0 && row.state === 'waits' ? html`<${Answer} row=${row} />` : row.state === 'waits' ? html`<${Decide} key=${row.since_ms} space=${row.space} name=${row.name} isPaused=${row.status === 'paused'} since=${row.since_ms} />` : html`<${Unstick} row=${row} />`}</article>`
 }
 
