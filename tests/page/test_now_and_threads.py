@@ -116,6 +116,25 @@ def test_a_rejection_has_its_reason_and_author(node: Node, show: Show) -> None:
     assert (found.status, found.by, found.reason) == ("failed", "ana", "not the right customer")
 
 
+def test_a_decision_that_came_late_is_told(node: Node, show: Show) -> None:
+    waiting(node, "asks-late")
+    page = show(node, "#/crew/now")
+    ask = page.locator("article.ask", has_text="asks-late")
+    ask.get_by_role("button", name="Reject", exact=True).click()
+
+    def overtake(route: Any) -> None:
+        read(node, lambda space: space.thread("asks-late").approve(by="ana"))
+        route.continue_()
+
+    page.route("**/threads/asks-late/status", overtake, times=1)
+    ask.locator(".confirm").get_by_role("button", name="Reject", exact=True).click()
+    ask.wait_for(state="detached")
+    told = page.locator("section", has=page.locator("h2", has_text="asks-late")).locator(".refusal")
+    told.get_by_text("ana has decided meanwhile: it is running").wait_for(timeout=3_000)
+    page.get_by_role("button", name="OK", exact=True).click()
+    told.wait_for(state="detached")
+
+
 def test_a_state_is_edited_and_then_approved(node: Node, show: Show) -> None:
     waiting(node, "asks-3")
     page = show(node, "#/crew/now")
