@@ -61,6 +61,15 @@ def write_script(course: Course, *, random: Random) -> Script:
     return Script(victim, min(near, gate - 1), gate, int(course.total * RETURN_AT))
 
 
+def pages(urls: Sequence[str], victim: int | None) -> list[str]:
+    """Where to watch: at the node that is killed, so that one sees its page go on, and at one that is not."""
+    if not urls:
+        return []
+    killed = victim or 0
+    watched = f"Watch them in a browser at {urls[killed]}/; as it is killed, an open page goes on with another node"
+    return [watched, f"While it is down, the page is at {urls[(killed + 1) % len(urls)]}/"]
+
+
 class Director:
     """One run of the survey: await `direct`, once. `nodes` are those that may be killed; `now_s` is monotonic."""
 
@@ -297,11 +306,8 @@ async def _survey(
             stores = f"{len(urls)} nodes" if urls else "one embedded store"
             where = "" if data is None else f" in {data}"
             screen.say(f"{options.agents} agents survey {len(modules)} modules of {root} on {stores}{where}")
-            if nodes:
-                screen.say(
-                    f"Watch them in a browser at {nodes[-1].url}/; as it is killed, an open page goes on with another node"
-                )
-                screen.say(f"While it is down, the page is at {nodes[0].url}/")
+            for line in pages([node.url for node in nodes], script.victim):
+                screen.say(line)
             directory = str(data) if options.embedded else ""
             plans = [
                 Plan(

@@ -18,7 +18,7 @@ from rich.console import Console
 from shoal.demo.course import Course, Message, Outage, Plan
 from shoal.demo.crew import share
 from shoal.demo.nodes import DemoFailed
-from shoal.demo.run import MODULES_MIN, Director, Script, write_script
+from shoal.demo.run import MODULES_MIN, Director, Script, pages, write_script
 from shoal.demo.screen import Screen
 
 NAMES = ["h:1", "h:2", "h:3"]
@@ -164,3 +164,11 @@ async def test_a_crew_that_ends_by_itself_is_reported(tmp_path: Path, program: s
     course, witness = one_agent()
     with pytest.raises(DemoFailed, match=error):
         await run_script(f"import sys; sys.stdin.readline(); {program}", tmp_path, witness, course)
+
+
+@pytest.mark.parametrize("victim", range(3))
+def test_the_page_to_watch_is_the_killed_node_s(victim: int) -> None:
+    urls = [f"http://n{number}" for number in range(3)]
+    watched, meanwhile = pages(urls, victim)
+    assert f"{urls[victim]}/;" in watched
+    assert urls[victim] not in meanwhile
