@@ -76,7 +76,8 @@ def test_a_flipped_bit_anywhere_is_refused(open_keys: OpenKeys) -> None:
 def test_a_forged_file_with_a_right_checksum_is_refused(open_keys: OpenKeys) -> None:
     home = KeysInMemory()
     open_keys(home).ensure(b"crew")
-    packed = (home.content or b"")[12:-1] + b"\0"
+    content = home.content or b""
+    packed = content[12:-1] + bytes([content[-1] ^ 1])
     with pytest.raises((StoreCorrupt, MasterKeyWrong)):
         open_keys(KeysInMemory(b"SHOALKEY" + zlib.crc32(packed).to_bytes(4, "big") + packed))
 
