@@ -94,8 +94,13 @@ def _counted(fallen: _Fallen) -> Iterator[str]:
             continue
         for partition, vector in lost.items():
             holding = other.peer.quorum.holdings(partition)[fallen.host.address]
-            # A node counts a copy of its own operation later than it hears of it: once it holds the peer's deletions.
+            # A node counts a copy of its own operation later than it hears of it: once it holds the peer's deletions, and all
+            # have told the ends of their past origins. So of these the disk itself is asked.
             heard = holding.vector.join(holding.whole or NOTHING_SEEN)
+            own = other.node._incarnation.current
+            if own is not None and heard[own] < vector.get(own, 0) and fallen.host.up:
+                held = _vectors(fallen.host.disk.copy()).get(partition, NOTHING_SEEN)
+                heard = heard.join(VersionVector({own: held[own]}))
             applied = other.node._database.vector_of(partition)  # What the peer has retired, it knew that all hold.
             vector = VersionVector((o, n) for o, n in vector.items() if not is_retired(applied, o, n))
             if not heard.dominates(vector):
