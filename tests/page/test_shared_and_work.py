@@ -299,8 +299,8 @@ def test_a_lost_node_stands_with_its_command(cluster: list[Node], show: Show) ->
     page = show(cluster[0], "#/*/cluster")
     page.get_by_text("nothing needs care").wait_for()
     cluster[2].kill()
-    page.locator(".problems").get_by_text("is not reached").wait_for(timeout=60_000)
-    lost = page.locator(".problems li", has_text="is not reached")
+    lost = page.locator(".problems li").filter(has=page.locator("p", has_text="is not reached"))
+    lost.wait_for(timeout=60_000)
     lost.get_by_text("shoal serve --data DIR").wait_for()
 
 
