@@ -238,13 +238,12 @@ def _without_a_minority(plan: Plan, wanted: Profile, random: Random) -> Plan:
 TRUNCATED = 0.5
 """The share of the plans in which operations leave the log, of those in which the members stay the same."""
 HEAVY = 0.2
-"""The share of the plans in which all writes that may be decided in steps are."""
+"""The share of the plans in which all writes that may be decided in steps are, and what peers send is drafted in steps."""
+_STEPS = {"heavy_bytes": 0, "heavy_step_bytes": 0, "changes_step_max": 1}
 
 
 def _in_steps(plan: Plan, random: Random) -> Plan:
-    return (
-        replace(plan, settings={**plan.settings, "heavy_bytes": 0, "heavy_step_bytes": 0}) if random.random() < HEAVY else plan
-    )
+    return replace(plan, settings={**plan.settings, **_STEPS}) if random.random() < HEAVY else plan
 
 
 def _truncated(plan: Plan, random: Random) -> Plan:
