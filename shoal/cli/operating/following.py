@@ -3,6 +3,7 @@
 Laws:
 - Each member is asked once: one that answered is known by its id, and one that did not by its address.
 - The last of them is reached in `HOPS_MAX` rounds: from a node that waits to be added to a member, and from that to all.
+- Beside those that were given, at most as many are asked as a cluster may have members, whatever a node names.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Protocol, TypeVar
 from urllib.parse import urlsplit
 
 HOPS_MAX = 3
+ASKED_MAX = 64  # As many members as a cluster may have.
 
 
 class Seen(Protocol):
@@ -46,10 +48,10 @@ def named(urls: str) -> list[str]:
 
 async def followed(answers: Sequence[A], ask: Callable[[str], Awaitable[A]], scheme: str) -> list[A]:
     """These answers, and those of the members that they name and that were not asked. `ask` takes a URL, and raises nothing."""
-    found = list(answers)
+    found, most = list(answers), len(answers) + ASKED_MAX
     for _ in range(HOPS_MAX):
         ids = {each.node for each in found}
         names = {each.name for each in found}
         others = {name for each in found for name, node in each.members if node not in ids and name not in names}
-        found += await asyncio.gather(*(ask(f"{scheme}://{name}") for name in sorted(others)))
+        found += await asyncio.gather(*(ask(f"{scheme}://{name}") for name in sorted(others)[: most - len(found)]))
     return found

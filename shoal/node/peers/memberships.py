@@ -130,9 +130,8 @@ class Memberships:
         self.run = context.environment.entropy(OPENING_BYTES)
         """Names this start of the node, in handshakes."""
         self._entered = entered
-        self._second: dict[
-            str, tuple[str, float]
-        ] = {}  # By address: why a member takes this node for a clone, and when it said so.
+        self._second: dict[str, tuple[str, float]] = {}
+        """By address: why a member takes this node for a clone, and when it said so."""
         self._farewell: float | None = None  # When the links to nodes that were removed end.
         self._all_linked: float | None = None  # Since when all configured members are, while the register is not founded.
         self._dial: Callable[[list[str]], None] = lambda addresses: None

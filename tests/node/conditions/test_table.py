@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
 from shoal.cli.commands import doctor
+from shoal.cli.operating.following import ASKED_MAX, followed
 from shoal.cli.target import Target
+from shoal.cluster.membership.epochs import MEMBERS_MAX
 from shoal.node.conditions import of_cluster, of_node
 from shoal.node.conditions.observation import Observation, Signals, Volume
 from shoal.node.conditions.table import CONDITIONS, SHOWN_MAX, look
@@ -384,3 +386,22 @@ async def test_a_node_that_waits_leads_to_all_members_and_each_is_asked_once(mon
         answers = await doctor._of_cluster("http://n4:7400")
     assert [each.name for each in answers] == asked == ["n4:7400", "n1:7400", "n3:7400"]
     assert [name for name, _ in doctor._unsure(answers)] == ["n3:7400"]
+
+
+async def test_a_node_that_names_thousands_has_few_of_them_asked() -> None:
+    class Liar(NamedTuple):
+        name: str
+        node: str = ""
+        members: Sequence[tuple[str, str]] = ()
+
+    asked: list[str] = []
+
+    async def ask(url: str) -> Liar:
+        asked.append(url)
+        return Liar(url, members=named)
+
+    named = [(f"n{number}:7400", str(number)) for number in range(5000)]
+    answers = await followed([Liar("n-1:7400", "-1", named)], ask, "http")
+    assert len(asked) == ASKED_MAX
+    assert len(answers) == ASKED_MAX + 1
+    assert ASKED_MAX >= MEMBERS_MAX
