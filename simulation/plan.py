@@ -409,6 +409,10 @@ ActKind = Literal[
     "grant-told",
     "read-course",
     "edit-odd",
+    "graph-ask",
+    "graph-put",
+    "graph-end",
+    "graph-drop",
 ]
 
 

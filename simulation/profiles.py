@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shoal.errors import InvalidValue
+from simulation.parts.asking import FAMILY as ASKING
 from simulation.parts.courses import FAMILY as COURSES
 from simulation.parts.oddities import FAMILY as ODDITIES
 from simulation.parts.secrets import FAMILY as SECRETS
@@ -37,6 +38,7 @@ PROFILES = {
     "redacted": Profile(kinds=0.3, faults_max=4, acts_max=40, own=frozenset({SECRETS})),
     "told": Profile(kinds=0.15, faults_max=2, acts_max=20, told=True, own=frozenset({COURSES})),
     "odd": Profile(kinds=0.15, faults_max=2, acts_max=20, own=frozenset({ODDITIES})),
+    "asking": Profile(kinds=0.3, faults_max=3, acts_max=20, composed=0.3, own=frozenset({ASKING})),
     "shipped": Profile(kinds=0.2, faults_max=3, acts_max=100, ships=True),
     "lives": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, called=True),
     "escapes": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, escaped=True),

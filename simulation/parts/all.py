@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from simulation.parts.asking import FAMILY as ASKING
+from simulation.parts.asking import Asking
 from simulation.parts.attic import FAMILY as ATTIC
 from simulation.parts.attic import Attic
 from simulation.parts.beginnings import Pages
@@ -74,10 +76,11 @@ PARTS: dict[str, Callable[[], Part]] = {
     COURSES: Courses,
     SHELF: Shelf,
     ODDITIES: Oddities,
+    ASKING: Asking,
 }
 """By the name of the family of their objects."""
 
-APART = frozenset({SECRETS, ATTIC, COURSES, SHELF, ODDITIES})
+APART = frozenset({SECRETS, ATTIC, COURSES, SHELF, ODDITIES, ASKING})
 """The families that are drawn by profiles of their own alone: they would alter the plans of all others."""
 
 FAMILIES: dict[ActKind, str] = {kind: family for family, part in PARTS.items() for kind in part().kinds}

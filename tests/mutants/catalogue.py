@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.mutants import (
+    asking,
     backing_up,
     beside,
     branching,
@@ -93,6 +94,7 @@ MODULES = (
     deleting,
     backing_up,
     courses,
+    asking,
 )
 
 ALL: dict[str, Mutant] = {mutant.name: mutant for module in MODULES for mutant in module.MUTANTS}
