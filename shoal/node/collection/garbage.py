@@ -53,7 +53,7 @@ RECLAIM_INTERVAL_S = 60.0
 RECLAIM_REST = 2000
 
 LOOKED_AT_MAX = 64  # Entries in one look.
-_MARKS_AT_ONCE = 512  # Marks of pruned checkpoints that are read before others get a turn.
+_MARKS_AT_ONCE = 128  # Marks of pruned checkpoints that are read before others get a turn.
 _NOTES_AT_ONCE = 256  # Rows of notes that are removed in one write.
 _EVENTS_AT_ONCE = 256  # Payloads of trimmed or erased events that are removed in one write.
 _CHUNKS_AT_ONCE = 64  # Chunks of files that are removed in one write.

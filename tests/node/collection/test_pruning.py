@@ -173,7 +173,7 @@ async def test_pruned_again_and_again_while_it_grows(bench: Bench) -> None:
 async def test_a_prune_that_ends_half_way_does_not_say_that_nothing_was_written(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = open_bench(prune_ids_max=2)
+    bench = open_bench(prune_together=2)
     thread = bench.space.thread("a")
     ids = await saved(thread, 6)
     issue, pieces = Issuer.issue, 0
@@ -411,7 +411,7 @@ async def test_saves_during_a_sweep_stay(bench: Bench, monkeypatch: pytest.Monke
 async def test_a_prune_looks_at_a_bounded_number_of_checkpoints_at_a_time(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    bench = open_bench(prune_ids_max=4)
+    bench = open_bench(prune_together=4)
     monkeypatch.setattr(pruning, "_COMPARED_AT_ONCE", 4)
     thread = bench.space.thread("agent")
     for n in range(count):
@@ -423,10 +423,24 @@ async def test_a_prune_looks_at_a_bounded_number_of_checkpoints_at_a_time(
 
 
 @pytest.mark.answers("maintenance-stalls-requests")
+async def test_a_prune_lets_go_of_few_checkpoints_in_one_step(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = bench.space.thread("agent")
+    async with bench.space.batch() as batch:
+        for n in range(300):
+            batch.thread("agent").save({"n": n}, overwrite=True)
+    discards = Turns(monkeypatch, pruning, "_goes", lambda *_: 1)
+    removed = Turns(monkeypatch, garbage_module.sweeping, "freed", lambda _rows, _marking, ids: len(ids))
+    assert (await thread.prune(keep_last=1)).count == discards.all == 299
+    await swept(bench.storage)
+    assert removed.all == 299
+    assert (discards.most, removed.most) == (64, 32)
+
+
+@pytest.mark.answers("maintenance-stalls-requests")
 async def test_one_look_for_what_is_unused_follows_a_prune_of_many_pieces(
     open_bench: Opener, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bench = open_bench(prune_ids_max=4)
+    bench = open_bench(prune_together=4)
     thread = bench.space.thread("agent")
     for n in range(40):
         await thread.save({"n": n})

@@ -498,7 +498,7 @@ async def test_clocks_that_differ_prune_nothing() -> None:
 
 @pytest.mark.parametrize("keep", [0, None])
 async def test_a_pass_that_is_cut_anywhere_goes_on(open_bench: Opener, keep: int | None) -> None:
-    made = open_bench(prune_ids_max=2)
+    made = open_bench(prune_together=2)
     kept: dict[str, list[str]] = {}
     for name in ("a", "b"):
         kept[name] = (await saved(made.space.thread(name), 7))[-2:]

@@ -44,9 +44,10 @@ from shoal.node.turns import Steps
 from shoal.protocol.requests import Discard, Discarded, Prune, PruneReport
 from shoal.records import NamedTuple
 
-PRUNE_IDS_MAX = 512  # Checkpoints in one operation that prunes them.
+PRUNE_IDS_MAX = 512  # Checkpoints in one operation that prunes them, at most.
+PRUNE_TOGETHER = 64  # In one of a standing prune: a save beside it waits for one such step, of some 1.5 ms.
 
-SLICE = 64  # Records that are read, or removed, before other tasks get a turn.
+SLICE = 32  # Records that are read, or removed, before other tasks get a turn.
 
 
 def named(record: dag.Record) -> set[bytes]:
@@ -145,7 +146,7 @@ def freed(rows: Rows, marking: Marking, ids: list[bytes]) -> Iterator[tuple[byte
         yield from pruning.swept_rows(rows, id).items()
 
 
-_SLICE = 256  # Records that are read before others get a turn.
+_SLICE = 64  # Records that are read before others get a turn.
 _COMPARED_AT_ONCE = 1024  # Checkpoints in memory that are looked at before others get a turn.
 _LISTED_MAX = 10_000
 
@@ -195,9 +196,8 @@ class Prunes:
         plan = yield from planned(rows, request, self._now_ms())
         ids = [id.hex() for id in plan.gone]
         if not request.dry_run:
-            size = PRUNE_IDS_MAX
-            for start in range(0, len(ids), size):
-                piece = Discard(request.space, request.thread, ids[start : start + size])
+            for start in range(0, len(ids), PRUNE_TOGETHER):
+                piece = Discard(request.space, request.thread, ids[start : start + PRUNE_TOGETHER])
                 yield Piece(piece, f"{start} checkpoints are pruned" if start else "")
         return PruneReport(ids[:_LISTED_MAX], len(ids), plan.stays, plan.bytes, request.dry_run)
 
