@@ -429,7 +429,7 @@ async def test_a_prune_lets_go_of_few_checkpoints_in_one_step(bench: Bench, monk
         for n in range(300):
             batch.thread("agent").save({"n": n}, overwrite=True)
     discards = Turns(monkeypatch, pruning, "_goes", lambda *_: 1)
-    removed = Turns(monkeypatch, garbage_module.sweeping, "freed", lambda _rows, _marking, ids: len(ids))
+    removed = Turns(monkeypatch, pruning, "freed", lambda _rows, _marking, ids: len(ids))
     assert (await thread.prune(keep_last=1)).count == discards.all == 299
     await swept(bench.storage)
     assert removed.all == 299
