@@ -10,8 +10,8 @@ from shoal.cluster import operation
 from shoal.cluster.membership import epochs
 from shoal.cluster.membership.epochs import Change, Record, Removal
 from shoal.cluster.operation import Tip, partition_of
+from shoal.crdt.applier import What
 from shoal.crdt.dot import HORIZON, Dot
-from shoal.node.appliers.applier import What
 from shoal.node.collection.entries import Garbage
 from shoal.node.retired import Summary
 from shoal.node.snapshots.switching import Row

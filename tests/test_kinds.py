@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from shoal import kinds
-from shoal.kinds import KINDS, LABELS, ObjectKind, declared
+from shoal.kinds import CHANGES, KINDS, LABELS, ObjectKind, declared
 from shoal.workflows.spaces import DELETIONS
 
 # On the disks of users: a line may be added here, and none may change.
@@ -40,7 +40,7 @@ def test_every_folder_is_listed() -> None:
 
 
 def test_every_kind_declares_its_changes_and_what_is_hidden() -> None:
-    for declaration in (declared("changes", "APPLIERS"), declared("state", "HIDDEN")):
+    for declaration in (declared("APPLIERS", *CHANGES), declared("HIDDEN", "state")):
         assert {kind for kind, _ in declaration} == set(LABELS)
 
 

@@ -13,7 +13,7 @@ from typing import get_args
 
 import pytest
 
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.protocol import requests
 from shoal.protocol.requests.families import operations
 
@@ -91,7 +91,7 @@ ROLES = {
     "shared": "crdt",
     "asks": "crdt",
     "requests": "protocol",
-    "changes": "node",
+    "changes": "crdt",
     "handler": "node",
     "serving": "node",
     "peers": "node",
@@ -108,11 +108,10 @@ OUTSIDE: dict[str, set[str]] = {
 
 # Room of the node → the rooms that it may import. Each may also import what stands beside the rooms, except COMPOSED.
 ROOMS: dict[str, set[str]] = {
-    "appliers": set(),
-    "collection": {"appliers"},
-    "watching": {"appliers", "collection"},
-    "verification": {"appliers", "collection", "snapshots"},
-    "writes": {"appliers", "collection", "watching"},
+    "collection": set(),
+    "watching": {"collection"},
+    "verification": {"collection", "snapshots"},
+    "writes": {"collection", "watching"},
     "reads": {"watching"},
     "consensus": set(),
     "backup": {"consensus", "peers", "snapshots", "verification"},
@@ -123,7 +122,6 @@ ROOMS: dict[str, set[str]] = {
     "tiering": {"collection"},
     "peers": {
         "spaces",
-        "appliers",
         "snapshots",
         "tiering",
         "collection",
@@ -362,16 +360,12 @@ ASKING = {
     "shoal/node/verification/remains.py": "how much a lost operation had added to a counter, for people",
     "shoal/node/peers/read_repair.py": "the save of the one checkpoint that is repaired",
 }
-"""Modules outside the appliers that ask of which kind a change is, and what for: none of it follows from the change itself."""
+"""Modules of the node that ask of which kind a change is, and what for: none of it follows from the change itself."""
 
 
 def test_only_appliers_ask_of_which_kind_a_change_is() -> None:
     names = {f"{kind.__module__}.{kind.__name__}" for kind in get_args(mutation.Change)}
-    asking = {
-        str(path.relative_to(TOP))
-        for path in modules()
-        if layer_of(path) == "node" and not {"appliers", "changes.py"} & set(path.parts) and asked_of(path) & names
-    }
+    asking = {str(path.relative_to(TOP)) for path in modules() if layer_of(path) == "node" and asked_of(path) & names}
     assert asking == ASKING.keys()
 
 

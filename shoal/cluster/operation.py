@@ -12,7 +12,7 @@ Laws:
   came after all those that it knew of. So a context does not grow with past origins.
 - The payload is opaque here.
 - A body, and its payload, hold at most `PARTS_MAX` values: no node issues more, and what a peer sends is not decoded if it
-  does. So are its changes bounded, and the elements in them (`shoal.node.appliers.mutation`). What is stored is not asked.
+  does. So are its changes bounded, and the elements in them (`shoal.node.mutation`). What is stored is not asked.
 
 The partition that holds an object.
 

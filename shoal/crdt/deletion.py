@@ -27,12 +27,14 @@ The rows of a counter and of either part of a budget are below `PREFIX`, as `sho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import msgspec
 
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation
 from shoal.records import NamedTuple
 
 ROW = b"\x00"
@@ -102,7 +104,9 @@ MARK = b"\x01"
 """The first byte of a key that expires; then follow `c` and 12 hex digits of milliseconds since 1970."""
 PREFIX = b"E"
 
-_MARK = MARK.decode()
+KEPT_MARK, EXPIRING_MARK = "\x00", MARK.decode()
+"""The first characters of keys that were derived from those of requests: a user's key has no control characters."""
+_MADE = re.compile(r"c[0-9a-f]{12}-[0-9a-f]{20}", re.ASCII)
 _KEYS, _CONFLICTS = PREFIX + b"K", PREFIX + b"X"
 _TIME_FROM, _TIME_TO = len(_KEYS) + 2, len(_KEYS) + 14
 
@@ -115,9 +119,29 @@ class KeyUse(NamedTuple):
     dot: Dot
 
 
+def is_made(key: str) -> bool:
+    """Whether a client generated `key`; false for a key that a user chose."""
+    return key[:1] == "c" and _MADE.fullmatch(key) is not None
+
+
+def users_key(key: str | None) -> str | None:
+    """The key if a user chose it; None if it is missing or derived from a request's."""
+    return None if key is None or key.startswith((KEPT_MARK, EXPIRING_MARK)) else key
+
+
+def check_key(key: str | None) -> None:
+    """Check the key of a change that a peer sent.
+
+    Raises:
+        BadOperation: it says that it expires, and does not say when.
+    """
+    if key is not None and key.startswith(EXPIRING_MARK) and not is_made(key[1:].partition(EXPIRING_MARK)[0]):
+        raise BadOperation("the key of a change is malformed. Nothing of it was written.", reason="content")
+
+
 def is_made_before(key: str, wall_ms: int) -> bool:
     """Whether a key expires and was made before `wall_ms`."""
-    return key.startswith(_MARK) and int(key[2:14], 16) < wall_ms
+    return key.startswith(EXPIRING_MARK) and int(key[2:14], 16) < wall_ms
 
 
 def uses(rows: Rows, *, after: bytes | None = None, limit: int) -> list[KeyUse]:

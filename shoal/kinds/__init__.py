@@ -1,8 +1,8 @@
 """The kinds of state that users keep, a folder each: all of a feature is in one place. This is the one list of them.
 
-    state       pure: rows, changes, and how they fold. It may import `shoal.crdt`.
+    state       pure: rows, and changes: how each is applied, checked and what it erases (`shoal.crdt.applier`)
+    changes     the latter, if the rows take a module of their own; as pure
     requests    the requests and replies, and with them routes, commands and session messages
-    changes     how each change is applied, checked and what it erases (`shoal.node.appliers.applier`)
     handler     how a node serves the requests; `serving` if that takes several modules
     flows       operations of several requests, for handles and HTTP alike
     handle      the handle that users hold
@@ -51,21 +51,31 @@ KINDS: Mapping[str, Kind] = {label: kind for kind, label in LABELS.items()}
 
 _PARTS = ("file", "journal", "label", "step", "worklist")  # Of a thread: their rows are among its rows.
 _ROWLESS = ("lease", "presence", "redaction", "retention", "tiering")  # Kept by the quorum, in memory, or in a map.
+CHANGES = ("state", "changes")  # The parts of which one declares how the changes of a kind are applied.
 
 
 def modules(part: str) -> Iterator[tuple[str, ModuleType]]:
     """This part of each folder that has it, imported, and the folder's name."""
     for folder in (*KINDS, *_PARTS, *_ROWLESS):
-        name = f"{__name__}.{folder}.{part}"
-        try:
-            yield folder, import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
+        if (module := _module(folder, part)) is not None:
+            yield folder, module
 
 
-def declared(part: str, name: str) -> Iterator[tuple[Kind, Any]]:
-    """The values of this name in that part of the folders that declare one, and the kinds of the objects that have the rows."""
-    for folder, module in modules(part):
-        if hasattr(module, name):
-            yield KINDS.get(folder, Kind.THREAD), getattr(module, name)
+def declared(name: str, *parts: str) -> Iterator[tuple[Kind, Any]]:
+    """The value of this name in the first of these parts that has one, of each folder, and the kind of the objects with the
+    rows."""
+    for folder in (*KINDS, *_PARTS, *_ROWLESS):
+        for part in parts:
+            if hasattr(module := _module(folder, part), name):
+                yield KINDS.get(folder, Kind.THREAD), getattr(module, name)
+                break
+
+
+def _module(folder: str, part: str) -> ModuleType | None:
+    name = f"{__name__}.{folder}.{part}"
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None

@@ -23,13 +23,14 @@ from msgspec import Struct
 
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.operation import partition_of
+from shoal.crdt.applier import NOTHING, Blobs
 from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp, successor
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Change
+from shoal.node import mutation
+from shoal.node.mutation import Change
 from shoal.node.naming import implied_key
-from shoal.node.transaction import NOTHING, Blobs, ObjectRows, Transaction
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Steps
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark

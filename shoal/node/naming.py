@@ -18,17 +18,16 @@ from __future__ import annotations
 
 from shoal import values
 from shoal.config import Config
-from shoal.crdt import deletion
+from shoal.crdt.deletion import EXPIRING_MARK, KEPT_MARK, is_made
 from shoal.crdt.dot import COUNTER_BITS, wall_ms_of
 from shoal.crdt.rows import POSITION_BYTES, Rows
-from shoal.errors import BadOperation, InvalidInput, NotFound, TooLarge
+from shoal.errors import InvalidInput, NotFound, TooLarge
 from shoal.kinds.label import state as labels
 from shoal.kinds.schema import state as schema
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
 from shoal.protocol.bookmark import SEEN_BYTES_MAX, Bookmark
 from shoal.protocol.requests import Save
-from shoal.protocol.session import is_made
 from shoal.schemas.secret_fields import parts_of
 
 
@@ -89,28 +88,18 @@ def position_of(id: str) -> bytes:
     return of_hex(id, POSITION_BYTES, "an event's id is")
 
 
-# A user's key has no control characters.
-_STAYS, _EXPIRES = "\x00", deletion.MARK.decode()
-_IMPLIED = (_STAYS, _EXPIRES)
-
-
 def implied_key(request_key: str | None, place: str) -> str | None:
     """The key for the mutation at this place of a request with this key; None if the request has none."""
     if request_key is None:
         return None
     if is_made(request_key):
-        return f"{_EXPIRES}{request_key}{_EXPIRES}{place}"  # The time comes first, so that a sweep finds the old ones.
-    return f"{_STAYS}{place}{_STAYS}{request_key}"
-
-
-def users_key(key: str | None) -> str | None:
-    """The key if a user chose it; None if it is missing or implied."""
-    return None if key is None or key.startswith(_IMPLIED) else key
+        return f"{EXPIRING_MARK}{request_key}{EXPIRING_MARK}{place}"  # The time comes first: a sweep finds the old ones.
+    return f"{KEPT_MARK}{place}{KEPT_MARK}{request_key}"
 
 
 def expires(key: str) -> bool:
     """Whether a key was derived from one that a client made."""
-    return key.startswith(_EXPIRES)
+    return key.startswith(EXPIRING_MARK)
 
 
 def expired_hlc(hlc: int, now_ms: int, window_s: int) -> int:
@@ -127,19 +116,9 @@ def is_of(key: str | None, request_key: str | None) -> bool:
     """Whether `key` was derived from this request's key."""
     if key is None or request_key is None:
         return False
-    return key.startswith(f"{_EXPIRES}{request_key}{_EXPIRES}") or (
-        key.startswith(_STAYS) and key.endswith(f"{_STAYS}{request_key}")
+    return key.startswith(f"{EXPIRING_MARK}{request_key}{EXPIRING_MARK}") or (
+        key.startswith(KEPT_MARK) and key.endswith(f"{KEPT_MARK}{request_key}")
     )
-
-
-def check(key: str | None) -> None:
-    """Check the key of a change that a peer sent.
-
-    Raises:
-        BadOperation: it says that it expires, and does not say when.
-    """
-    if key is not None and key.startswith(_EXPIRES) and not is_made(key[1:].partition(_EXPIRES)[0]):
-        raise BadOperation("the key of a change is malformed. Nothing of it was written.", reason="content")
 
 
 NOTE_BYTES_MAX = 4 * 1024  # The provenance of a write: author and reason.

@@ -1,9 +1,5 @@
-"""Writes that have not been made yet, over storage that has not seen them; and the bytes beside a change, which it names by
-hash.
-
-The bytes beside a change, which names them by hash and does not hold them.
-
-They travel beside the operation, are stored once, as rows, and are read from there again.
+"""Writes that have not been made yet, over storage that has not seen them; and the form in which the bytes beside changes
+(`shoal.crdt.applier.Blobs`) travel. They are stored once, as rows, and are read from there again.
 
 Law: reads see the transaction's own writes, then storage; nothing reaches storage
 until the caller passes `rows` to one atomic write. Work that depends on the outcome
@@ -14,38 +10,20 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Protocol
 
 import msgspec
 
+from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, StoreCorrupt
-from shoal.records import NamedTuple
 from shoal.storage import cold
 from shoal.values.work import has_at_most
 
 BLOBS_MAX = 49_152  # Values: as many chunks as a request may bring channels, 16,384, with those that are cut; and 4 a change.
-
-
-class Blobs(NamedTuple):
-    """The blobs of one change: a record, an event or an update; and a checkpoint's new chunks by their SHA-256."""
-
-    content: bytes = b""
-    chunks: Mapping[bytes, bytes] = {}
-    erased: bool = False  # Missing blobs were erased. If the content is missing too, all were, and the change makes nothing.
-    decoded: Any = None  # The content, if it was decoded already.
-
-
-NOTHING = Blobs()
-ERASED = Blobs(erased=True)
-
-
-def is_gone(beside: Blobs) -> bool:
-    """Whether all blobs of the change were erased."""
-    return beside.erased and not beside.content
 
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True):

@@ -21,30 +21,24 @@ request). The pipelined connection to a node is another implementation, and
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
 from pathlib import PurePath
 from typing import Protocol, runtime_checkable
 
+from shoal.crdt.deletion import is_made
 from shoal.errors import ShoalError
 from shoal.kinds.redaction.requests import Replaced
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, AnyRequest, Durability, Push, R, Request, Subscription
 
-_FORM = re.compile(r"c[0-9a-f]{12}-[0-9a-f]{20}", re.ASCII)
 RANDOM_BYTES = 10
 
 
 def make_key(now_ms: int, random: bytes) -> str:
     """A new key; `random` is `RANDOM_BYTES` bytes."""
     return f"c{now_ms:012x}-{random.hex()}"
-
-
-def is_made(key: str) -> bool:
-    """Whether a client generated `key`; false for a key that a user chose."""
-    return key[:1] == "c" and _FORM.fullmatch(key) is not None
 
 
 def first_key(now_ms: int) -> str:
@@ -55,7 +49,7 @@ def first_key(now_ms: int) -> str:
 def is_made_before(key: str, wall_ms: int) -> bool:
     """Whether a client generated `key` before `wall_ms`; false for a key that a user chose."""
     # Generated keys sort by their times: most are new, and this comparison settles them.
-    return key < first_key(wall_ms) and _FORM.fullmatch(key) is not None
+    return key < first_key(wall_ms) and is_made(key)
 
 
 NOTED_MAX = 4096  # In one context; what comes beyond is dropped.

@@ -34,7 +34,7 @@ from shoal.crdt.rows import successor
 from shoal.errors import StoreCorrupt
 from shoal.kinds.journal.state import events
 from shoal.kinds.thread.state import dag
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.node.incarnation import set_back_by
 from shoal.node.retired import RetiredOrigins, Summary
 from shoal.node.snapshots import switching

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from shoal.crdt import dot
+from shoal.crdt.applier import Applier
 from shoal.crdt.dot import COUNTER_BITS, END_MS, HybridClock, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.counter import state as counter
@@ -19,7 +20,6 @@ from shoal.kinds.counter.handler import Counters
 from shoal.kinds.register import state as register
 from shoal.kinds.register.state import Assign, AssignBy
 from shoal.kinds.worklist import state as queue
-from shoal.node.appliers.applier import Applier
 from shoal.node.database import Database
 from shoal.node.handler import Applied, Place, Target, View
 from shoal.node.peers import incoming

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from shoal.crdt.rows import Rows, Stamp
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.node.handler import WriteContext
 from shoal.storage.keys import Kind
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shoal.crdt.applier import NOTHING, Blobs
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.handle.document import Document
@@ -22,10 +23,10 @@ from shoal.kinds.register.state import Assign, AssignBy
 from shoal.kinds.thread.serving.saves import Saves
 from shoal.kinds.thread.state import dag
 from shoal.kinds.thread.state.dag import Head
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Change
+from shoal.node import mutation
 from shoal.node.handler import Made, WriteContext
-from shoal.node.transaction import NOTHING, Blobs, Transaction
+from shoal.node.mutation import Change
+from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.session import Session
 from shoal.storage import keys

@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import Rows, Stamp
 from shoal.kinds.document.handle.content import Beginnings
 from shoal.kinds.document.serving.documents import Documents
 from shoal.kinds.document.state import document, live, markup, untold
 from shoal.kinds.document.state.content import Walk
 from shoal.node.handler import Place
-from shoal.node.transaction import Blobs
 from shoal.protocol.requests import Edit
 from shoal.values.work import Allowance
 from tests.mutants.mutant import Mutant

@@ -13,6 +13,7 @@ from shoal.cluster.knowledge import Knowledge
 from shoal.cluster.messages import Vectors
 from shoal.cluster.operation import partition_of
 from shoal.config import Config
+from shoal.crdt.applier import NOTHING, Blobs
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import PeerRefused, ShoalError
 from shoal.node import transaction
@@ -20,7 +21,7 @@ from shoal.node.peers import incoming
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.members import Members
 from shoal.node.peers.quorum import Quorum
-from shoal.node.transaction import NOTHING, Blobs, Transaction
+from shoal.node.transaction import Transaction
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests
 from shoal.storage import keys

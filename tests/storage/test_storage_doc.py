@@ -23,7 +23,7 @@ from shoal.kinds.register import state as register
 from shoal.kinds.schema import state as schema
 from shoal.kinds.set import state as orset
 from shoal.kinds.worklist import state as queue
-from shoal.node.appliers.mutation import Change
+from shoal.node.mutation import Change
 from shoal.storage import keys
 from shoal.storage.keys import KINDS
 

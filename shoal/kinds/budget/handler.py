@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 
+from shoal.crdt.deletion import users_key
 from shoal.crdt.dot import ORIGIN_BYTES, Origin
 from shoal.crdt.rows import Rows
 from shoal.errors import BudgetExhausted, InvalidInput, KeyReused, RightsElsewhere
@@ -22,7 +23,7 @@ from shoal.kinds.counter import state as counter
 from shoal.names import check_key, check_name
 from shoal.node.handler import Applied, Checks, Memory, Place, Readers, Target, View, WriteContext, Writers
 from shoal.node.incarnation import Incarnation
-from shoal.node.naming import expires, of_hex, users_key
+from shoal.node.naming import expires, of_hex
 from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import (

@@ -48,8 +48,12 @@ from hashlib import sha256
 
 import msgspec
 
+from shoal.crdt.applier import Appliers, bare
+from shoal.crdt.deletion import check_key
 from shoal.crdt.dot import ORIGIN_BYTES, Origin
 from shoal.crdt.rows import Rows, Stamp, Within
+from shoal.errors import BadOperation
+from shoal.kinds import Kind
 from shoal.kinds.counter import state as counter
 from shoal.records import NamedTuple
 
@@ -244,3 +248,29 @@ def _budget(row: bytes) -> int:
 
 HIDDEN = {ord("G"): _budget, ord("S"): _budget}
 """Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""
+
+
+def _check(_stamp: Stamp, change: Change) -> None:
+    """No negative amount of a peer reverses what its change does."""
+    match change:
+        case Grant(amount, key):
+            check_key(key)
+            sound = amount > 0
+        case Spend(amount, node, key):
+            check_key(key)
+            sound = amount > 0 and len(node) == ORIGIN_BYTES
+        case Draw(source, amount, node, holder):
+            sound = amount != 0 and len(source) == len(holder) in (0, ORIGIN_BYTES) and len(node) == ORIGIN_BYTES
+        case Transfer(to, holder, amount, node):
+            sound = amount > 0 and len(to) == len(holder) == len(node) == ORIGIN_BYTES
+    if not sound:
+        raise BadOperation("a change of a budget contains impossible values. Nothing of it was written.", reason="content")
+
+
+APPLIERS: Appliers = {change: bare(Kind.BUDGET, apply, _check) for change in (Grant, Spend, Draw, Transfer)}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    remaining(rows)
+    accounts(rows)

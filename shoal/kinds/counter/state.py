@@ -27,8 +27,10 @@ from __future__ import annotations
 import msgspec
 
 from shoal.crdt import deletion
+from shoal.crdt.applier import Appliers, bare
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds import Kind
 from shoal.records import NamedTuple
 
 VALUE, KEY, CONFLICT = b"V", b"K", b"X"
@@ -152,3 +154,16 @@ def _expiring(row: bytes) -> int:
 
 HIDDEN = {ord("X"): 1, ord("E"): _expiring}
 """Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""
+
+
+def _check_add(_stamp: Stamp, add: Add) -> None:
+    deletion.check_key(add.key)
+
+
+APPLIERS: Appliers = {Add: bare(Kind.COUNTER, apply, _check_add)}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    value(rows)
+    conflicts(rows)

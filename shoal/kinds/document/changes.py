@@ -9,22 +9,34 @@ Laws:
 from __future__ import annotations
 
 import sys
+from collections import deque
+from collections.abc import Generator
 from contextlib import suppress
 from hashlib import sha256
 
 import msgspec
 
+from shoal.crdt.applier import (
+    ERASED,
+    VECTOR_BYTES_MAX,
+    Applier,
+    Appliers,
+    Blobs,
+    Effects,
+    Erased,
+    Sweep,
+    What,
+    check_content,
+    intact,
+    is_gone,
+)
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import BadOperation, ShoalError, StoreCorrupt
+from shoal.errors import BadOperation, ShoalError
+from shoal.kinds import Kind
 from shoal.kinds.document.state import compaction, document, repeats, yjs
 from shoal.kinds.document.state.compaction import Coverage
 from shoal.names import check_names
-from shoal.node.appliers.applier import VECTOR_BYTES_MAX, Applier, Appliers, Effects, Erased, Sweep, What
-from shoal.node.transaction import ERASED, Blobs, is_gone
-from shoal.node.turns import Steps, at_once
-from shoal.protocol.requests import Edit
 from shoal.records import NamedTuple
-from shoal.storage.keys import Kind
 
 SHORT_BYTES = 8 * 1024  # What a look at so many bytes takes is no step of its own.
 _VETTED_MAX = 256
@@ -49,11 +61,10 @@ def _check(_rows: Rows, _stamp: Stamp, change: document.Update, attached: Blobs)
     check_names("author", change.authors.values())
     if is_gone(attached):
         return attached
-    if sha256(attached.content).digest() != change.digest:
-        raise BadOperation("its update does not match its hash", reason="content")
+    check_content(attached, change.digest, "its update does not match its hash")
     found = _VETTED.get(_key(change))
     if found is None:
-        at_once(_looking(change, attached.content, yjs.CLOCK_MAX))
+        deque(_looking(change, attached.content, yjs.CLOCK_MAX), maxlen=0)
     else:
         _raise(found)
         if found.parsed is not None:
@@ -64,8 +75,7 @@ def _check(_rows: Rows, _stamp: Stamp, change: document.Update, attached: Blobs)
 def _check_compaction(_rows: Rows, stamp: Stamp, change: compaction.Compact, attached: Blobs) -> Blobs:
     if is_gone(attached):
         return attached
-    if sha256(attached.content).digest() != change.digest:
-        raise BadOperation("its merged update does not match its hash", reason="content")
+    check_content(attached, change.digest, "its merged update does not match its hash")
     if len(change.coverage) > VECTOR_BYTES_MAX:
         raise BadOperation(f"its compaction names origins in more than {VECTOR_BYTES_MAX} bytes", reason="content")
     try:
@@ -74,13 +84,15 @@ def _check_compaction(_rows: Rows, stamp: Stamp, change: compaction.Compact, att
         raise BadOperation(f"its compaction cannot be applied ({error})", reason="content") from None
     found = _VETTED.get(_key(change))
     if found is None:
-        at_once(_looking(change, attached.content, sys.maxsize))
+        deque(_looking(change, attached.content, sys.maxsize), maxlen=0)
     else:
         _raise(found)
     return attached
 
 
-def _looking(change: document.Update | compaction.Compact, content: bytes, every: int) -> Steps[yjs.Parsed | None]:
+def _looking(
+    change: document.Update | compaction.Compact, content: bytes, every: int
+) -> Generator[None, None, yjs.Parsed | None]:
     """Look at what a peer sent, so many structs at a time.
 
     Raises:
@@ -111,7 +123,7 @@ class _Found(NamedTuple):
     bad: str = ""
 
 
-def _vet(change: document.Update | compaction.Compact, beside: Blobs, pace: document.Pace) -> Steps[None]:
+def _vet(change: document.Update | compaction.Compact, beside: Blobs, pace: document.Pace) -> Generator[None, None, None]:
     if sha256(beside.content).digest() != change.digest:
         return  # Its check says so.
     found = _Found()
@@ -148,11 +160,7 @@ def _update_of(rows: Rows, stamp: Stamp, change: document.Update) -> Blobs:
 
 def _merged_of(rows: Rows, stamp: Stamp, change: compaction.Compact) -> Blobs:
     merged = compaction.content_of(rows, stamp, change)
-    if merged is None:
-        return ERASED
-    if sha256(merged).digest() != change.digest:
-        raise StoreCorrupt(f"the compaction {stamp.dot} of a document is damaged. Nothing was written; run `shoal verify`.")
-    return Blobs(merged)
+    return ERASED if merged is None else intact(merged, change.digest, f"the compaction {stamp.dot} of a document")
 
 
 def _is_compacted(rows: Rows, stamp: Stamp, _change: document.Update, erased: Erased) -> bool:
@@ -175,13 +183,9 @@ def _replaced(stamp: Stamp, change: compaction.Compact) -> bytes:
     return stamp.pack_position() + change.digest
 
 
-def _edit_of(change: document.Update, attached: Blobs) -> Edit:
-    return Edit(attached.content, change.kinds, change.authors)
-
-
 APPLIERS: Appliers = {
     document.Update: Applier(
-        Kind.DOCUMENT, _apply, _check, _update_of, effects=Effects(erased_by=_is_compacted), edit_of=_edit_of, vet=_vet
+        Kind.DOCUMENT, _apply, _check, _update_of, effects=Effects(erased_by=_is_compacted), edits=True, vet=_vet
     ),
     compaction.Compact: Applier(
         Kind.DOCUMENT,

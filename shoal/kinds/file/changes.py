@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 
+from shoal.crdt.applier import Applier, Appliers, Blobs, Effects, Erased, Sweep, What, bare, is_gone
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
+from shoal.kinds import Kind
 from shoal.kinds.file import state as files
 from shoal.names import check_name
-from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare
-from shoal.node.transaction import Blobs, is_gone
-from shoal.storage.keys import Kind
 
 _TYPE_CHARACTERS_MAX = 255
 

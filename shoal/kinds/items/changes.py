@@ -9,18 +9,17 @@ from collections.abc import Callable, Sized
 from typing import Any
 
 from shoal import values
+from shoal.crdt.applier import Applier, Appliers, Effects, always, bare
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, InvalidInput
+from shoal.kinds import Kind
 from shoal.kinds.items import state as items
 from shoal.names import check_label, check_name
-from shoal.node.appliers.applier import Applier, Appliers, Effects, bare
-from shoal.protocol.base import ELEMENTS_MAX, FEW_MAX
-from shoal.protocol.requests import always
-from shoal.storage.keys import Kind
 from shoal.values import forms as vectors
 
 _TIME_END_MS = 1 << 62  # 8 bytes hold it.
-_TOGETHER_MAX = ELEMENTS_MAX  # Items of one change.
+TOGETHER_MAX = 4096  # Items of one change: as many as a request has elements.
+FEW_MAX = 64  # Labels, vectors and fields: as many as a request may name.
 
 
 def _applier(apply: Callable[[Rows, Stamp, Any], None], check: Callable[[Any], None]) -> Applier:
@@ -44,14 +43,14 @@ def _check_put(put: items.Put) -> None:
 
 
 def _check_refresh(refresh: items.Refresh) -> None:
-    _check_many(refresh.items, _TOGETHER_MAX)
+    _check_many(refresh.items, TOGETHER_MAX)
     for refreshed in refresh.items:
         _check_path(refreshed)
         _check_time(refreshed.expires_ms)
 
 
 def _check_expire(expire: items.Expire) -> None:
-    _check_many(expire.items, _TOGETHER_MAX)
+    _check_many(expire.items, TOGETHER_MAX)
     for erased in expire.items:
         _check_path(erased)
 

@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from hashlib import sha256
 
-from shoal.crdt.dot import NOTHING_SEEN, VersionVector
-from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
-from shoal.kinds.label import asks
-from shoal.kinds.label import state as labels
-from shoal.node.appliers.applier import (
+from shoal.crdt.applier import (
+    ERASED,
     VECTOR_BYTES_MAX,
     Applier,
     Appliers,
+    Blobs,
     Effects,
     Erased,
     Sweep,
     What,
     bare,
+    check_content,
+    intact,
+    is_gone,
     position_of,
 )
-from shoal.node.transaction import ERASED, Blobs, is_gone
-from shoal.storage.keys import Kind
+from shoal.crdt.dot import NOTHING_SEEN, VersionVector
+from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation, InvalidValue
+from shoal.kinds import Kind
+from shoal.kinds.label import asks
+from shoal.kinds.label import state as labels
 
 
 def _apply(rows: Rows, stamp: Stamp, change: labels.Annotate, attached: Blobs) -> None:
@@ -33,8 +36,7 @@ def _apply(rows: Rows, stamp: Stamp, change: labels.Annotate, attached: Blobs) -
 def _check(_rows: Rows, _stamp: Stamp, change: labels.Annotate, attached: Blobs) -> Blobs:
     if is_gone(attached):
         return attached
-    if sha256(attached.content).digest() != change.digest:
-        raise BadOperation("its notes do not match their hash", reason="content")
+    check_content(attached, change.digest, "its notes do not match their hash")
     try:
         labels.unpack(attached.content)
     except InvalidValue as error:
@@ -44,11 +46,7 @@ def _check(_rows: Rows, _stamp: Stamp, change: labels.Annotate, attached: Blobs)
 
 def _notes_of(rows: Rows, stamp: Stamp, change: labels.Annotate) -> Blobs:
     content = labels.content_of(rows, stamp, change)
-    if content is None:
-        return ERASED
-    if sha256(content).digest() != change.digest:
-        raise StoreCorrupt(f"notes {stamp.pack_position().hex()} are damaged. Run `shoal verify`.")
-    return Blobs(content)
+    return ERASED if content is None else intact(content, change.digest, f"the row of notes {stamp.pack_position().hex()}")
 
 
 def _check_cut(_stamp: Stamp, change: labels.Cut) -> None:

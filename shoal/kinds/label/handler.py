@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from hashlib import sha256
 
 from shoal.config import Config
+from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, TooLarge
 from shoal.kinds.label import state as labels
@@ -15,7 +16,6 @@ from shoal.kinds.thread.state import dag
 from shoal.names import NAME_BYTES_MAX, check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX, check_size
-from shoal.node.transaction import Blobs
 from shoal.protocol import requests
 from shoal.protocol.requests import Annotate, Annotated, Claim, Claimed, Labelled, ReadLabels, Unlabel, Unlabelled
 

@@ -36,8 +36,12 @@ from zlib import crc32
 
 import msgspec
 
+from shoal.crdt.applier import NO_EFFECTS, Appliers, Effects, always, bare
+from shoal.crdt.deletion import check_key
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation
+from shoal.kinds import Kind
 from shoal.records import NamedTuple
 
 ELEMENT, PLACE, BUCKET, COUNT = b"I", b"P", b"B", b"N"
@@ -404,3 +408,54 @@ def _put_number(rows: Rows, row: bytes, number: int, size: int) -> None:
 
 HIDDEN: dict[int, int] = {}
 """Where content begins in the keys of rows, by their first byte: nowhere."""
+
+_SEQUENCES = 1 << 47  # As many as a step of a path can name.
+_NTHS = 1 << 16  # The same of mutations in an operation.
+_VALUES_MAX = 4096  # The most that `page_items_max`, the bound of a request, may be.
+
+
+def _check(stamp: Stamp, change: Change) -> None:
+    sound = stamp.dot.sequence < _SEQUENCES and stamp.nth < _NTHS
+    many = change.values if isinstance(change, Insert) else change.elements if isinstance(change, Remove) else ()
+    if len(many) > _VALUES_MAX:
+        raise BadOperation(
+            f"a change of a list has more than {_VALUES_MAX} elements. Nothing of it was written.", reason="content"
+        )
+    match change:
+        case Insert(at, values, request):
+            check_key(request)
+            sound = sound and is_place(at) and bool(values)
+        case Move(element, at):
+            sound = sound and is_place(at) and _are_named((element,))
+        case Remove(elements):
+            sound = _are_named(elements)
+    if not sound:
+        raise BadOperation("a change of a list names impossible places. Nothing of it was written.", reason="content")
+
+
+def _are_named(elements: Collection[Named]) -> bool:
+    return all(len(element.id) == ID_BYTES for element in elements)
+
+
+def _id_of(_name: str, stamp: Stamp, change: Change) -> str:
+    """The element that it is about; empty if it is about several."""
+    match change:
+        case Insert(_, [_], request):
+            return id_of(stamp, request, 0).hex()
+        case Move(element, _) | Remove([element]):
+            return element.id.hex()
+        case _:
+            return ""
+
+
+APPLIERS: Appliers = {
+    kind: bare(Kind.LIST, apply, _check, id_of=_id_of, effects=effects, since=lambda _: 7)
+    for kind, effects in ((Insert, NO_EFFECTS), (Move, NO_EFFECTS), (Remove, Effects(frees=always)))
+}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    size(rows)
+    for element in elements(rows):
+        named(rows, element.id)

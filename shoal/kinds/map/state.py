@@ -30,8 +30,12 @@ from itertools import islice
 
 import msgspec
 
-from shoal.crdt.dot import DOT_BYTES, Dot, Origin
+from shoal.crdt.applier import NO_EFFECTS, Appliers, Effects, always, bare
+from shoal.crdt.deletion import check_key
+from shoal.crdt.dot import DOT_BYTES, ORIGIN_BYTES, Dot, Origin
 from shoal.crdt.rows import Rows, Stamp, Within
+from shoal.errors import BadOperation
+from shoal.kinds import Kind
 from shoal.kinds.counter.state import SHOWN_MAX
 from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
@@ -349,3 +353,33 @@ def _member(row: bytes) -> int:  # E key 0 s E element
 
 HIDDEN = {ord("E"): _member}
 """Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""
+
+
+def _check(_stamp: Stamp, change: Change) -> None:
+    if isinstance(change, Add):
+        check_key(change.request)
+    elif isinstance(change, Fold):
+        if any(len(row) != ADD_BYTES for row in (*change.over, *change.lost)):
+            raise BadOperation("a fold names impossible adds. Nothing of it was written.", reason="content")
+        if len(change.directory) not in (0, ORIGIN_BYTES):
+            raise BadOperation("a fold names an impossible directory. Nothing of it was written.", reason="content")
+
+
+APPLIERS: Appliers = {
+    kind: bare(Kind.MAP, apply, _check, id_of=lambda _name, _stamp, change: change.key, effects=effects)
+    for kind, effects in (
+        (Put, NO_EFFECTS),
+        (Add, NO_EFFECTS),
+        (Fold, NO_EFFECTS),
+        (Alter, NO_EFFECTS),
+        (Remove, Effects(frees=always)),
+    )
+}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    for key in keys(rows):
+        value(rows, key)
+        register.entries(register_of(rows, key))
+        list(orset.members(set_of(rows, key)))

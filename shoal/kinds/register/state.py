@@ -55,9 +55,12 @@ from operator import attrgetter
 import msgspec
 from msgspec.structs import replace
 
+from shoal.crdt.applier import Appliers, bare
 from shoal.crdt.dot import DOT_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
+from shoal.kinds import Kind
+from shoal.kinds.label.state import FENCE_MAX
 from shoal.records import NamedTuple
 
 SIBLINGS, FENCE, HISTORY, PAST = b"S", b"F", b"H", b"V"
@@ -336,3 +339,22 @@ def _rank(sibling: Sibling) -> tuple[bool, int, Dot]:
 
 HIDDEN: dict[int, int] = {}
 """Where content begins in the keys of rows, by their first byte: nowhere."""
+
+
+def _check_swap(_stamp: Stamp, swap: Swap) -> None:
+    if not 0 < swap.fence <= FENCE_MAX:
+        raise BadOperation(f"a swap has the fencing number {swap.fence}. Nothing of it was written.", reason="content")
+
+
+APPLIERS: Appliers = {
+    Assign: bare(Kind.REGISTER, apply),
+    AssignBy: bare(Kind.REGISTER, apply_by, since=lambda _: 7),
+    Swap: bare(Kind.REGISTER, apply_swap, _check_swap, since=lambda _: 7),
+}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    entries(rows)
+    fence(rows)
+    history(rows)

@@ -21,6 +21,7 @@ from functools import lru_cache
 from hashlib import sha256
 
 from shoal import values
+from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, InvalidSchema, InvalidValue, NotFound, SchemaTaken, SchemaViolation, TooLarge
 from shoal.kinds.schema import state as schema
@@ -30,7 +31,7 @@ from shoal.names import check_name
 from shoal.node.catalog import Catalog, Recent
 from shoal.node.collection.entries import Generations
 from shoal.node.handler import Applied, Checks, Memory, Place, Readers, Target, View, WriteContext, Writers
-from shoal.node.transaction import Blobs, Transaction
+from shoal.node.transaction import Transaction
 from shoal.protocol import requests
 from shoal.protocol.requests import PutSchema, ReadSchema, ReadViolations, SchemaVersion, SchemaVersions, Violation, Violations
 from shoal.records import NamedTuple

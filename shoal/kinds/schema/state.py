@@ -11,11 +11,15 @@ Rows:
 
 from __future__ import annotations
 
+from hashlib import sha256
+
 import msgspec
 
+from shoal.crdt.applier import Applier, Appliers, Blobs, intact
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
-from shoal.errors import StoreCorrupt
+from shoal.errors import BadOperation, StoreCorrupt
+from shoal.kinds import Kind
 from shoal.records import NamedTuple
 
 VERSION = b"V"
@@ -111,3 +115,29 @@ def _key(put: Put) -> bytes:
 
 HIDDEN = {ord("V"): 5}
 """Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""
+
+
+def _apply(rows: Rows, stamp: Stamp, put: Put, attached: Blobs) -> None:
+    apply(rows, stamp, put, attached.content)
+
+
+def _check(_rows: Rows, _stamp: Stamp, put: Put, attached: Blobs) -> Blobs:
+    if sha256(attached.content).digest() != put.digest or not 1 <= put.version <= VERSION_MAX:
+        raise BadOperation("its schema does not match its hash, or has no version", reason="content")
+    try:
+        decode(attached.content)
+    except StoreCorrupt:
+        raise BadOperation("its schema cannot be read", reason="content") from None
+    return attached
+
+
+def _attached_of(rows: Rows, _stamp: Stamp, put: Put) -> Blobs:
+    return intact(content_of(rows, put), put.digest, f"version {put.version} of a schema")
+
+
+APPLIERS: Appliers = {Put: Applier(Kind.SCHEMA, _apply, _check, _attached_of)}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    versions(rows)

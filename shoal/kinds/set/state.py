@@ -24,8 +24,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from shoal.crdt.applier import Appliers, Effects, bare
 from shoal.crdt.dot import DOT_BYTES, Dot
 from shoal.crdt.rows import Rows, Stamp
+from shoal.kinds import Kind
 
 ELEMENT, COUNT = b"E", b"N"
 
@@ -106,3 +108,11 @@ def _count(rows: Rows, members: int) -> None:
 
 HIDDEN = {ord("E"): 1}
 """Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""
+
+APPLIERS: Appliers = {Alter: bare(Kind.SET, apply, effects=Effects(frees=lambda alter: bool(alter.remove)))}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    size(rows)
+    list(members(rows))

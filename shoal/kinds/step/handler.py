@@ -21,6 +21,7 @@ from typing import get_args
 
 from shoal import values
 from shoal.config import Config
+from shoal.crdt.applier import NOTHING, Blobs
 from shoal.crdt.rows import Rows
 from shoal.errors import (
     InvalidInput,
@@ -44,7 +45,7 @@ from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Contest, Contests, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import PAGE_BYTES_MAX, check_size, check_text
-from shoal.node.transaction import NOTHING, Blobs, Transaction
+from shoal.node.transaction import Transaction
 from shoal.protocol.requests import (
     BeginStep,
     EndStep,

@@ -46,8 +46,10 @@ from typing import Literal
 
 import msgspec
 
+from shoal.crdt.applier import NOTHING, Applier, Appliers, Blobs, Effects, bare, check_content, intact
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import StoreCorrupt
+from shoal.kinds import Kind
 
 ENTRY, CONTENT, ORDER, OPEN = b"Sk", b"Sv", b"St", b"So"
 _HLC_BYTES = 8
@@ -441,3 +443,40 @@ def decode(stored: bytes) -> StatusRecord:
 def is_held(standing: StatusRecord | None) -> bool:
     """Whether the status makes steps wait: paused, or waiting."""
     return standing is not None and standing.status in ("paused", "waiting")
+
+
+def _apply(rows: Rows, stamp: Stamp, change: Intend | Result, attached: Blobs) -> StepEntry:
+    return apply_step(rows, stamp, change, attached.content)
+
+
+def _check(_rows: Rows, _stamp: Stamp, change: Intend | Result, attached: Blobs) -> Blobs:
+    if change.digest:
+        check_content(attached, change.digest, "its value does not match its hash")
+    return attached
+
+
+def _attached_of(rows: Rows, _stamp: Stamp, change: Intend | Result) -> Blobs:
+    if not change.digest:
+        return NOTHING
+    found = content(rows, change.step, change.digest)
+    return intact(found, change.digest, f"value {change.digest.hex()} of step {change.step!r}")
+
+
+_LISTS = Effects(lists=True)
+_WITH_CONTENT = Applier(Kind.THREAD, _apply, _check, _attached_of, effects=_LISTS)
+
+APPLIERS: Appliers = {
+    Intend: _WITH_CONTENT,
+    Result: _WITH_CONTENT,
+    Progress: bare(Kind.THREAD, apply_step),
+    End: bare(Kind.THREAD, apply_step, effects=_LISTS),
+    Decide: bare(Kind.THREAD, apply_step, effects=_LISTS),
+    Move: bare(Kind.THREAD, apply_status, effects=_LISTS),
+}
+
+
+def read_whole(rows: Rows) -> None:
+    """Decode all rows, for `shoal verify` without a log."""
+    current(rows)
+    for _, step in listing(rows, only_open=False):
+        find(rows, step)

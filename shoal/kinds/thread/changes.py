@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from hashlib import sha256
 
+from shoal.crdt.applier import ERASED, Applier, Appliers, Blobs, Effects, Erased, Sweep, What, WrittenRows, bare, is_gone
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
+from shoal.kinds import Kind
 from shoal.kinds.label import asks
 from shoal.kinds.thread.state import dag, pruning
 from shoal.names import check_name
-from shoal.node.appliers.applier import Applier, Appliers, Effects, Erased, Sweep, What, bare
-from shoal.node.transaction import ERASED, Blobs, ObjectRows, is_gone
-from shoal.storage.keys import Kind
 
 
 def _apply(rows: Rows, stamp: Stamp, change: dag.Save, attached: Blobs) -> list[dag.Head]:
@@ -67,7 +66,7 @@ def _record_of(rows: Rows, stamp: Stamp, change: dag.Save) -> Blobs:
     return Blobs(packed, chunks, erased)
 
 
-def _swept_again(rows: ObjectRows, _stamp: Stamp, change: dag.Save) -> bytes | None:
+def _swept_again(rows: WrittenRows, _stamp: Stamp, change: dag.Save) -> bytes | None:
     """A save marks its own checkpoint as pruned if that was swept before it came: it is swept again."""
     return b"" if rows.wrote(dag.PRUNED + change.id) and dag.is_pruned(rows, change.id) else None
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from shoal import values
+from shoal.crdt.applier import Appliers, bare
+from shoal.crdt.deletion import users_key
 from shoal.crdt.dot import END_MS, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, ShoalError
+from shoal.kinds import Kind
 from shoal.kinds.worklist import state as queue
 from shoal.names import check_key, check_name
-from shoal.node.appliers.applier import Appliers, bare
-from shoal.node.naming import users_key
-from shoal.storage.keys import Kind
 
 _STATES = (queue.RUNNING, queue.WAITING, queue.DEAD)
 _NTH_END = 1 << 62  # Far beyond the number of tries of any entry.

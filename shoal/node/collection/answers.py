@@ -46,10 +46,10 @@ from shoal.config import Config
 from shoal.crdt.dot import COUNTER_BITS, DOT_BYTES, Dot
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError, StoreCorrupt
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation
 from shoal.node.context import NodeContext
 from shoal.node.handler import Target
+from shoal.node.mutation import Mutation
 from shoal.node.transaction import Transaction
 from shoal.node.turns import lasting
 from shoal.protocol.session import first_key

@@ -20,18 +20,18 @@ from msgspec import Struct
 
 from shoal.cluster import operation
 from shoal.crdt import deletion
+from shoal.crdt.applier import ERASED, NOTHING, Blobs, What
 from shoal.crdt.dot import NOTHING_SEEN, Dot
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import InvalidValue, StoreCorrupt
 from shoal.kinds.items.serving.indexes import Indexes
 from shoal.logs import events
 from shoal.logs.lines import log
-from shoal.node.appliers import mutation
-from shoal.node.appliers.applier import What
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation
 from shoal.node.catalog import Recent
 from shoal.node.handler import Target
-from shoal.node.transaction import ERASED, NOTHING, Blobs, ObjectRows, Readable, Transaction, pack_blobs, unpack_blobs
+from shoal.node.mutation import Mutation
+from shoal.node.transaction import ObjectRows, Readable, Transaction, pack_blobs, unpack_blobs
 from shoal.records import NamedTuple
 from shoal.storage import keys
 from shoal.storage.commit import GroupCommit, LoggedStorage

@@ -20,6 +20,7 @@ from itertools import islice
 
 from shoal.cluster import truncation as stability
 from shoal.cluster.truncation import Holding, Waiting
+from shoal.crdt.applier import What
 from shoal.crdt.dot import Dot
 from shoal.crdt.rows import POSITION_BYTES, Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
@@ -33,12 +34,11 @@ from shoal.kinds.label import state as notes
 from shoal.kinds.thread.serving import pruning as sweeping
 from shoal.kinds.thread.serving.pruning import SLICE, Marking
 from shoal.kinds.thread.state import dag, pruning
-from shoal.node.appliers.applier import What
-from shoal.node.appliers.mutation import Mutation
 from shoal.node.collection.answers import Erasure
 from shoal.node.collection.entries import Garbage, GarbageEntry, Made, dead_range, left_by, pack, rows_of, unpack
 from shoal.node.context import NodeContext
 from shoal.node.handler import Target
+from shoal.node.mutation import Mutation
 from shoal.node.replicas import Replicas
 from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Resting, Steps, at_once, document_pace, lasting

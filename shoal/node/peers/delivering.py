@@ -33,7 +33,7 @@ from shoal.cluster import messages, operation
 from shoal.cluster.delivery import OVERHEAD_BYTES, Arrival
 from shoal.cluster.messages import Shipment
 from shoal.names import check_name
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.node.context import NodeContext
 from shoal.node.peers import incoming as vetting
 from shoal.node.spaces.sharing import Lane

@@ -25,6 +25,7 @@ from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import NO_TIP, Readiness, Tip, readiness
+from shoal.crdt.applier import Applier, Blobs, is_gone
 from shoal.crdt.dot import END_MS, Dot, is_plausible
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
@@ -32,15 +33,14 @@ from shoal.kinds.document.changes import SHORT_BYTES
 from shoal.kinds.document.state.document import Pace
 from shoal.kinds.thread.state import dag
 from shoal.names import check_key, check_name
+from shoal.node import mutation
 from shoal.node import partitions as retirement
-from shoal.node.appliers import mutation
-from shoal.node.appliers.applier import Applier
-from shoal.node.appliers.mutation import Mutation
 from shoal.node.collection import answers
 from shoal.node.context import NodeContext
 from shoal.node.handler import Applied, Memories, Place, Target
+from shoal.node.mutation import Mutation
 from shoal.node.partitions import Ahead, Partition
-from shoal.node.transaction import Blobs, Nested, Transaction, is_gone, unpack_sent
+from shoal.node.transaction import Nested, Transaction, unpack_sent
 from shoal.node.turns import Steps, at_once
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Staged

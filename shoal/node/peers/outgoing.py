@@ -31,19 +31,19 @@ from msgspec import Raw
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Busy, Range, Shipment, Supply, Truncated, Want, encode_shipment
+from shoal.crdt.applier import NOTHING, Blobs
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector, wall_ms_of
 from shoal.errors import InvalidValue, StorageError, StoreCorrupt
-from shoal.node import transaction
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import ImportedMutation
+from shoal.node import mutation, transaction
 from shoal.node.collection.entries import Generation, Generations
 from shoal.node.collection.garbage import Collector
 from shoal.node.context import NodeContext
 from shoal.node.handler import Memories, Target
+from shoal.node.mutation import ImportedMutation
 from shoal.node.partitions import Partition, Partitions
 from shoal.node.peers.incoming import Incoming
 from shoal.node.tiering.chunks import Chunks
-from shoal.node.transaction import NOTHING, Blobs, Transaction
+from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import Evidence
 from shoal.node.verification.rebuilding import Forget, Rebuilder
 from shoal.node.writes.erasing import Eraser

@@ -29,7 +29,7 @@ from shoal.kinds.thread.state import dag
 from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.names import check_name
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.node.collection.entries import rows_of
 from shoal.node.context import NodeContext
 from shoal.node.database import Database

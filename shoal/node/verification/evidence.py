@@ -30,16 +30,15 @@ from shoal.cluster.messages import Range, Shipment, Supply
 from shoal.cluster.operation import CHAIN_START, Tip
 from shoal.cluster.scrub import Piece, vector_digest
 from shoal.config import Config
+from shoal.crdt.applier import Blobs
 from shoal.crdt.dot import Dot, Origin
 from shoal.crdt.rows import successor
 from shoal.errors import ShoalError, StoreCorrupt
-from shoal.node import transaction
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import ImportedMutation
+from shoal.node import mutation, transaction
 from shoal.node.collection.entries import of_partition
 from shoal.node.collection.expiring import range_end
+from shoal.node.mutation import ImportedMutation
 from shoal.node.partitions import Partitions
-from shoal.node.transaction import Blobs
 from shoal.node.verification.report import Logged, ObjectPlace
 from shoal.records import NamedTuple
 from shoal.storage import cold, keys

@@ -21,17 +21,17 @@ from hashlib import sha256
 
 from shoal.cluster import operation
 from shoal.cluster.operation import NO_TIP, Tip
+from shoal.crdt.applier import Blobs, What, is_gone
 from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp, successor
 from shoal.errors import ShoalError, StoreCorrupt
-from shoal.node.appliers import mutation
-from shoal.node.appliers.applier import What
+from shoal.node import mutation
 from shoal.node.collection.entries import Generations, split
 from shoal.node.collection.garbage import Collector
 from shoal.node.context import NodeContext
 from shoal.node.handler import Target
 from shoal.node.retired import RetiredOrigins
-from shoal.node.transaction import Blobs, Transaction, is_gone
+from shoal.node.transaction import Transaction
 from shoal.node.verification.evidence import Changes, Shown, changes_of
 from shoal.node.verification.remains import bases, is_whole
 from shoal.node.verification.replay import Folded, blank, differing, erased, fold

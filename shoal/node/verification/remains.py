@@ -29,9 +29,9 @@ from shoal.crdt import deletion
 from shoal.crdt.dot import HORIZON, ORIGIN_BYTES, Dot, Origin, VersionVector
 from shoal.crdt.rows import Rows, successor
 from shoal.errors import StoreCorrupt
-from shoal.kinds import Kind, declared
+from shoal.kinds import CHANGES, Kind, declared
 from shoal.kinds.counter import state as counter
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.node.collection import answers
 from shoal.node.collection.entries import of_partition, split
 from shoal.node.retired import RetiredOrigins
@@ -173,7 +173,7 @@ def check_keys(storage: Storage, partition: int, logged: list[Logged], based: Ma
 
 
 _READERS: dict[Kind, list[Callable[[Rows], object]]] = {}
-for _kind, _read in declared("changes", "read_whole"):
+for _kind, _read in declared("read_whole", *CHANGES):
     _READERS.setdefault(_kind, []).append(_read)
 
 

@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import cast
 
 from shoal.crdt import deletion
+from shoal.crdt.applier import Blobs, Erased, is_gone
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Stamp
 from shoal.errors import ShoalError, StoreCorrupt
@@ -24,11 +25,10 @@ from shoal.kinds.document.state import repeats
 from shoal.kinds.document.state.compaction import Coverage
 from shoal.kinds.label import state as notes
 from shoal.kinds.thread.state import dag
-from shoal.node.appliers import mutation
-from shoal.node.appliers.applier import Erased
+from shoal.node import mutation
 from shoal.node.collection.entries import split
 from shoal.node.collection.expiring import expires
-from shoal.node.transaction import Blobs, ObjectRows, Transaction, is_gone
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.verification.report import Logged, Object, ObjectPlace, Report, reason, text_of
 from shoal.records import NamedTuple
 from shoal.storage.interface import Storage

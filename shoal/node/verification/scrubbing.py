@@ -30,6 +30,7 @@ from msgspec import Raw
 from shoal.cluster.messages import Message, Objects, Range, Rows, Supply, Want
 from shoal.cluster.scrub import Differences, Piece, Walk
 from shoal.config import Config
+from shoal.crdt.applier import Blobs, is_gone
 from shoal.crdt.dot import Dot
 from shoal.errors import ShoalError
 from shoal.kinds.document.serving.opening import ROOTS_MAX
@@ -436,8 +437,8 @@ class Scrubber:
 
     async def _fetch(self, partition: int, dots: list[Dot]) -> Supplied:
         """Fetch the blobs of these operations from peers; an operation whose blobs every peer has erased is in it as erased."""
-        found: dict[Dot, list[transaction.Blobs]] = {}
-        erased: dict[Dot, list[transaction.Blobs]] = {}  # On that peer; the next one may still have them.
+        found: dict[Dot, list[Blobs]] = {}
+        erased: dict[Dot, list[Blobs]] = {}  # On that peer; the next one may still have them.
         for peer in list(self._linked()):
             left = [dot for dot in dots if dot not in found]
             while left:
@@ -445,7 +446,7 @@ class Scrubber:
                 if not brought:
                     break
                 for dot, sent in brought.items():
-                    (erased if any(map(transaction.is_gone, sent)) else found)[dot] = sent
+                    (erased if any(map(is_gone, sent)) else found)[dot] = sent
                 left = [dot for dot in left if dot not in brought]
         return erased | found
 
@@ -465,7 +466,7 @@ class Scrubber:
 
     def _brought(self, partition: int, wanted: set[Dot], supply: Supply | None) -> Supplied:
         """The blobs of a supply's operations that equal those in the log here."""
-        brought: dict[Dot, list[transaction.Blobs]] = {}
+        brought: dict[Dot, list[Blobs]] = {}
         for shipment in [] if supply is None else supply.operations:
             if isinstance(shipment, Raw) or shipment.partition != partition or shipment.dot not in wanted:
                 continue

@@ -39,7 +39,7 @@ from shoal.errors import ShoalError, StoreCorrupt
 from shoal.kinds.items.serving import indexes
 from shoal.kinds.journal.state import events
 from shoal.names import RESERVED
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.node.catalog import is_asking, standing_of, status_flaws
 from shoal.node.collection.entries import split
 from shoal.node.retired import RetiredOrigins

@@ -46,11 +46,11 @@ from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import InvalidValue
 from shoal.kinds import KINDS, LABELS, Kind
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import ImportedMutation, Mutation
+from shoal.node import mutation
 from shoal.node.catalog import Catalog
 from shoal.node.collection.entries import Generations
 from shoal.node.handler import Target
+from shoal.node.mutation import ImportedMutation, Mutation
 from shoal.node.partitions import Partitions
 from shoal.node.transaction import Transaction
 from shoal.node.watching.feed import Staged, Subscriber, matches

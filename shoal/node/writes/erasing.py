@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any, cast
 
 from shoal.crdt import deletion
+from shoal.crdt.applier import Blobs, Effects, Sweep, What
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.kinds import Kind
@@ -26,16 +27,15 @@ from shoal.kinds.thread.serving.ownership import UnderLease
 from shoal.kinds.thread.serving.shapes import ShapeCache, Spot
 from shoal.kinds.thread.state import pruning
 from shoal.names import check_label, check_name
-from shoal.node.appliers import mutation
-from shoal.node.appliers.applier import Effects, Sweep, What
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation
 from shoal.node.catalog import Catalog, Recent, is_asking, standing_of
 from shoal.node.collection.answers import Erasure, ErasureDue
 from shoal.node.collection.entries import Generation, Generations
 from shoal.node.collection.garbage import Collector
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Readers, Target, WriteContext, Writers, named_by
-from shoal.node.transaction import Blobs, ObjectRows, Transaction
+from shoal.node.mutation import Mutation
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.protocol.requests import Deleted, ObjectWrite, reply_of
 from shoal.protocol.requests.families import operations
 

@@ -27,7 +27,7 @@ from shoal.config import Config
 from shoal.crdt.dot import Dot
 from shoal.errors import InvalidValue, KeyExpired, KeyReused, StoreCorrupt
 from shoal.kinds.redaction.serving.fields import without_contents
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.node.collection import answers
 from shoal.node.collection.answers import Changed, Kept
 from shoal.protocol import requests

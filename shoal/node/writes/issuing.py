@@ -26,22 +26,23 @@ from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Tip
 from shoal.crdt import deletion
+from shoal.crdt.applier import Blobs
 from shoal.crdt.dot import END_MS, Dot, Origin, VersionVector
 from shoal.crdt.rows import Stamp
 from shoal.errors import ShoalError, SpansPartitions, TooLarge, Unavailable, Unsupported
 from shoal.kinds.file.serving.files import Referring, check_references
 from shoal.kinds.thread.serving.ownership import DRIVING
 from shoal.names import check_name
+from shoal.node import mutation
 from shoal.node import partitions as retirement
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import IMPORTS_SINCE, FencedMutation, ImportedMutation, Mutation
 from shoal.node.collection.answers import Changed
 from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.environment import turn
 from shoal.node.handler import Handler, Made, Target, WriteContext, target_of
+from shoal.node.mutation import IMPORTS_SINCE, FencedMutation, ImportedMutation, Mutation
 from shoal.node.partitions import Ahead, Partition
-from shoal.node.transaction import Blobs, Transaction, pack_blobs
+from shoal.node.transaction import Transaction, pack_blobs
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Staged
 from shoal.node.writes import idempotency

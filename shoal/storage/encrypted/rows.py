@@ -343,5 +343,5 @@ def _index(row: bytes) -> int:  # V len₂ field value path
 _Rules = Mapping[int, int | Callable[[bytes], int]]  # By the first byte of a row: how much of the row is not hidden.
 _INDEXES: Final[_Rules] = {ord("V"): _index}
 _RULES: Final[dict[int, _Rules]] = {}
-for _kind, _hidden in declared("state", "HIDDEN"):  # Of a thread, those of its parts too.
+for _kind, _hidden in declared("HIDDEN", "state"):  # Of a thread, those of its parts too.
     _RULES[_kind] = {**_RULES.get(_kind, {}), **_hidden}

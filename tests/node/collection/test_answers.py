@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from shoal.cluster.operation import Body
 from shoal.crdt.dot import Dot, Origin
 from shoal.kinds.counter import state as counter
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation
 from shoal.node.collection import answers
 from shoal.node.collection.answers import Changed
+from shoal.node.mutation import Mutation
 from shoal.storage.keys import Kind
 
 dots = st.builds(Dot, st.binary(min_size=16, max_size=16).map(Origin), st.integers(1, 9))

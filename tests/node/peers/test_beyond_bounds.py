@@ -14,6 +14,7 @@ import pytest
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import CHAIN_START, Body
+from shoal.crdt.applier import NOTHING, VECTOR_BYTES_MAX, Blobs
 from shoal.crdt.dot import COUNTER_BITS, Dot, Origin
 from shoal.errors import TooLarge
 from shoal.kinds.counter import state as counter
@@ -26,13 +27,11 @@ from shoal.kinds.label import state as labels
 from shoal.kinds.list import state as lists
 from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
-from shoal.node import transaction
-from shoal.node.appliers import mutation
-from shoal.node.appliers.applier import VECTOR_BYTES_MAX
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation, transaction
 from shoal.node.handler import Target
+from shoal.node.mutation import Mutation
 from shoal.node.peers import delivering
-from shoal.node.transaction import NOTHING, Blobs, pack_blobs
+from shoal.node.transaction import pack_blobs
 from shoal.node.turns import DOCUMENT_STEP_UPDATES_MAX
 from shoal.protocol import requests
 from shoal.protocol.base import ELEMENTS_MAX, FEW_MAX

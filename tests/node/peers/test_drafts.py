@@ -12,15 +12,16 @@ import pytest
 from shoal.cluster import operation
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import CHAIN_START, Body
+from shoal.crdt.applier import NOTHING
 from shoal.crdt.dot import COUNTER_BITS, Dot, Origin
 from shoal.kinds.counter import state as counter
 from shoal.kinds.register import state as register
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation
 from shoal.node.handler import Target
+from shoal.node.mutation import Mutation
 from shoal.node.peers import incoming
 from shoal.node.peers.incoming import Incoming
-from shoal.node.transaction import NOTHING, pack_blobs
+from shoal.node.transaction import pack_blobs
 from shoal.protocol import requests
 from shoal.storage.keys import Kind
 from simulation.world.environment import START_MS

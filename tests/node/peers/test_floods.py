@@ -11,14 +11,15 @@ from shoal.cluster import messages, operation
 from shoal.cluster.delivery import OVERHEAD_BYTES
 from shoal.cluster.messages import Present, Shipment, Supply
 from shoal.cluster.operation import CHAIN_START, Body
+from shoal.crdt.applier import NOTHING
 from shoal.crdt.dot import COUNTER_BITS, Dot, Origin
 from shoal.kinds.counter import state as counter
 from shoal.kinds.presence.handler import Presences
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation
 from shoal.node.handler import Target
+from shoal.node.mutation import Mutation
 from shoal.node.peers import delivering
-from shoal.node.transaction import NOTHING, pack_blobs
+from shoal.node.transaction import pack_blobs
 from shoal.storage.keys import Kind
 from simulation.world.environment import START_MS
 from simulation.world.fleet import Fleet, Member

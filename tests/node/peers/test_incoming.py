@@ -15,16 +15,15 @@ from shoal.cluster import operation
 from shoal.cluster.messages import Shipment, Want
 from shoal.cluster.operation import CHAIN_START, Body, partition_of
 from shoal.config import Config
+from shoal.crdt.applier import NOTHING, Blobs
 from shoal.crdt.dot import COUNTER_BITS, END_MS, Dot, Origin
 from shoal.kinds.counter import state as counter
 from shoal.kinds.document.state import document
 from shoal.kinds.items import state as items
-from shoal.node import transaction
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation, transaction
 from shoal.node.handler import Target
+from shoal.node.mutation import Mutation
 from shoal.node.peers import incoming as vetting
-from shoal.node.transaction import NOTHING, Blobs
 from shoal.node.turns import document_pace
 from shoal.node.verification.verify import verify
 from shoal.protocol import requests

@@ -17,10 +17,10 @@ from shoal.cluster.membership.epochs import Change, Record
 from shoal.cluster.membership.notices import Founding, Inquiry, Membership, Standing
 from shoal.cluster.messages import Push, Shipment, SnapshotRequest, Supply, Truncated, Vectors, Want
 from shoal.cluster.operation import partition_of
+from shoal.crdt.applier import Blobs, What
 from shoal.crdt.dot import HORIZON, Dot, Origin, VersionVector
 from shoal.errors import BadOperation, NoQuorum
 from shoal.node import transaction
-from shoal.node.appliers.applier import What
 from shoal.node.collection.entries import Garbage
 from shoal.node.retired import Summary
 from shoal.node.snapshots.exchange import SnapshotSender
@@ -254,7 +254,7 @@ async def test_an_operation_forged_at_the_next_number_is_noticed_by_both() -> No
         await register.set(TRUE.decode())
         await fleet.converged()
         [last] = [
-            Shipment(N, dot.origin, dot.sequence, entry.chain, entry.packed, transaction.pack_blobs([transaction.NOTHING]))
+            Shipment(N, dot.origin, dot.sequence, entry.chain, entry.packed, transaction.pack_blobs([Blobs()]))
             for key, stored in fleet["a"].storage.scan(*keys.rows_of(keys.LOG, N))
             for _, dot in [keys.split_log(key)]
             for entry in [operation.LogEntry.unpack(stored)]

@@ -13,8 +13,7 @@ from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import partition_of
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import BadOperation
-from shoal.node import transaction
-from shoal.node.appliers import mutation
+from shoal.node import mutation, transaction
 from shoal.node.partitions import Partition
 from shoal.node.verification.verify import verify
 from shoal.storage.interface import MemoryStorage

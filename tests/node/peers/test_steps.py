@@ -17,7 +17,7 @@ from shoal.cluster.operation import partition_of
 from shoal.cluster.peering import Identity
 from shoal.crdt.dot import Origin
 from shoal.errors import InvalidValue
-from shoal.node.appliers import mutation
+from shoal.node import mutation
 from shoal.node.peers import delivering, incoming
 from shoal.node.spaces.sharing import TURN_SLICE_S
 from shoal.protocol import requests

@@ -11,10 +11,10 @@ from shoal.cluster import operation
 from shoal.cluster.messages import Range, Shipment, Supply
 from shoal.cluster.operation import Body, Tip, partition_of
 from shoal.config import Config
+from shoal.crdt.applier import NOTHING
 from shoal.crdt.dot import HORIZON, Dot, Origin
 from shoal.kinds.counter import state as counter
-from shoal.node import transaction
-from shoal.node.appliers import mutation
+from shoal.node import mutation, transaction
 from shoal.node.retired import Summary
 from shoal.node.verification.evidence import Shown, shown_by
 from shoal.node.verification.report import ObjectPlace
@@ -35,7 +35,7 @@ def logged(count: int, *, by: int = 1) -> list[Shipment]:
         payload = mutation.encode([mutation.Mutation(Kind.COUNTER, "crew", "n", counter.Add(by))])
         packed = operation.encode(Body(sequence, sequence, [], None, payload))
         chain = operation.chain(made[-1].chain if made else operation.CHAIN_START, PLACE[0], Dot(ORIGIN, sequence), packed)
-        made.append(Shipment(PLACE[0], ORIGIN, sequence, chain, packed, transaction.pack_blobs([transaction.NOTHING])))
+        made.append(Shipment(PLACE[0], ORIGIN, sequence, chain, packed, transaction.pack_blobs([NOTHING])))
     return made
 
 

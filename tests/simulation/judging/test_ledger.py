@@ -12,8 +12,8 @@ from shoal.crdt.dot import Dot, Origin, VersionVector
 from shoal.kinds.journal.state import journal
 from shoal.kinds.map.state import Remove
 from shoal.kinds.thread.state import dag
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation
+from shoal.node.mutation import Mutation
 from shoal.protocol.position import Position
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage

@@ -16,8 +16,8 @@ from shoal.config import Config, MiB
 from shoal.crdt.dot import Dot, Origin
 from shoal.errors import StoreCorrupt, TooLarge
 from shoal.kinds.counter import state as counter
-from shoal.node.appliers import mutation
-from shoal.node.appliers.mutation import Mutation
+from shoal.node import mutation
+from shoal.node.mutation import Mutation
 from shoal.storage import keys
 from shoal.storage.encrypted import ordering
 from shoal.storage.encrypted.keyring import KeysInMemory

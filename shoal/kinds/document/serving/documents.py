@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from shoal.config import Config
+from shoal.crdt.applier import Blobs, is_gone
 from shoal.crdt.dot import Origin
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
@@ -43,7 +44,7 @@ from shoal.node.handler import (
     Writers,
 )
 from shoal.node.naming import check_size
-from shoal.node.transaction import Blobs, Transaction, is_gone
+from shoal.node.transaction import Transaction
 from shoal.node.turns import at_once, document_pace
 from shoal.protocol import requests
 from shoal.protocol.requests import RootKind

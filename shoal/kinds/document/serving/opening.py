@@ -26,6 +26,7 @@ from contextlib import suppress
 from hashlib import sha256
 
 from shoal.config import Config
+from shoal.crdt.applier import Blobs
 from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import COUNTER_BITS, VersionVector
 from shoal.crdt.rows import Rows
@@ -40,7 +41,7 @@ from shoal.node.collection.entries import Generations
 from shoal.node.handler import Checks, Memory, Place, Preparation, Preparations, Readers, Target, View, WriteContext, Writers
 from shoal.node.naming import check_size, expired_hlc
 from shoal.node.replicas import named
-from shoal.node.transaction import Blobs, ObjectRows, Transaction
+from shoal.node.transaction import ObjectRows, Transaction
 from shoal.node.turns import Steps, at_once, document_pace, lasting
 from shoal.protocol.requests import ANY, Compact, Compacted
 from shoal.records import NamedTuple

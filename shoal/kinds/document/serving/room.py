@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
 from shoal.config import Config
+from shoal.crdt.applier import Blobs
 from shoal.errors import BadOperation, InvalidInput, TooLarge
 from shoal.kinds.document.serving.documents import Documents, check_beginning, place_of
 from shoal.kinds.document.serving.opening import ROOTS_MAX, Compactions, Compactor, DocumentGenerations
@@ -27,7 +28,6 @@ from shoal.node.collection.entries import Generations
 from shoal.node.context import NodeContext
 from shoal.node.handler import Checks, Handler, Preparations, Readers, WriteContext, Writers
 from shoal.node.naming import check_size
-from shoal.node.transaction import Blobs
 from shoal.protocol.requests import Begun, Compact, RestoreBeginning
 
 DOCUMENT_BEGINNINGS_MAX = 64  # Beginnings of one document, begun on several nodes at once; beyond this a client adds no other.

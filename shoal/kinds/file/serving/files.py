@@ -24,6 +24,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from shoal.config import Config
+from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import Rows
 from shoal.errors import FileIncomplete, InvalidInput, NotFound, StoreCorrupt, TooLarge, Unsupported
 from shoal.kinds.file import state as files
@@ -34,7 +35,6 @@ from shoal.names import check_name
 from shoal.node.catalog import Recent
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Target, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import check_size, of_hex
-from shoal.node.transaction import Blobs
 from shoal.node.turns import Steps, Stride
 from shoal.protocol.requests import (
     ChunksFound,

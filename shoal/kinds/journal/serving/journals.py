@@ -22,6 +22,8 @@ from typing import Any
 
 from shoal import values
 from shoal.config import Config
+from shoal.crdt.applier import Blobs
+from shoal.crdt.deletion import users_key
 from shoal.crdt.dot import COUNTER_BITS, END_MS, VersionVector, wall_ms_of
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, JournalTrimmed, KeyReused, NotFound
@@ -30,8 +32,7 @@ from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES, Issue, dot_of
 from shoal.kinds.journal.state.journal import Cursor
 from shoal.names import STREAMS, check_key, check_name
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Upkeep, View, WriteContext, Writers, target_of
-from shoal.node.naming import PAGE_BYTES_MAX, check_size, position_of, users_key
-from shoal.node.transaction import Blobs
+from shoal.node.naming import PAGE_BYTES_MAX, check_size, position_of
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     Append,

@@ -31,9 +31,26 @@ from collections.abc import Iterator
 
 import msgspec
 
+from shoal.crdt import applier
+from shoal.crdt.applier import ERASED as GONE
+from shoal.crdt.applier import (
+    Applier,
+    Appliers,
+    Blobs,
+    Effects,
+    Erased,
+    What,
+    WrittenRows,
+    bare,
+    check_content,
+    intact,
+    is_gone,
+    position_of,
+)
 from shoal.crdt.dot import Floor, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
-from shoal.errors import InvalidValue, StoreCorrupt
+from shoal.errors import BadOperation, InvalidValue, StoreCorrupt
+from shoal.kinds import Kind
 from shoal.kinds.journal.state import events, trimming
 from shoal.kinds.journal.state.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Event, KeyedAppend, dot_of, hlc_of
 from shoal.records import NamedTuple
@@ -356,3 +373,70 @@ def _meet(target: VersionVector, vector: VersionVector) -> VersionVector:
     holds.
     """
     return VersionVector((origin, min(sequence, vector.bound(origin))) for origin, sequence in target.items())
+
+
+def _apply(rows: Rows, stamp: Stamp, append: Append, attached: Blobs) -> None:
+    # If its value is gone, an erasure or a trim that will arrive later has taken it elsewhere.
+    apply(rows, stamp, append, ERASED if is_gone(attached) else attached.content)
+
+
+def _check(_rows: Rows, _stamp: Stamp, append: Append, attached: Blobs) -> Blobs:
+    if not is_gone(attached):
+        check_content(attached, append.digest, "its event does not match its hash")
+    return attached
+
+
+def _attached_of(rows: Rows, stamp: Stamp, append: Append) -> Blobs:
+    payload = payload_of(rows, stamp, append)
+    return GONE if payload is None else intact(payload, append.digest, f"event {stamp.pack_position().hex()}")
+
+
+def _check_erase(stamp: Stamp, change: Erase) -> None:
+    try:
+        check_erase(change, stamp.context)
+    except ValueError as error:
+        raise BadOperation(f"its erasure cannot be applied ({error})", reason="content") from None
+
+
+def _erased_id(_name: str, _stamp: Stamp, change: Erase) -> str:
+    return change.position.hex()
+
+
+def _late(rows: WrittenRows, stamp: Stamp, _append: Append) -> bytes | None:
+    """The value of an append that arrived after the erasure of its event."""
+    position = stamp.pack_position()
+    return position if rows.wrote(trimming.aside(position)) else None
+
+
+def _is_erased(_rows: Rows, stamp: Stamp, append: Append, erased: Erased) -> bool:
+    return erased.events.covers(stamp.dot) or not names_of(stamp, append).isdisjoint(erased.values)
+
+
+def _kept_aside(rows: Rows, _stamp: Stamp, change: Erase) -> bytes:
+    return b"".join(kept_aside(rows, change))
+
+
+def _erases(change: Erase, erased: Erased) -> None:
+    erased.values.update((change.position, change.mark))
+
+
+APPLIERS: Appliers = {
+    Append: Applier(
+        Kind.THREAD,
+        _apply,
+        _check,
+        _attached_of,
+        id_of=position_of,
+        effects=Effects(
+            sweeps=applier.Sweep(What.VALUES, lambda stamp, _append: stamp.pack_position(), _late), erased_by=_is_erased
+        ),
+    ),
+    Erase: bare(
+        Kind.THREAD,
+        apply_erase,
+        _check_erase,
+        _erased_id,
+        effects=Effects(sweeps=applier.Sweep(What.VALUES, None, _kept_aside), erases=_erases),
+        since=lambda _: 7,
+    ),
+}

@@ -41,12 +41,17 @@ from collections.abc import Iterator
 
 import msgspec
 
+from shoal import values
+from shoal.crdt.applier import Appliers, bare
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
+from shoal.errors import BadOperation, InvalidValue
+from shoal.kinds import Kind
 from shoal.kinds.journal.state import events as claims
 from shoal.kinds.journal.state import journal, trimming
 from shoal.kinds.journal.state.events import EVENT, PLACE_BYTES, dot_of, hlc_of
 from shoal.kinds.journal.state.journal import Cursor
+from shoal.names import check_key, check_name
 from shoal.records import NamedTuple
 
 CONSUMER = b"K\x00"
@@ -244,3 +249,35 @@ def check(change: Reduce) -> None:
     if len(change.position) != POSITION_BYTES or not 0 <= change.version <= VERSION_MAX:
         raise ValueError("the position or the version is malformed")
     VersionVector.unpack(change.vector)
+
+
+def _check_ack(stamp: Stamp, ack: Ack) -> None:
+    check_name("consumer", ack.consumer)
+    try:
+        cursor = Cursor.unpack(ack.cursor)
+    except InvalidValue:
+        raise BadOperation("its cursor cannot be read", reason="content") from None
+    if not 0 <= ack.generation <= GENERATION_MAX or journal.clipped(cursor, stamp.context) != cursor:
+        raise BadOperation("its cursor claims operations that its origin had not applied", reason="content")
+
+
+def _check_reduce(_stamp: Stamp, reduce: Reduce) -> None:
+    check_name("reducer", reduce.reducer)
+    try:
+        check(reduce)
+        values.check(reduce.value)
+    except (ValueError, InvalidValue) as error:
+        raise BadOperation(f"its snapshot cannot be read ({error})", reason="content") from None
+
+
+def _check_reach(_stamp: Stamp, reach: Reach) -> None:
+    check_key("loop key", reach.key)
+    if not (0 <= reach.generation <= NUMBER_MAX and 0 <= reach.place <= NUMBER_MAX):
+        raise BadOperation("its place is not valid", reason="content")
+
+
+APPLIERS: Appliers = {
+    Ack: bare(Kind.THREAD, apply_cursor, _check_ack),
+    Reduce: bare(Kind.THREAD, apply_reduction, _check_reduce),
+    Reach: bare(Kind.THREAD, apply_progress, _check_reach),
+}

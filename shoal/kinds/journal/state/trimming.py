@@ -31,8 +31,11 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
+from shoal.crdt.applier import Appliers, Effects, Erased, Sweep, What, bare
 from shoal.crdt.dot import COUNTER_BITS, END_MS, NO_FLOOR, ORIGIN_BYTES, Dot, Floor, Origin, VersionVector
 from shoal.crdt.rows import Rows, Stamp
+from shoal.errors import BadOperation
+from shoal.kinds import Kind
 from shoal.kinds.journal.state import events
 from shoal.kinds.journal.state.events import ERASED, EVENT, HLC_BYTES, PLACE_BYTES, Issue, Place, dot_of, hlc_of
 from shoal.records import NamedTuple
@@ -320,3 +323,32 @@ def check_rule(retain: Retain) -> None:
     for bound in (retain.older_than_ms, retain.bytes, retain.events):
         if bound is not None and not 1 <= bound < 2**63:
             raise ValueError("a bound must be from 1 to 2**63 - 1")
+
+
+def _check_trim(stamp: Stamp, trim: Trim) -> None:
+    try:
+        check(trim, stamp.context, stamp.hlc)
+    except ValueError as error:
+        raise BadOperation(f"its trim cannot be applied ({error})", reason="content") from None
+
+
+def _check_retain(_stamp: Stamp, retain: Retain) -> None:
+    try:
+        check_rule(retain)
+    except ValueError as error:
+        raise BadOperation(f"its retention is not valid ({error})", reason="content") from None
+
+
+def _erases(trim: Trim, erased: Erased) -> None:
+    erased.events = erased.events.join(covered(trim.ends))
+
+
+APPLIERS: Appliers = {
+    Trim: bare(
+        Kind.THREAD,
+        apply,
+        _check_trim,
+        effects=Effects(sweeps=Sweep(What.EVENTS, lambda _stamp, trim: b"".join(trim.ends)), erases=_erases),
+    ),
+    Retain: bare(Kind.THREAD, apply_rule, _check_retain),
+}

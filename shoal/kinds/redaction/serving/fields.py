@@ -18,12 +18,12 @@ from typing import Annotated, Any, Literal, Protocol, Union, get_args, get_origi
 import msgspec
 from msgspec import structs
 
+from shoal.crdt.deletion import is_made
 from shoal.errors import InvalidValue, RedactionRefused, ShoalError
 from shoal.kinds.redaction.state import packed
 from shoal.protocol import requests
 from shoal.protocol.base import ObjectWrite, Request, Shape, declaration_of
 from shoal.protocol.requests.families import operations
-from shoal.protocol.session import is_made
 from shoal.values.codec import LANGGRAPH
 
 

@@ -28,6 +28,7 @@ from hashlib import sha256
 
 from shoal import values
 from shoal.config import Config
+from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import Rows
 from shoal.errors import BranchTaken, HeadMoved, InvalidInput, NotFound, Pruned, TooLarge
 from shoal.kinds.file import state as files
@@ -42,7 +43,6 @@ from shoal.kinds.thread.state import channel, dag, pruning
 from shoal.names import NAME_BYTES_MAX, check_key, check_name, check_names
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
 from shoal.node.naming import check_annotations, check_schema, check_size, check_text, checkpoint_named, hexed
-from shoal.node.transaction import Blobs
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import NO_HEAD, BranchDeleted, CommonAncestor, DeleteBranch, Heads, Move, Moved, Save, Saved

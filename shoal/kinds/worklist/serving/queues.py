@@ -13,6 +13,7 @@ from itertools import islice
 
 from shoal import values
 from shoal.config import Config
+from shoal.crdt.deletion import users_key
 from shoal.crdt.dot import END_MS
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, KeyReused, LeaseLost, NotFound, Overloaded, Taken, TooLarge
@@ -21,7 +22,7 @@ from shoal.kinds.worklist import state as queue
 from shoal.kinds.worklist.state import DEAD, INBOX, RUNNING, WAITING, Item, RankedEntry
 from shoal.names import check_key, check_name
 from shoal.node.handler import Checks, Readers, View, WriteContext, Writers
-from shoal.node.naming import PAGE_BYTES_MAX, check_size, check_text, of_hex, users_key
+from shoal.node.naming import PAGE_BYTES_MAX, check_size, check_text, of_hex
 from shoal.protocol import requests
 from shoal.protocol.requests import (
     AttemptBegun,

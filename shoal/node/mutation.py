@@ -17,13 +17,12 @@ import msgspec
 
 from shoal.cluster.operation import PARTS_MAX, Body, is_beyond
 from shoal.crdt import deletion
+from shoal.crdt.applier import NO_EFFECTS, NOTHING, Applier, Appliers, Blobs, Effects, Sweep, What, bare
 from shoal.crdt.dot import Dot, VersionVector
 from shoal.crdt.rows import Rows, Stamp
 from shoal.errors import BadOperation, StoreCorrupt
-from shoal.kinds import Kind, declared
+from shoal.kinds import CHANGES, Kind, declared
 from shoal.kinds.document.state.document import Pace
-from shoal.node.appliers.applier import NO_EFFECTS, Applier, Appliers, Effects, Sweep, What, bare
-from shoal.node.transaction import NOTHING, Blobs
 from shoal.node.turns import Steps
 from shoal.protocol.requests import Edit
 
@@ -34,7 +33,7 @@ APPLIERS: Appliers = {
 }
 
 
-_APPLIERS: Appliers = {change: applier for _, found in declared("changes", "APPLIERS") for change, applier in found.items()}
+_APPLIERS: Appliers = {change: applier for _, found in declared("APPLIERS", *CHANGES) for change, applier in found.items()}
 _APPLIERS |= APPLIERS
 
 if TYPE_CHECKING:
@@ -159,8 +158,8 @@ def ends(change: Change) -> bool:
 
 def edit_of(change: Change, attached: Blobs) -> Edit | None:
     """The push to followers of a document; None: it edits none."""
-    found = _APPLIERS[type(change)].edit_of
-    return None if found is None else found(change, attached)
+    edited: Any = change
+    return Edit(attached.content, edited.kinds, edited.authors) if _APPLIERS[type(change)].edits else None
 
 
 def vetting(change: Change, attached: Blobs, pace: Pace) -> Steps[None] | None:

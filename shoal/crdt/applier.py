@@ -1,33 +1,82 @@
 """How one kind of change is applied: in the same way if it is issued here, received from a peer, or folded again.
 
-The effects of a change outside the rows that it writes: declared once, at its kind, and read wherever they count.
+The effects of a change outside the rows that it writes: declared once, at its kind, and read wherever they count. The bytes
+beside a change, which names them by hash and does not hold them.
 
 Laws:
-- Nothing outside `appliers` asks of which kind a change is, in order to know what follows from it. Issuing, receiving,
+- No other module of the node asks of which kind a change is, in order to know what follows from it. Issuing, receiving,
   sweeping, folding again and repair read these columns, so that a new kind of change is declared in one place.
 - A change has the same effects whether it is issued here or comes from a peer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Protocol
 
 from shoal.crdt.dot import NOTHING_SEEN, VersionVector
 from shoal.crdt.rows import Rows, Stamp
-from shoal.kinds.document.state.compaction import Coverage
-from shoal.kinds.document.state.document import Pace
-from shoal.kinds.thread.state.dag import Record
-from shoal.node.transaction import NOTHING, Blobs, ObjectRows
-from shoal.node.turns import Steps
-from shoal.protocol.requests import Edit
+from shoal.errors import BadOperation, StoreCorrupt
+from shoal.kinds import Kind
 from shoal.records import NamedTuple
-from shoal.storage.keys import Kind
+
+if TYPE_CHECKING:
+    from shoal.kinds.document.state.compaction import Coverage
+    from shoal.kinds.document.state.document import Pace
+    from shoal.kinds.thread.state.dag import Record
 
 VECTOR_BYTES_MAX = 1024 * 1024
 """Of the origins that a change from a peer names in packed form, some tens of bytes for each: more than any directory had."""
+
+
+class Blobs(NamedTuple):
+    """The blobs of one change: a record, an event or an update; and a checkpoint's new chunks by their SHA-256."""
+
+    content: bytes = b""
+    chunks: Mapping[bytes, bytes] = {}
+    erased: bool = False  # Missing blobs were erased. If the content is missing too, all were, and the change makes nothing.
+    decoded: Any = None  # The content, if it was decoded already.
+
+
+NOTHING = Blobs()
+ERASED = Blobs(erased=True)
+
+
+def is_gone(beside: Blobs) -> bool:
+    """Whether all blobs of the change were erased."""
+    return beside.erased and not beside.content
+
+
+def check_content(beside: Blobs, digest: bytes, otherwise: str) -> None:
+    """Check the content that a peer sent beside a change.
+
+    Raises:
+        BadOperation: it has another SHA-256, which is what the clause `otherwise` says.
+    """
+    if sha256(beside.content).digest() != digest:
+        raise BadOperation(otherwise, reason="content")
+
+
+def intact(content: bytes | None, digest: bytes, what: str) -> Blobs:
+    """A content as it is stored, which `what` names for people.
+
+    Raises:
+        StoreCorrupt: it is missing, or has another SHA-256 than the log says.
+    """
+    if content is None or sha256(content).digest() != digest:
+        raise StoreCorrupt(f"{what} is missing or damaged. Nothing was written; run `shoal verify`.")
+    return Blobs(content)
+
+
+class WrittenRows(Rows, Protocol):
+    """Rows within a write that is being made."""
+
+    def wrote(self, row: bytes, /) -> bool:
+        """Whether this write has written or deleted the row."""
+        ...
 
 
 class What(IntEnum):
@@ -42,6 +91,11 @@ class What(IntEnum):
     FILES = 7  # Contents of files to which nothing refers, and chunks.
 
 
+def always(_change: Any) -> bool:
+    """A condition that holds for each change."""
+    return True
+
+
 def _whole(_stamp: Stamp, _change: Any) -> bytes:
     return b""
 
@@ -52,7 +106,7 @@ class Sweep(NamedTuple):
     what: What
     names: Callable[[Stamp, Any], bytes] | None = _whole  # As the change alone says it; None: the rows say it.
     # By the rows, with the change in them; None: nothing.
-    found: Callable[[ObjectRows, Stamp, Any], bytes | None] | None = None
+    found: Callable[[WrittenRows, Stamp, Any], bytes | None] | None = None
 
 
 @dataclass
@@ -114,9 +168,10 @@ class Applier(NamedTuple):
     id_of: Callable[[str, Stamp, Any], str] = _nameless  # For watchers: the part of the object of that name.
     others: frozenset[Kind] = frozenset()  # Of other objects that it changes.
     effects: Effects = NO_EFFECTS
-    edit_of: Callable[[Any, Blobs], Edit] | None = None  # The push to followers of a document.
-    vet: Callable[[Any, Blobs, Pace], Steps[None]] | None = None  # Does beforehand, in steps, what takes long in its check.
-    since: Callable[[Any], int] | None = None  # As `mutation.since`.
+    edits: bool = False  # Its content is pushed to those who follow a document.
+    # Does beforehand, in steps, what takes long in its check.
+    vet: Callable[[Any, Blobs, Pace], Generator[None, None, None]] | None = None
+    since: Callable[[Any], int] | None = None  # The version of the peer protocol that brought it (`shoal.node.mutation`).
 
     def takes(self, kind: Kind) -> bool:
         """Whether such a change can be applied to objects of this kind."""
