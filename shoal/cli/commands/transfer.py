@@ -12,6 +12,7 @@ from __future__ import annotations
 import mimetypes
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,7 @@ from msgspec import structs
 from shoal.cli.arguments import PANEL, Reveal, Run, Work, in_store
 from shoal.cli.derived import group_of
 from shoal.cli.execution import FAILED, agreed, execute, failure
-from shoal.cli.output import Listing, emit, line, moment, plain
+from shoal.cli.output import Listing, emit, line, moment, note, plain
 from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, ensured, opened
 from shoal.workflows.transfer.importing import Aim, Existing, ImportReport
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from shoal.client.store import Space, Store
     from shoal.kinds.thread.handle.thread import Thread
     from shoal.workflows.transfer.exporting import Wanted
+
+_TOLD_S = 2.0  # Between two lines that say how far an import is.
 
 As = Annotated[
     str | None, typer.Option("--as", metavar="NAME", help="Another name for the thread or space.", show_default=False)
@@ -127,8 +130,14 @@ def import_(
     if database is not None:
         if str(source) != "langgraph":
             raise typer.BadParameter("one FILE, or langgraph and a DATABASE.")
+        if name is not None or resume or replace:
+            raise typer.BadParameter(
+                "--as, --resume and --replace are for a FILE. What langgraph imports keeps its names, and what is there stays."
+            )
         _import_graphs(chosen(data, url, environment=os.environ), database, space or "langgraph", allow, trust, json)
         return
+    if str(source) == "langgraph" and not source.exists():
+        raise typer.BadParameter("name the DATABASE after langgraph: sqlite:///path or postgresql://user@host/name.")
     existing: Existing = "resume" if resume else "replace" if replace else "refuse"
     target = chosen(data, url, environment=os.environ)
     report = execute(_import(target, source, space, name, Aim(existing=existing)))
@@ -151,13 +160,22 @@ async def _import(target: Target, source: Path, space: str | None, name: str | N
 
 
 def _import_graphs(target: Target, database: str, space: str, allow: list[str] | None, trust: bool, json: bool) -> None:
-    from shoal.integrations.langgraph.importing import Graphs, import_graphs
+    from shoal.integrations.langgraph.importing import Graphs, check, import_graphs
 
     allowed = [(module, name) for module, _, name in (each.rpartition(".") for each in allow or ())] or None
 
+    check(database)  # Before a directory is made for what cannot be imported.
+    told_at = time.monotonic()
+
+    def told(found: Graphs) -> None:
+        nonlocal told_at
+        if (now := time.monotonic()) - told_at >= _TOLD_S and not json:
+            told_at = now
+            note(f"{found.checkpoints:,} checkpoints of {found.threads:,} threads read")
+
     async def work() -> Graphs:
         async with ensured(target) as store:
-            return await import_graphs(store, database, space=space, allowed=allowed, trusted=trust)
+            return await import_graphs(store, database, space=space, allowed=allowed, trusted=trust, progress=told)
 
     report = execute(work())
     if json:

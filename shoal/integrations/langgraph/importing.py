@@ -1,8 +1,11 @@
 """LangGraph's own savers and stores, read and imported: `shoal import langgraph sqlite:///path | postgresql://…`.
 
 Laws:
-- The source is only read: SQLite's file is opened so, and Postgres refuses anything else in its session.
-- Checkpoints are read by LangGraph's savers, one at a time, so that what they migrate of older formats is migrated.
+- The source is only read: SQLite's file is opened so, and Postgres refuses anything else in each transaction. Nothing of the
+  session is altered, because a pooler may hand it to others.
+- Checkpoints are read by LangGraph's savers, one at a time, so that what they migrate of older formats is migrated. One and its
+  pending writes are read as of one moment, because a graph may run meanwhile.
+- An error of the source says how much is imported by then. What it says of the database has no password.
 - Values are decoded by the strict serialiser: never pickle or LangChain's JSON, unless the caller trusts the source.
 - Each checkpoint is read again from Shoal and compared with what the saver read. What is there already is not written again.
 """
@@ -13,11 +16,11 @@ import asyncio
 import json
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -26,16 +29,19 @@ from langgraph.store.base import PutOp
 from msgspec import Struct
 
 from shoal.client.store import Store
-from shoal.errors import InvalidInput, ShoalError, Unsupported
+from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unavailable, Unsupported
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.encoding import AllowedTypes, StrictSerializer
 from shoal.integrations.langgraph.large import Large
 from shoal.integrations.langgraph.saver import ShoalSaver
 from shoal.integrations.langgraph.store import ShoalStore
 from shoal.protocol.requests import Annotate, Note
+from shoal.raising import after, why
 from shoal.records import NamedTuple
 
 PAGE_ROWS = 500  # Keys that are read at a time.
+CONNECT_S = 10  # For a server of PostgreSQL to answer.
+_SAID_CHARS_MAX = 300  # Of a database's own text.
 _PARTS = ("v", "id", "ts", "channel_versions", "versions_seen")
 TOLD_MAX = 100  # Checkpoints that a report names.
 
@@ -88,6 +94,7 @@ class Source(NamedTuple):
 
     saver: Any  # LangGraph's own.
     rows: Callable[..., list[tuple[Any, ...]]]  # Runs a query.
+    reading: Callable[[], AbstractContextManager[Any]]  # What is read within is of one moment.
     mark: str  # Of a parameter in it.
     table: str  # Of the pending writes,
     value: str  # and the column of their values.
@@ -97,6 +104,18 @@ class Source(NamedTuple):
 
     def query(self, text: str, *given: Any, **more: Any) -> list[tuple[Any, ...]]:
         """The rows of a query."""
+        with self.reading():
+            return self._rows(text, *given, **more)
+
+    def checkpoint(self, config: Any) -> tuple[CheckpointTuple | None, list[PendingWrite]]:
+        """A checkpoint as LangGraph's saver reads it, and its pending writes at the same moment."""
+        named = config["configurable"]
+        with self.reading():
+            found = self.saver.get_tuple(config)
+            rows = self._rows(_WRITES, named["thread_id"], named["checkpoint_ns"], named["checkpoint_id"])
+        return found, [PendingWrite(*row) for row in rows]
+
+    def _rows(self, text: str, *given: Any, **more: Any) -> list[tuple[Any, ...]]:
         named = {"mark": self.mark, "table": self.table, "value": self.value, "path": self.path}
         return self.rows(text.format(**named, **more), given)
 
@@ -109,7 +128,7 @@ def opened(url: str, serde: SerializerProtocol) -> Iterator[Source]:
         InvalidInput: it is neither, or cannot be opened.
         Unsupported: LangGraph's saver for it is not installed.
     """
-    scheme = urlsplit(url).scheme
+    scheme = url.partition(":")[0]
     if scheme == "sqlite":
         with _sqlite(url, serde) as source:
             yield source
@@ -117,7 +136,28 @@ def opened(url: str, serde: SerializerProtocol) -> Iterator[Source]:
         with _postgres(url, serde) as source:
             yield source
     else:
-        raise InvalidInput(f"a source is sqlite:///path or postgresql://…; got {url[:80]!r}. Nothing was written.")
+        raise InvalidInput(
+            f"a source is sqlite:///path or postgresql://…; got one that begins with {scheme[:20]!r}. Nothing was written."
+        )
+
+
+def check(url: str) -> None:
+    """Open a source, and close it.
+
+    Raises:
+        InvalidInput: it is none, cannot be opened, or has no tables of LangGraph.
+        Unsupported: LangGraph's saver for it is not installed.
+    """
+    with opened(url, StrictSerializer(None)) as source:
+        _check(source)
+
+
+def _check(source: Source) -> None:
+    if not (source.has_checkpoints or source.has_items):
+        raise InvalidInput(
+            "the database has no tables of LangGraph's savers or stores that its user may see. Nothing was written. Name the "
+            "database of the graphs; if their tables are in another schema, add ?options=-csearch_path%3DNAME to the URL."
+        )
 
 
 @contextmanager
@@ -132,16 +172,26 @@ def _sqlite(url: str, serde: SerializerProtocol) -> Iterator[Source]:
         def rows(text: str, given: Sequence[Any]) -> list[tuple[Any, ...]]:
             return connection.execute(text, given).fetchall()
 
+        @contextmanager
+        def reading() -> Iterator[None]:
+            try:
+                connection.execute("BEGIN")
+                yield
+            except sqlite3.Error as error:
+                raise _unreadable(error) from None
+            finally:
+                connection.rollback()
+
         try:
             tables = {name for (name,) in rows("SELECT name FROM sqlite_master WHERE type = 'table'", ())}
             columns = {row[1] for row in rows("SELECT * FROM pragma_table_info('writes')", ())}
         except sqlite3.DatabaseError as error:
-            raise InvalidInput(f"{str(path)!r} is no database of SQLite: {error}. Nothing was written.") from None
+            raise InvalidInput(f"{str(path)!r} cannot be read as a database of SQLite: {error}. Nothing was written.") from None
         saver = savers.SqliteSaver(connection, serde=serde)
         saver.is_setup = True  # It would create tables.
         saver._has_task_path = "task_path" in columns
         task_path = "task_path" if "task_path" in columns else "''"
-        yield Source(saver, rows, "?", "writes", "value", task_path, "checkpoints" in tables, "store" in tables)
+        yield Source(saver, rows, reading, "?", "writes", "value", task_path, "checkpoints" in tables, "store" in tables)
     finally:
         connection.close()
 
@@ -151,26 +201,53 @@ def _postgres(url: str, serde: SerializerProtocol) -> Iterator[Source]:
     savers, psycopg = (_package(name, "langgraph-postgres") for name in ("langgraph.checkpoint.postgres", "psycopg"))
     shapes = import_module("psycopg.rows")
     try:
+        given = psycopg.conninfo.conninfo_to_dict(url)
+    except psycopg.Error:  # Its text repeats the URL, with the password.
+        raise InvalidInput(
+            "this is no URL of PostgreSQL: postgresql://user:password@host:5432/database, where special characters of the "
+            "password are written as %XX (an @ as %40). Nothing was written."
+        ) from None
+    try:
         connection = psycopg.connect(
-            url,
+            **{"connect_timeout": CONNECT_S, **given},
             autocommit=True,
-            prepare_threshold=0,
-            options="-c default_transaction_read_only=on",
+            prepare_threshold=None,  # A pooler need not know prepared statements.
             row_factory=shapes.dict_row,
         )
     except psycopg.Error as error:
-        raise InvalidInput(f"the database cannot be opened: {error}. Nothing was written.") from None
+        raise InvalidInput(f"the database cannot be opened: {_said(error)}. Nothing was written.") from None
     with connection:
+        connection.read_only, connection.isolation_level = True, psycopg.IsolationLevel.REPEATABLE_READ
 
         def rows(text: str, given: Sequence[Any]) -> list[tuple[Any, ...]]:
             with connection.cursor(row_factory=shapes.tuple_row) as cursor:
                 return list(cursor.execute(text, given).fetchall())
 
-        found = rows(_COLUMNS, ())
+        @contextmanager
+        def reading() -> Iterator[None]:
+            try:
+                with connection.transaction():
+                    yield
+            except psycopg.Error as error:
+                raise _unreadable(error) from None
+
+        with reading():
+            found = rows(_COLUMNS, ())
         tables = {table for table, _ in found}
         path = "task_path" if ("checkpoint_writes", "task_path") in found else "''"
         saver = savers.PostgresSaver(connection, serde=serde)
-        yield Source(saver, rows, "%s", "checkpoint_writes", "blob", path, "checkpoints" in tables, "store" in tables)
+        yield Source(saver, rows, reading, "%s", "checkpoint_writes", "blob", path, "checkpoints" in tables, "store" in tables)
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:_SAID_CHARS_MAX] or type(error).__name__
+
+
+def _unreadable(error: Exception) -> Unavailable:
+    return Unavailable(
+        f"the database of LangGraph cannot be read: {_said(error)}. Nothing was written. Look at its server, or at the rights "
+        "of its user (SELECT on the tables of the saver and the store)."
+    )
 
 
 def _package(name: str, extra: str) -> Any:
@@ -184,34 +261,63 @@ def _package(name: str, extra: str) -> Any:
 
 
 async def import_graphs(
-    store: Store, url: str, *, space: str = "langgraph", allowed: AllowedTypes = None, trusted: bool = False
+    store: Store,
+    url: str,
+    *,
+    space: str = "langgraph",
+    allowed: AllowedTypes = None,
+    trusted: bool = False,
+    progress: Callable[[Graphs], None] = lambda _: None,
 ) -> Graphs:
     """Import all checkpoints, pending writes and items of a database into a space, and compare them.
 
     `allowed`: types of the graphs' states, as for `ShoalSaver`. `trusted`: decode pickle and LangChain's JSON too, which lets
-    whoever wrote to the database run code here.
+    whoever wrote to the database run code here. `progress` is given the report as it is after each checkpoint.
 
     Raises:
         InvalidInput: the source is none, or cannot be opened.
         InvalidValue: a value may not be decoded, or cannot be. What comes before is imported.
+        Unavailable: the source cannot be read, or the store cannot be written. Nothing was written.
+        OutcomeUnknown: the same, once checkpoints were imported. The same call goes on.
     """
     serde = JsonPlusSerializer(pickle_fallback=True, allowed_msgpack_modules=True) if trusted else StrictSerializer(allowed)
     with opened(url, serde) as source:
         importing = _Importing(
-            store, space, source, serde, ShoalSaver(store, space=space, allowed_msgpack_modules=True if trusted else allowed)
+            store,
+            space,
+            source,
+            serde,
+            progress,
+            ShoalSaver(store, space=space, allowed_msgpack_modules=True if trusted else allowed),
         )
-        if source.has_checkpoints:
-            await importing.checkpoints()
-        if source.has_items:
-            await importing.items()
-        if not (source.has_checkpoints or source.has_items):
-            raise InvalidInput("the database has no tables of LangGraph's savers or stores. Nothing was written.")
+        _check(source)
+        try:
+            if source.has_checkpoints:
+                await importing.checkpoints()
+            if source.has_items:
+                await importing.items()
+        except InvalidValue:
+            raise
+        except ShoalError as error:
+            if not importing.report.written or error.written != "no":
+                raise
+            done = f"{importing.report.written} checkpoints are imported"
+            raise after(error, done, "Run the same command again: what is there is not written twice.") from None
         return importing.report
 
 
 class _Importing:
-    def __init__(self, store: Store, space: str, source: Source, serde: SerializerProtocol, saver: ShoalSaver) -> None:
+    def __init__(
+        self,
+        store: Store,
+        space: str,
+        source: Source,
+        serde: SerializerProtocol,
+        progress: Callable[[Graphs], None],
+        saver: ShoalSaver,
+    ) -> None:
         self._store, self._space, self._source, self._serde, self._saver = store, space, source, serde, saver
+        self._progress = progress
         self.report = Graphs()
 
     async def _query(self, text: str, *given: Any, **more: Any) -> list[tuple[Any, ...]]:
@@ -230,8 +336,7 @@ class _Importing:
                     await self._counted(thread, count)
                     thread, count = thread_id, 0
                     self.report.threads += 1
-                count += 1
-                await self._checkpoint({"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": id})
+                count += await self._checkpoint({"thread_id": thread_id, "checkpoint_ns": namespace, "checkpoint_id": id})
             if len(page) < PAGE_ROWS:
                 break
             after = page[-1]
@@ -248,19 +353,20 @@ class _Importing:
         if there != count:
             self._differs(f"thread {thread!r}: {count} checkpoints read, {there} there")
 
-    async def _checkpoint(self, named: dict[str, str]) -> None:
+    async def _checkpoint(self, named: dict[str, str]) -> bool:
+        """Import a checkpoint. False: it was deleted meanwhile."""
         config: Any = {"configurable": named}
         what = f"checkpoint {named['checkpoint_id']} of {named['checkpoint_ns'] or 'the root'} of thread {named['thread_id']!r}"
         try:
-            read = await asyncio.to_thread(self._source.saver.get_tuple, config)
-            place = (named["thread_id"], named["checkpoint_ns"], named["checkpoint_id"])
-            writes = [PendingWrite(*row) for row in await self._query(_WRITES, *place)]
-        except ShoalError as error:
-            error.message = f"{what}: {error.message}"
+            read, writes = await asyncio.to_thread(self._source.checkpoint, config)
+        except InvalidValue as error:
+            there = f"{self.report.written} checkpoints before it are imported, and this one is not"
+            how = "To decode it, allow its type (--allow MODULE.NAME), or trust whoever wrote to the database (--trust)"
+            error.message = f"{what}: {why(error)}. {there}. {how}."
             error.args = (error.message,)
             raise
         if read is None:
-            return  # It was deleted meanwhile.
+            return False
         self.report.checkpoints += 1
         self.report.writes += len(writes)
         there = await self._saver.aget_tuple(config)
@@ -274,6 +380,8 @@ class _Importing:
             there = await self._saver.aget_tuple(config)
         if there is None or (found := self._differences(read, there)):
             self._differs(f"{what}: {', '.join(found) if there is not None else 'it is not there'}")
+        self._progress(self.report)
+        return True
 
     async def _pending(self, named: dict[str, str], writes: list[PendingWrite]) -> None:
         notes = []

@@ -19,8 +19,9 @@ from langgraph.types import Command
 
 import shoal
 from shoal import Store
-from shoal.errors import InvalidInput, InvalidValue
-from shoal.integrations.langgraph import ShoalSaver, ShoalStore
+from shoal.errors import InvalidInput, InvalidValue, OutcomeUnknown, Unavailable
+from shoal.integrations.langgraph import ShoalSaver, ShoalStore, importing
+from shoal.integrations.langgraph.encoding import StrictSerializer
 from shoal.integrations.langgraph.importing import import_graphs
 from tests.integrations.langgraph.graph import START_STATE, build
 
@@ -188,7 +189,7 @@ async def test_no_source_is_told(store: Store, url: str) -> None:
 
 async def test_another_database_is_told(store: Store, file: Path) -> None:
     file.write_bytes(b"no database" * 100)
-    with pytest.raises(InvalidInput, match="no database"):
+    with pytest.raises(InvalidInput, match="cannot be read as a database of SQLite: file is not a database"):
         await import_graphs(store, url_of(file))
     file.unlink()
     altered(file, "CREATE TABLE other (x)")
@@ -219,3 +220,127 @@ async def test_graphs_of_postgres_come_with_all_that_they_have(store: Store, pos
     item = await ShoalStore(store).aget(("memory", "ana"), "likes")
     assert item is not None
     assert item.value == {"tea": True}
+
+
+@pytest.fixture
+def graphs(postgres: str) -> Iterator[tuple[str, Any]]:
+    """A schema of its own of that server with two graphs, as a URL and LangGraph's saver."""
+    savers = pytest.importorskip("langgraph.checkpoint.postgres", reason="needs the extra langgraph-postgres")
+    import psycopg
+
+    schema = f"s{os.urandom(4).hex()}"
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute(f"CREATE SCHEMA {schema}")  # type: ignore[arg-type]
+    url = f"{postgres}&options=-csearch_path%3D{schema}"
+    with savers.PostgresSaver.from_conn_string(url) as saver:
+        filled(saver, "a", "b")
+        yield url, saver
+
+
+async def test_tables_in_a_schema_of_their_own_are_read(store: Store, graphs: tuple[str, Any]) -> None:
+    url, saver = graphs
+    report = await import_graphs(store, url)
+    assert (report.whole, report.threads) == (True, 2)
+    assert await equal(store, saver, 2) == report.written
+
+
+async def test_a_source_refuses_writes_and_keeps_no_setting(graphs: tuple[str, Any]) -> None:
+    """A pooler hands the session to others afterwards."""
+    with importing.opened(graphs[0], StrictSerializer(None)) as source:
+        with pytest.raises(Unavailable, match="read-only"):
+            source.query("DELETE FROM checkpoints")
+        assert source.saver.conn.execute("SHOW default_transaction_read_only").fetchone() == {
+            "default_transaction_read_only": "off"
+        }
+
+
+async def test_a_write_beside_an_import_is_no_difference(
+    store: Store, graphs: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, saver = graphs
+    get_tuple = type(saver).get_tuple
+
+    def overtaken(self: Any, config: Any) -> Any:
+        found = get_tuple(self, config)
+        if self is not saver:
+            saver.put_writes(config, [("notes", ["late"])], "late-task")
+        return found
+
+    monkeypatch.setattr(type(saver), "get_tuple", overtaken)
+    report = await import_graphs(store, url)
+    assert (report.whole, report.differs) == (True, [])
+
+
+async def test_a_source_that_goes_away_says_how_much_is_there(
+    store: Store, graphs: tuple[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, saver = graphs
+    put, calls = ShoalSaver.aput, 0
+
+    async def put_and_cut(self: Any, *given: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            saver.conn.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid() "
+                "AND backend_type = 'client backend'"
+            )
+        return await put(self, *given)
+
+    monkeypatch.setattr(ShoalSaver, "aput", put_and_cut)
+    with pytest.raises(OutcomeUnknown, match=r"2 checkpoints are imported, .* cannot be read") as cut:
+        await import_graphs(store, url)
+    assert "Nothing was written" not in cut.value.message
+    report = await import_graphs(store, url)
+    assert (report.whole, report.written) == (True, report.checkpoints - 2)
+    assert await equal(store, saver, 2) == report.checkpoints
+
+
+async def test_a_user_without_rights_is_told(store: Store, graphs: tuple[str, Any], postgres: str) -> None:
+    url, saver = graphs
+    role = f"r{os.urandom(4).hex()}"
+    schema = url.rpartition("%3D")[2]
+    saver.conn.execute(f"CREATE ROLE {role} LOGIN")
+    saver.conn.execute(f"GRANT USAGE ON SCHEMA {schema} TO {role}")
+    seen = url.replace("//shoal@", f"//{role}@")
+    with pytest.raises(InvalidInput, match=r"no tables .* that its user may see"):
+        await import_graphs(store, seen)
+    saver.conn.execute(f"GRANT SELECT (thread_id) ON {schema}.checkpoints TO {role}")
+    with pytest.raises(Unavailable, match=r"permission denied.* Nothing was written.*SELECT"):
+        await import_graphs(store, seen)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ana:s3cret@@host/x",
+        "postgresql://ana:s3cret@[::1/x",
+        "postgresql://ana:s3cret@host:port/x",
+        "postgres+asyncpg://ana:s3cret@host/x",
+        "ana:s3cret@host",
+    ],
+)
+async def test_no_error_repeats_a_password(store: Store, url: str) -> None:
+    pytest.importorskip("psycopg", reason="needs the extra langgraph-postgres")
+    with pytest.raises(InvalidInput, match="Nothing was written") as refused:
+        await import_graphs(store, url)
+    assert "s3cret" not in refused.value.message
+
+
+async def test_a_value_that_is_refused_says_how_much_is_there(store: Store, file: Path) -> None:
+    of_sqlite(file, "a")
+    altered(file, "UPDATE writes SET type = 'pickle', value = ? WHERE channel = 'notes'", pickle.dumps(["from pickle"]))
+    with pytest.raises(InvalidValue, match=r"\d checkpoints before it are imported, and this one is not.*--trust"):
+        await import_graphs(store, url_of(file))
+
+
+async def test_a_file_that_is_damaged_within_says_how_much_is_there(store: Store, file: Path) -> None:
+    of_sqlite(file, "a", "b")
+    altered(file, "PRAGMA journal_mode=DELETE")
+    altered(file, "VACUUM")
+    size = file.stat().st_size
+    with file.open("r+b") as damaged:
+        damaged.seek(size // 2)
+        damaged.write(b"\xff" * (size - size // 2))
+    with pytest.raises((OutcomeUnknown, Unavailable)):
+        await import_graphs(store, url_of(file))
