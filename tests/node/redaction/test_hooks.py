@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 import textwrap
 from collections.abc import Awaitable, Callable
@@ -267,6 +268,15 @@ async def test_a_command_that_misbehaves_refuses_the_write(tmp_path: Path, progr
     with pytest.raises(RedactionFailed) as caught:
         await hook.replacements(Writing("crew", "assign", [Text("/value", NAME)] * 50_000))
     assert NAME not in caught.value.message
+    if "exit" in program.lower():
+        assert re.search(r"ended with the exit code [13]\. Nothing was written", caught.value.message)
+
+
+@pytest.mark.real_time("processes")
+async def test_a_command_that_cannot_be_begun_is_told(tmp_path: Path) -> None:
+    hook = Hook("names", ask=hooks._Command([str(tmp_path / "none")]))
+    with pytest.raises(RedactionFailed, match=r"cannot be begun: No such file or directory\. Nothing was written"):
+        await hook.replacements(Writing("crew", "assign", [Text("/value", NAME)]))
 
 
 @pytest.mark.real_time("sockets")
@@ -306,14 +316,19 @@ async def test_a_server_replaces_or_refuses() -> None:
     writing = Writing("crew", "assign", [Text("/value", NAME)])
     answers.append({"replaced": [{"nth": 0, "text": "[name]"}]})
     assert [each.text for each in await hook.replacements(writing)] == ["[name]"]
-    wrong: list[Any] = [failing, elsewhere, hanging, endless, {"replaced": {}}, [], {"replaced": [{"nth": 5, "text": "x"}]}]
-    for bad in wrong:
+    form = "answered something else than"
+    wrong: list[tuple[Any, str]] = [
+        *((failing, "answered with the status 500"), (elsewhere, "answered with the status 302")),
+        *((hanging, "did not answer within 0.5 s"), (endless, "answered more than it may")),
+        *(({"replaced": {}}, form), ([], form), ({"replaced": [{"nth": 5, "text": "x"}]}, "it was not given")),
+    ]
+    for bad, said in wrong:
         answers.append(bad)
-        with pytest.raises(RedactionFailed) as caught:
+        with pytest.raises(RedactionFailed, match=said) as caught:
             await hook.replacements(writing)
         assert NAME not in caught.value.message
     await runner.cleanup()
-    with pytest.raises(RedactionFailed):
+    with pytest.raises(RedactionFailed, match="cannot be reached: "):
         await hook.replacements(writing)
 
 

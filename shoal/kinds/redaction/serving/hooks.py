@@ -76,6 +76,10 @@ Ask = Callable[[bytes, int], Awaitable[bytes]]
 """Asks a hook outside: the question in JSON, and the most bytes of an answer."""
 
 
+class _Failed(Exception):
+    """How a hook failed, in words of this module alone: nothing that it was given or has answered is in it."""
+
+
 class Threads:
     """The threads for functions of hooks. One that hangs keeps its thread; the next ones wait, within their own time."""
 
@@ -126,6 +130,8 @@ class Hook:
             raise self._failed(f"did not answer within {self._timeout_s:g} s") from None
         except RedactionFailed:
             raise
+        except _Failed as failure:
+            raise self._failed(str(failure)) from None
         except Exception as failure:
             # Without its text and its cause, which may hold what it was given.
             raise self._failed(f"failed ({type(failure).__name__})") from None
@@ -247,9 +253,12 @@ class _Command:
 
     async def __call__(self, question: bytes, bytes_max: int) -> bytes:
         pipe, nowhere = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
-        process = await asyncio.create_subprocess_exec(
-            *self._command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True, env=_environment()
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, stdin=pipe, stdout=pipe, stderr=nowhere, start_new_session=True, env=_environment()
+            )
+        except OSError as error:
+            raise _Failed(f"cannot be begun: {error.strerror}") from None
         try:
             assert process.stdin is not None
             assert process.stdout is not None
@@ -259,7 +268,7 @@ class _Command:
             finally:
                 told.cancel()
             if await process.wait():
-                raise OSError(f"exit code {process.returncode}")
+                raise _Failed(f"ended with the exit code {process.returncode}")
             return answer
         finally:
             with suppress(ProcessLookupError, PermissionError):
@@ -287,7 +296,7 @@ async def _within(read: Callable[[int], Awaitable[bytes]], bytes_max: int) -> by
     while part := await read(64 * 1024):
         size += len(part)
         if size > bytes_max:
-            raise ValueError("the answer is too large")
+            raise _Failed("answered more than it may")
         parts.append(part)
     return b"".join(parts)
 
@@ -302,10 +311,13 @@ class _Server:
         import aiohttp  # With the first question: an embedded store loads no network.
 
         headers = {"Content-Type": "application/json"}
-        async with (
-            aiohttp.ClientSession() as http,
-            http.post(self._url, data=question, headers=headers, allow_redirects=False) as answer,
-        ):
-            if answer.status != 200:
-                raise OSError(f"status {answer.status}")
-            return await _within(answer.content.read, bytes_max)
+        try:
+            async with (
+                aiohttp.ClientSession() as http,
+                http.post(self._url, data=question, headers=headers, allow_redirects=False) as answer,
+            ):
+                if answer.status != 200:
+                    raise _Failed(f"answered with the status {answer.status}")
+                return await _within(answer.content.read, bytes_max)
+        except aiohttp.ClientConnectorError as error:
+            raise _Failed(f"cannot be reached: {error.os_error.strerror or type(error).__name__}") from None
