@@ -39,3 +39,19 @@ def test_an_age_in_a_rule_has_a_unit(option: str, tmp_path: Path) -> None:
 )
 def test_a_rule_is_said_as_it_acts(bounds: dict[str, Any], said: str) -> None:
     assert _sentence(RetentionRule("", **bounds)) == f"all threads: {said}"
+
+
+def test_a_rule_that_can_let_no_checkpoint_go_says_so(tmp_path: Path) -> None:
+    with shoal.sync.open(tmp_path / "state") as store:
+        thread = store.space("langgraph").thread("t")
+        for nth in range(4):
+            thread.save({"n": nth}, label=f"/{nth}")
+    where = ("--data", str(tmp_path / "state"))
+    done = run("retention", "set", "langgraph", "--keep-last", "2", *where)
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stderr.split())
+    assert "all checkpoints that were looked at have labels" in told
+    assert "--threads-older-than lets whole threads go, and saver.prune old checkpoints" in told
+    assert "labels" not in run("retention", "set", "langgraph", "--threads-older-than", "30d", *where).stderr
+    shown = lines("retention", "set", "langgraph", "--keep-last", "2", "--dry-run", *where)
+    assert "checkpoints that stay: 1 heads of branches, 1 among the last, 2 with a label" in shown

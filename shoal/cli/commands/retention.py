@@ -49,6 +49,15 @@ Idle = Annotated[
 Files = Annotated[bool, typer.Option("--blobs", help="Files as soon as they are put; they stay there when they are read.")]
 
 _SHOWN_MAX = 20  # Threads that a person is shown.
+_STAYS = {
+    "head": "heads of branches",
+    "recent": "among the last",
+    "young": "young enough",
+    "labelled": "with a label",
+    "open step": "of open steps",
+    "fork": "at forks",
+    "no bound": "without a bound",
+}
 
 
 def register(app: typer.Typer) -> None:
@@ -105,7 +114,10 @@ def set_rule(
         if dry_run:
             _show_retained(space, await retention.preview(**bounds), json=json)
         else:
-            _show(await retention.set(**bounds, yes=yes), json=json)
+            view = await retention.set(**bounds, yes=yes)
+            _show(view, json=json)
+            if view.all_labelled and not json:
+                _note_labelled()
 
     _execute(space, work, data, url)
 
@@ -191,6 +203,15 @@ def _show(view: RetentionRules, *, json: bool) -> None:
         )
 
 
+def _note_labelled() -> None:
+    """Tell that a rule about checkpoints can let none go."""
+    note(
+        "all checkpoints that were looked at have labels, and --keep-last and --older-than let none with a label go: nothing "
+        "will go by them. Of graphs of LangGraph, --threads-older-than lets whole threads go, and saver.prune old checkpoints: "
+        "docs/RETENTION.md#langgraph"
+    )
+
+
 def _sentence(rule: RetentionRule) -> str:
     where = f"threads {rule.prefix}*" if rule.prefix else "all threads"
     if rule.trouble:
@@ -228,6 +249,8 @@ def _show_retained(space: str, found: Retained, *, json: bool) -> None:
         f"of {found.looked_at:,} threads of space {space}, {found.checkpoints:,} checkpoints, {found.events:,} events, "
         f"{found.finished:,} done items and {found.threads:,} whole threads {goes}: {shown_bytes(found.bytes)}"
     )
+    if found.stays:
+        line(f"checkpoints that stay: {', '.join(f'{count:,} {_STAYS.get(why, why)}' for why, count in found.stays.items())}")
     if not found.looked_at:
         note(f"space {space!r} has no thread that these rules are about: check its name, and the prefix")
     if found.leaves_nothing and found.dry_run:

@@ -3,14 +3,16 @@
 Laws:
 - A rule that would leave nothing but heads, or no thread, is set only by a caller that says so.
 - A trial looks at one thread after the other, and holds the report of one page.
+- Of a rule about checkpoints that can let none go, because those of the first threads all have labels, it is told.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated, ClassVar
 
-from msgspec import Struct, structs
+from msgspec import Struct, field, structs
 
 from shoal.errors import InvalidInput, TooLarge, Unavailable
 from shoal.kinds.retention import state
@@ -24,6 +26,7 @@ from shoal.workflows.spaces import names
 
 RETENTION_RULES_MAX = 256  # Of one space.
 RETENTION_THREADS_MAX = 1000  # Threads that one request looks at; then it answers `more`.
+LABELLED_THREADS_MAX = 8  # Threads that say whether a rule about checkpoints can let any go.
 
 
 class RetainedThread(Struct, frozen=True):
@@ -52,6 +55,7 @@ class Retained(Struct, frozen=True):
     more: bool = False  # Ask again with `after`.
     after: str = ""  # The last thread that was looked at.
     finished: int = 0  # Done items of worklists.
+    stays: dict[str, int] = field(default_factory=dict)  # Checkpoints of all threads that were looked at, by the reason.
 
 
 def checked(rule: Rule) -> Rule:
@@ -97,9 +101,10 @@ async def set_rule(
             "is about. Nothing was written. Look at it with a dry run; if that is wanted, say so: yes=True, or --yes.",
             field="yes",
         )
+    all_labelled = rule.prunes and await _all_labelled(connection, rule, [*others, rule])
     entry = PutEntry(RESERVED, state.RULES, state.key_of(rule.space, rule.prefix), state.packed(rule))
     await connection.write(entry, key=None, durability=durability)
-    return await connection.read(ReadRules(rule.space))
+    return structs.replace(await connection.read(ReadRules(rule.space)), all_labelled=all_labelled)
 
 
 async def unset_rule(
@@ -141,22 +146,30 @@ async def carry_out(
         rules = [*(each for each in rules if each.prefix != tried.prefix), checked(tried)]
     elif known.waits_for and not dry_run:
         raise Unavailable(f"{known.waits_for}. Nothing was written.")
-    looked_at, found, keeps = 0, list[RetainedThread](), False
+    looked_at, found, keeps, stays = 0, list[RetainedThread](), False, Counter[str]()
     async for thread, rule in _threads(connection, space, rules, tried, after):
         if looked_at == threads_max:
-            return _summed(found, looked_at, keeps=keeps, dry_run=dry_run, more=True, after=after)
+            return _summed(found, looked_at, stays, keeps=keeps, dry_run=dry_run, more=True, after=after)
         with partly(found and not dry_run, f"the rules are carried out for {looked_at} threads", "Ask again to do the rest."):
             report = await connection.write(_request(rule, thread, dry_run=dry_run), key=None, durability=None)
         looked_at, after = looked_at + 1, thread
+        stays.update(report.stays)
         keeps = keeps or (not report.deletes and bool(report.stays.keys() - {"head"}))
         if report.deletes or report.checkpoints or report.events or report.finished:
             figures = report.checkpoints, report.events, report.bytes
             found.append(RetainedThread(thread, report.deletes, *figures, report.stays, report.finished))
-    return _summed(found, looked_at, keeps=keeps, dry_run=dry_run)
+    return _summed(found, looked_at, stays, keeps=keeps, dry_run=dry_run)
 
 
 def _summed(
-    found: list[RetainedThread], looked_at: int, *, keeps: bool, dry_run: bool, more: bool = False, after: str = ""
+    found: list[RetainedThread],
+    looked_at: int,
+    stays: Mapping[str, int],
+    *,
+    keeps: bool,
+    dry_run: bool,
+    more: bool = False,
+    after: str = "",
 ) -> Retained:
     return Retained(
         dry_run,
@@ -170,6 +183,7 @@ def _summed(
         more,
         after if more else "",
         sum(each.finished for each in found),
+        dict(stays),
     )
 
 
@@ -187,6 +201,21 @@ async def _leaves_nothing(connection: Connection, rule: Rule, rules: list[Rule])
             return False
         goes = goes or report.deletes or report.checkpoints > 0
     return goes
+
+
+async def _all_labelled(connection: Connection, rule: Rule, rules: list[Rule]) -> bool:
+    """Whether no checkpoint of the first threads can ever go by such a rule: each is a head or has a label."""
+    stays, looked_at = Counter[str](), 0
+    async for thread, _ in _threads(connection, rule.space, rules, rule, ""):
+        if looked_at == LABELLED_THREADS_MAX:
+            break
+        looked_at += 1
+        trial = RetainThread(rule.space, thread, keep_last=1, dry_run=True)
+        report = await connection.write(trial, key=None, durability=None)
+        stays.update(report.stays)
+        if report.checkpoints or stays.keys() - {"head", "labelled"}:
+            return False
+    return stays["labelled"] > 0
 
 
 async def _threads(

@@ -79,3 +79,4 @@ class RetentionRules(Reply, array_like=True, frozen=True, tag="retention-rules")
     waits_for: str = ""  # Why nothing goes now, for people; else empty.
     is_empty: bool = False  # Whether nothing is in it: check its name. What was set holds once something is written there.
     finished: Natural = 0  # Done items of worklists that went.
+    all_labelled: bool = False  # After setting: the checkpoints of the first threads all have labels, so none can go by it.

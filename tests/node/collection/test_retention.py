@@ -114,6 +114,23 @@ async def test_a_dry_run_says_what_would_go(bench: Bench) -> None:
     assert (done.checkpoints, done.bytes) == (found.checkpoints, found.bytes)
 
 
+async def test_a_rule_about_checkpoints_that_all_have_labels_is_told(bench: Bench) -> None:
+    """As LangGraph's saver makes them: no rule about checkpoints ever lets one go."""
+    retention = bench.space.retention
+    assert not (await retention.set(keep_last=2)).all_labelled
+    graph = bench.space.thread("graph")
+    for nth in range(4):
+        await graph.save({"n": nth}, label=f"l{nth}")
+    assert (await retention.set(keep_last=2)).all_labelled
+    assert (await retention.set(older_than=DAY)).all_labelled
+    assert not (await retention.set(threads_older_than=DAY)).all_labelled
+    found = await retention.preview(keep_last=2)
+    assert (found.checkpoints, found.stays) == (0, {"head": 1, "recent": 1, "labelled": 2})
+    await saved(bench.space.thread("plain"), 3)
+    assert not (await retention.set(keep_last=2)).all_labelled
+    assert (await retention.set(prefix="g", keep_last=2)).all_labelled
+
+
 async def test_a_rule_that_leaves_nothing_needs_a_yes(bench: Bench) -> None:
     await saved(bench.space.thread("a"), 5)
     retention = bench.space.retention
