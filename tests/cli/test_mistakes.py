@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 import shoal
 from shoal.cli.execution import near
 from shoal.cli.main import app
+from tests.cli.conftest import served
 
 
 @pytest.fixture(scope="module")
@@ -169,3 +170,31 @@ def test_a_rule_of_another_prefix_is_not_unset_in_silence(data: str, dry_run: tu
     assert "no rule of retention for the prefix 'agnet'; it has rules for: 'agent'. Nothing was written." in told(refused)
     assert run("retention", "unset", "ruled", "--prefix", "agent", "--data", data).exit_code == 0
     assert run("retention", "unset", "ruled", "--prefix", "agnet", "--data", data).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--pattern", "mail=[a-z]+@[a-z]+", "--replace", "mial=[mail]"), "names a pattern that is not given: 'mial'"),
+        (("--credentials", "--replace", "[gone]"), "--replace is for a --pattern"),
+    ],
+)
+def test_a_replacement_of_no_pattern_is_refused(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+    """Else a misspelt name would become the text in the place of all matches."""
+    with shoal.sync.open(tmp_path / "state") as store:
+        store.space("crew").register("r").set(1)
+    refused = run("redaction", "set", "crew", *given, "--data", str(tmp_path / "state"))
+    assert refused.exit_code == 1
+    assert said in told(refused)
+    assert "Nothing was written" in told(refused)
+
+
+def test_a_test_of_redaction_says_which_hooks_it_does_not_ask(tmp_path: Path) -> None:
+    hooks = tmp_path / "hooks.toml"
+    hooks.write_text('[hooks.names]\ncommand = ["cat"]\n')
+    with served(tmp_path / "state", config={"SHOAL_REDACTION_HOOKS": str(hooks)}) as (_, url):
+        assert run("redaction", "set", "crew", "--hook", "names", "--url", url).exit_code == 0
+        assert "a test asks no hook, and the rules of space 'crew' have some" in told(
+            run("redaction", "test", "crew", "x", "--url", url)
+        )
+        assert "hook" not in told(run("redaction", "test", "crew", "x", "--credentials", "--url", url))

@@ -11,7 +11,7 @@ import typer
 
 from shoal.cli.arguments import PANEL, DryRun, Yes
 from shoal.cli.execution import agreed, execute
-from shoal.cli.output import document, emit, line, note_empty
+from shoal.cli.output import document, emit, line, note, note_empty
 from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput
 from shoal.kinds.redaction.flows import PatternToSet
@@ -125,12 +125,17 @@ def try_rules(
 ) -> None:
     """Show texts as they would be stored: by these rules, or without any, by those of the space. Nothing is written.
 
+    Hooks are not asked.
+
     Example: shoal redaction test crew 'my key is AKIAIOSFODNN7EXAMPLE' --credentials --data ./state
     """
 
     async def work(redaction: SpaceRedaction) -> None:
         patterns = _patterns(pattern, replace, None)
         _show_tried(await redaction.test(*texts, credentials=credentials, cards=cards, patterns=patterns), json=json)
+        is_own = credentials or cards or patterns
+        if not is_own and (hooks := (await redaction.get()).hooks):
+            note(f"a test asks no hook, and the rules of space {space!r} have some, which see each write: {', '.join(hooks)}")
 
     _execute(space, work, data, url)
 
@@ -159,6 +164,13 @@ def _patterns(given: list[str] | None, replace: list[str] | None, numbers: list[
         raise InvalidInput(f"--numbers names a pattern that is not given: {unknown[0][:80]!r}. Nothing was written.")
     for each in replace or ():
         name, equals, text = each.partition("=")
+        if equals and name not in found:
+            raise InvalidInput(
+                f"--replace names a pattern that is not given: {name[:80]!r}. Nothing was written. Give NAME=TEXT; a text for "
+                "all patterns has no =."
+            )
+        if not found:
+            raise InvalidInput("--replace is for a --pattern, and none is given. Nothing was written.")
         named = [name] if equals and name in found else list(found)
         for one in named:
             found[one] = PatternToSet(one, found[one].regex, text if named == [name] else each, found[one].numbers)
