@@ -26,7 +26,7 @@ from shoal import values
 from shoal.cli import arguments as options
 from shoal.cli.arguments import TAKEN, Run, Work, age_of, bytes_of, command_of, json_of, json_of_file, milliseconds_of
 from shoal.cli.execution import FAILED, agreed
-from shoal.cli.finding import check_there, event_id, holder_origin, note_absence, other_spaces
+from shoal.cli.finding import check_there, event_id, holder_origin, note_absence, note_graph, other_spaces
 from shoal.cli.output import (
     Listing,
     age,
@@ -50,7 +50,7 @@ from shoal.kinds import KINDS
 from shoal.kinds.thread.flows.audit import entries_of
 from shoal.names import check_name
 from shoal.protocol.base import AtLeast, Cli, Named, Shape, declared
-from shoal.protocol.requests import ListObjects, ObjectKind, ObjectRead, Read, ReadSpaceAudit, Request, reply_of
+from shoal.protocol.requests import ListObjects, MoveThread, ObjectKind, ObjectRead, Read, ReadSpaceAudit, Request, reply_of
 from shoal.records import NamedTuple
 from shoal.values import forms as vectors
 from shoal.workflows.spaces import would
@@ -154,6 +154,8 @@ def _command(kind: type[Request[Any]], cli: Cli) -> Callable[..., None]:
                 _show(run, made, cli, await would(store.connection, made), named)
             else:
                 _show(run, made, cli, await _answered(store, cli, made), named)
+            if isinstance(made, MoveThread):
+                await note_graph(store, run.space, made.thread, what="this status")
 
         return work
 

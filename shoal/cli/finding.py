@@ -12,11 +12,11 @@ from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from shoal.cli.execution import near
-from shoal.cli.output import emit, line, note
+from shoal.cli.output import emit, line, note, plain
 from shoal.client.store import Store
-from shoal.errors import InvalidInput, NotFound
+from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.kinds.thread.flows.checkpoints import is_id
-from shoal.protocol.requests import ObjectKind
+from shoal.protocol.requests import ListSummaries, ObjectKind
 from shoal.workflows.spaces import check_exists, exists, names
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SHORT = 12  # Characters of an id that are shown to people.
 _SHOWN_MAX = 5
+_OF_GRAPH = "/"  # Labels of the checkpoints begin with it that a graph of LangGraph continues from.
 
 
 async def checkpoint_id(store: Store, thread: Thread, given: str) -> str:
@@ -160,6 +161,22 @@ async def check_thread(store: Store, space: str, thread: str) -> None:
         if elsewhere := await other_spaces(store, space):
             raise NotFound(missing.message + elsewhere) from None
         raise NotFound(missing.message + await similar(thread, store.space(space).threads())) from None
+
+
+async def note_graph(store: Store, space: str, thread: str, *, what: str) -> None:
+    """Note of a thread of LangGraph that its graph does not read `what` was done, and what it still asks."""
+    try:
+        page = await store.connection.read(ListSummaries(space, prefix=thread, limit=1))
+    except ShoalError:
+        return  # What was asked for is done.
+    for each in page.items:
+        if each.name != thread or not (each.questions or each.label.startswith(_OF_GRAPH)):
+            continue
+        asks = f" It still asks: {plain(each.questions[0].says)}" if each.questions else ""
+        note(
+            f"{plain(thread)} is a graph of LangGraph, which does not read {what}: only its own program lets it go on, "
+            f"from LangGraph's checkpoints.{asks} docs/LANGGRAPH.md#waiting-for-an-answer shows how."
+        )
 
 
 async def check_there(store: Store, space: str, kind: ObjectKind, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import pytest
 
 import shoal
 from shoal.cli import finding
+from shoal.protocol.requests import Annotate
 from tests.cli.test_commands import documents, lines
 from tests.cli.test_commands import shoal as command
+from tests.support.asking import question
 
 
 @pytest.fixture
@@ -119,3 +122,26 @@ def test_candidates_are_as_long_as_it_takes_to_tell_them_apart() -> None:
 def test_output_stays_json_whatever_was_shortened(where: list[str]) -> None:
     found = checkpoints(where)
     assert json.loads(lines("show", "t", found[0][:20], "--json", *where)[0])["id"] == found[0]
+
+
+def test_a_command_says_that_a_graph_does_not_read_it(tmp_path: Path) -> None:
+    async def asks() -> str:
+        async with shoal.open(tmp_path / "state") as store:
+            thread = store.space("langgraph").thread("support/7")
+            first = await thread.save({"n": 1}, label="/1")
+            await thread.save({"n": 2}, label="/2")
+            await store.connection.write(
+                Annotate("langgraph", "support/7", "/2", [question("task")]), key=None, durability=None
+            )
+            await store.space("langgraph").thread("plain").save({"n": 1})
+            return first.id
+
+    id = asyncio.run(asks())
+    where = ["--data", str(tmp_path / "state"), "--space", "langgraph"]
+    for command_of in (["pause", "support/7"], ["approve", "support/7"], ["rollback", "support/7", id]):
+        done = command(*command_of, *where)
+        assert done.exit_code == 0, done.output
+        told = " ".join(done.stderr.split())
+        assert "support/7 is a graph of LangGraph, which does not read" in told
+        assert ("It still asks: refund?" in told) == (command_of[0] != "pause")
+        assert "LangGraph" not in command(command_of[0], "plain", *where).stderr

@@ -34,7 +34,7 @@ from shoal.cli.arguments import Branch as BranchName
 from shoal.cli.arguments import By, DryRun, Limit, Reason, Reveal, Run, ThreadName, Work, Yes, in_store
 from shoal.cli.commands.threads import described, event_text, shown_metadata
 from shoal.cli.execution import agreed
-from shoal.cli.finding import SHORT, check_thread, checkpoint_id, checkpoint_or_branch
+from shoal.cli.finding import SHORT, check_thread, checkpoint_id, checkpoint_or_branch, note_graph
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, note, pairs, plain, show_text, to_text
 from shoal.errors import NotFound
 from shoal.kinds.thread.flows.audit import event_record
@@ -187,6 +187,7 @@ def rollback(
         handle = store.space(run.space).thread(thread)
         id = await checkpoint_id(store, handle, to)
         _show(await handle.rollback(id, branch=branch, reason=reason, by=by), json=run.json)
+        await note_graph(store, run.space, thread, what="a rollback")
 
     return work
 
