@@ -62,6 +62,8 @@ LEASES_MAX = 1000  # Of a space that are told with its work.
 SUMMARIES_KEPT = 64  # Pages of summaries that are kept for whoever asks the same.
 SUMMARIES_KEPT_MS = 10_000  # How long at most: time alone makes an open step old, and ends a lease.
 
+_QUIET = "It asks nothing, and no step is open."
+"""Whether its program still runs, or a graph has come to its end, nobody tells a node."""
 _QUEUE_BYTES = 100  # The names of a queue's fields in JSON.
 _TEXT_CHARS_MAX = 300  # Of a text that a person wrote, in a summary.
 _METADATA_BYTES_MAX = 16 * 1024  # Of a checkpoint whose metadata are shown.
@@ -354,7 +356,7 @@ class _Judging:
         if asked:
             return _Verdict("waits", _asks(asked), asked[0].asked_ms)
         if oldest is None:
-            return _Verdict("well", "It runs." if driven else "It runs, and no step is open.", 0)
+            return _Verdict("well", "It runs." if driven else _QUIET, 0)
         return _Verdict("well", f"Step {oldest.name!r} is under way.", oldest.begun_ms)
 
     def _matches(self, summary: ThreadSummary) -> bool:

@@ -62,7 +62,7 @@ async def test_a_summary_says_who_waits_for_what(bench: Bench) -> None:
         "failed": ("stuck", "It failed: no money"),
         "paused": ("waits", "It was paused by ana: too dear"),
         "steps": ("well", "Step 'fetch' is under way."),
-        "well": ("well", "It runs, and no step is open."),
+        "well": ("well", "It asks nothing, and no step is open."),
     }
     asks = found["asks"]
     assert (asks.status, asks.asks, asks.by, asks.author, asks.branch, asks.branches) == (
