@@ -135,6 +135,37 @@ def test_a_decision_that_came_late_is_told(node: Node, show: Show) -> None:
     told.wait_for(state="detached")
 
 
+@pytest.mark.parametrize("where", ["now", "threads"])
+def test_a_form_that_somebody_else_closes_says_so(node: Node, show: Show, where: str) -> None:
+    name = f"asks-open-{where}"
+    waiting(node, name)
+    page = show(node, "#/crew/now" if where == "now" else f"#/crew/threads/{name}")
+    place = page.locator("article.ask" if where == "now" else ".thread-head", has_text=name)
+    place.get_by_role("button", name="Reject", exact=True).click()
+    place.get_by_label("Reason").fill("typed for the first")
+    read(node, lambda space: space.thread(name).approve(by="ana"))
+    told = page.get_by_label("Decided meanwhile")
+    told.get_by_text("ana has decided meanwhile: it is running").wait_for()
+    told.get_by_text("Your reason was not written: typed for the first").wait_for()
+    told.get_by_role("button", name="OK", exact=True).click()
+    told.wait_for(state="detached")
+    read(node, lambda space: space.thread(name).request_approval("and this?", by="agent"))  # It begins with no reason.
+    place.get_by_role("button", name="Reject", exact=True).click()
+    assert place.get_by_label("Reason").input_value() == ""
+    read(node, lambda space: space.thread(name).approve(by="ana"))
+
+
+def test_a_decision_of_ones_own_is_not_told_as_anothers(node: Node, show: Show) -> None:
+    waiting(node, "asks-own")
+    page = show(node, "#/crew/now")
+    ask = page.locator("article.ask", has_text="asks-own")
+    ask.get_by_role("button", name="Approve", exact=True).click()
+    ask.locator(".confirm").get_by_role("button", name="Approve", exact=True).click()
+    ask.wait_for(state="detached")
+    page.wait_for_timeout(500)
+    assert page.get_by_label("Decided meanwhile").count() == 0
+
+
 def test_a_state_is_edited_and_then_approved(node: Node, show: Show) -> None:
     waiting(node, "asks-3")
     page = show(node, "#/crew/now")

@@ -122,10 +122,11 @@ export function Outcome ({ what, done }) {
 
 /**
  * One action that is asked once more, in place: one line says what will happen, another how it is undone.
- * @param {{ label: any, says: any, undo?: any, run: (options: { by: string, key: string }) => Promise<any>, what: string, primary?: boolean, danger?: boolean, done?: any, onDone?: (value: any) => void, children?: any }} props
+ * @param {{ label: any, says: any, undo?: any, run: (options: { by: string, key: string }) => Promise<any>, what: string, primary?: boolean, danger?: boolean, done?: any, onDone?: (value: any) => void, onAsk?: (asks: boolean) => void, children?: any }} props
  */
-export function Confirm ({ label, says, undo, run, what, primary, danger, done, onDone, children }) {
-  const [asked, setAsked] = useState(false)
+export function Confirm ({ label, says, undo, run, what, primary, danger, done, onDone, onAsk, children }) {
+  const [asked, ask] = useState(false)
+  const setAsked = (/** @type {boolean} */ asks) => { ask(asks); onAsk?.(asks) }
   const { state } = acted(what).value
   const go = async () => {
     const value = await act(what, run)

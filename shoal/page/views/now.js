@@ -1,8 +1,8 @@
 /** Now: which agent waits for a person or is stuck, and why, decided in place; then what happened last. */
 
-import { html, signal, useState } from '../vendor/preact.js'
+import { html, signal, useEffect, useRef, useState } from '../vendor/preact.js'
 import { ShoalError } from '../client/index.js'
-import { draft, drop } from '../data.js'
+import { acted, draft, drop } from '../data.js'
 import { address, EVERY_SPACE, go } from '../router.js'
 import { Confirm, Empty, Mark, Panes, Refusal, Sentence, Shown, SpacesLeft } from '../kit/states.js'
 import { Table } from '../kit/table.js'
@@ -15,8 +15,15 @@ import { still, ThreadPane, threadOf } from './thread.js'
 export const title = 'Now'
 export const keys = []
 
-/** The decision that came after somebody else's: its row goes, and takes what was said there along. @type {import('../vendor/preact.js').Signal<{ space: string, name: string, since: number, error: any } | undefined>} */
-const late = signal(/** @type {any} */ (undefined))
+/** What somebody else decided before it was decided here: its row goes, and takes along what was said and typed there. @type {import('../vendor/preact.js').Signal<{ space: string, name: string, since: number, error: any, reason: string } | undefined>} */
+export const late = signal(/** @type {any} */ (undefined))
+
+/** That it was decided elsewhere, with the reason that was typed for it here. */
+export function Late () {
+  const { space, name, error, reason } = /** @type {any} */ (late.value)
+  const close = () => { late.value = undefined; drop(`reason ${space}/${name}`) }
+  return html`<section aria-label="Decided meanwhile"><h2><bdi>${name}</bdi></h2><${Refusal} error=${error} />${reason && html`<p class="quiet">Your reason was not written: <bdi>${reason}</bdi></p>`}<button onClick=${close}>OK</button></section>`
+}
 
 /** @param {{ space: string, path: string[], query: Record<string, string> }} props */
 export function View ({ space, path, query }) {
@@ -28,7 +35,7 @@ export function View ({ space, path, query }) {
   const isAsked = waits.value && stuck.value
   const list = html`<${Sentence}>${isReady ? html`<${Sum} space=${space} waits=${waits.value} stuck=${stuck.value} all=${all.value} />` : ' '}</${Sentence}>
     ${[stuck, waits].map((each) => each.state === 'refused' && html`<${Shown} of=${each}>${() => null}</${Shown}>`)}
-    ${isAsked && late.value && !waits.value.threads.some((/** @type {any} */ row) => row.name === late.value?.name && row.since_ms === late.value?.since) && html`<section aria-label="Decided meanwhile"><h2><bdi>${late.value.name}</bdi></h2><${Refusal} error=${late.value.error} /><button onClick=${() => { late.value = undefined }}>OK</button></section>`}
+    ${isAsked && late.value && !waits.value.threads.some((/** @type {any} */ row) => row.space === late.value?.space && row.name === late.value?.name && row.since_ms === late.value?.since) && html`<${Late} />`}
     ${isAsked && stuck.value.threads.length > 0 && html`<section class="asks"><h2>Stuck</h2>${stuck.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     ${isAsked && waits.value.threads.length > 0 && html`<section class="asks"><h2>Waiting for a person</h2>${waits.value.threads.map((/** @type {any} */ row) => html`<${Ask} key=${keyOf(row)} row=${row} href=${to(row)} scope=${space} isChosen=${chosen[0] === row.space && chosen[1] === row.name} />`)}</section>`}
     <${Shown} of=${all}>${(/** @type {any} */ value) => value.threads.length === 0 && html`<${Empty} why="Threads appear here as soon as an agent saves its first checkpoint. To see nine of them at work:" command="shoal demo --url ${location.origin}" />`}</${Shown}>
@@ -61,15 +68,24 @@ export function Decide ({ space, name, isPaused, since }) {
   const at = `${space}/${name}`
   const reason = draft(`reason ${at}`)
   const [isEditing, setEditing] = useState(false)
+  const open = useRef(/** @type {Set<string>} */ (new Set()))
+  const told = (/** @type {any} */ error) => { late.value = { space, name, since, error, reason: reason.peek() } }
   /** @param {(thread: any) => Promise<any>} decide */
   const decided = (decide) => still(space, name, since).then(decide).catch((error) => {
-    if (!(error instanceof ShoalError) || error.code === 'status-changed') late.value = { space, name, since, error }
+    if (!(error instanceof ShoalError) || error.code === 'status-changed') told(error)
     throw error
   })
+  // What is open goes with its row once somebody else decides; then that is told, and what was typed.
+  useEffect(() => () => {
+    const isOwn = [`approve ${at} ${since}`, `reject ${at} ${since}`, `edit state ${at}/main ${since}`].some((what) => ['running', 'done'].includes(acted(what).peek().state))
+    if (open.current.size > 0 && !isOwn) still(space, name, since).catch((error) => { if (!(error instanceof ShoalError)) told(error) })
+  }, [])
+  const asks = (/** @type {string} */ what) => (/** @type {boolean} */ is) => { is ? open.current.add(what) : open.current.delete(what) }
+  asks('edit')(isEditing)
   if (isEditing) return html`<div class="row"><${EditState} space=${space} name=${name} approves since=${since} onEnd=${() => setEditing(false)} /></div>`
   return html`<div class="row">
-    <${Confirm} what=${`approve ${at} ${since}`} label=${isPaused ? 'Let it go on' : 'Approve'} primary says="The agent goes on with its next step." undo="It can be paused again." run=${(/** @type {any} */ how) => decided((thread) => thread.approve({ ...how, expectMs: since }))} done=${isPaused ? 'It may go on.' : 'Approved: the agent goes on.'} />
-    <${Confirm} what=${`reject ${at} ${since}`} label=${isPaused ? 'End it' : 'Reject'} danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." run=${(/** @type {any} */ how) => decided((thread) => thread.fail({ ...how, reason: reason.peek(), expectMs: since }))} onDone=${() => drop(`reason ${at}`)} done=${isPaused ? 'Ended.' : 'Rejected.'}>
+    <${Confirm} what=${`approve ${at} ${since}`} label=${isPaused ? 'Let it go on' : 'Approve'} primary says="The agent goes on with its next step." undo="It can be paused again." onAsk=${asks('approve')} run=${(/** @type {any} */ how) => decided((thread) => thread.approve({ ...how, expectMs: since }))} done=${isPaused ? 'It may go on.' : 'Approved: the agent goes on.'} />
+    <${Confirm} what=${`reject ${at} ${since}`} label=${isPaused ? 'End it' : 'Reject'} danger says="The thread ends as failed, with your reason." undo="Approving it later lets it go on." onAsk=${asks('reject')} run=${(/** @type {any} */ how) => decided((thread) => thread.fail({ ...how, reason: reason.peek(), expectMs: since }))} onDone=${() => drop(`reason ${at}`)} done=${isPaused ? 'Ended.' : 'Rejected.'}>
       <label>Reason<input value=${reason.value} maxlength="2000" onInput=${(/** @type {any} */ event) => { reason.value = event.target.value }} /></label></${Confirm}>
     <button onClick=${() => setEditing(true)}>Edit first</button></div>`
 }

@@ -2,11 +2,11 @@
 
 import { Fragment, html, useState } from '../vendor/preact.js'
 import { acted, act, client, live } from '../data.js'
-import { address, go } from '../router.js'
+import { address, go, place } from '../router.js'
 import { shell } from '../kit/shell.js'
 import { Confirm, Empty, Mark, Outcome, Panes, Shown, useKept } from '../kit/states.js'
 import { bytes, clock, span, Time } from '../kit/time.js'
-import { Decide } from './now.js'
+import { Decide, Late, late } from './now.js'
 import { EditState } from './editing.js'
 import { Questions } from './questions.js'
 import { Compared, EventPane, LastChange, LeasePane, Moment, StepPane } from './moment.js'
@@ -58,6 +58,7 @@ export function ThreadPane ({ space, name, part, id, query = {} }) {
   return html`<div class="thread-head"><h2 class="sentence">${status && html`<${Mark} kind=${kind} /> `}<bdi>${name}</bdi> <span class="quiet">${status === undefined ? '' : isBare ? 'holds nothing' : kind === 'stuck' && status.status === 'running' ? 'is stuck' : questions.length > 0 ? 'waits for an answer' : SAYS[status.status]}</span></h2>
     <${Shown} of=${is} rows=${1}>${() => html`${(status.reason || status.by) && html`<p class="says">${status.reason && html`<bdi>${status.reason}</bdi> `}${status.by && html`<span class="quiet">by <bdi>${status.by}</bdi>, <${Time} ms=${status.wall_ms} ago /></span>`}</p>`}
       <${Driver} space=${space} name=${name} lease=${is.value.lease} />`}</${Shown}>
+    ${place.value.view !== 'now' && status && late.value?.space === space && late.value.name === name && late.value.since !== status.wall_ms && html`<${Late} />`}
     ${questions.length > 0 && html`<${Questions} space=${space} name=${name} questions=${questions} isWhole />`}
     ${open.map((/** @type {any} */ of) => html`<p class="row"><${Mark} kind=${clock() - of.begun_ms > OLD_STEP_MS ? 'stuck' : 'well'} /><span>Step <bdi>${of.name}</bdi> is open for <${Time} ms=${of.begun_ms} />.</span> <a href=${address(space, 'threads', [name, 'step', of.key])}>Settle it</a></p>`)}
     ${status && !isBare && (status.status === 'waiting' || status.status === 'paused' ? html`<${Decide} key=${status.wall_ms} space=${space} name=${name} isPaused=${status.status === 'paused'} since=${status.wall_ms} />` : html`<div class="row">
