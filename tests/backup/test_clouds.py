@@ -11,9 +11,12 @@ from threading import Lock, Thread
 
 import pytest
 
+import shoal
 from shoal.backup import clouds
 from shoal.backup.bucket import ObjectStore
 from shoal.errors import BackupUnreachable, InvalidInput
+from shoal.node.backup.restoring import restore
+from simulation.bounds import altered
 
 pytestmark = pytest.mark.real_time("it uses files, threads and sockets")
 
@@ -165,7 +168,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, str]]]:
         handler.end_headers()
         handler.wfile.write(body)
 
-    methods = {"do_PUT": answered, "log_message": lambda *_: None}
+    methods = {f"do_{method}": answered for method in ("GET", "PUT", "POST", "DELETE")} | {"log_message": lambda *_: None}
     Answering = type("Answering", (BaseHTTPRequestHandler,), methods)
     server = HTTPServer(("127.0.0.1", 0), Answering)
     Thread(target=server.serve_forever, daemon=True).start()
@@ -198,6 +201,48 @@ async def test_a_refusal_is_told_with_its_remedy(answers: list[tuple[int, str]],
         await clouds.opened("s3://bucket/prod").put_new("segments/a", b"x")
     assert "hidden" not in refused.value.message
     assert "Nothing that is stored here is lost" in refused.value.message
+
+
+WRONG_REGION = [
+    (301, "PermanentRedirect"),
+    (400, "AuthorizationHeaderMalformed: the region 'us-east-1' is wrong; expecting 'eu-west-1'"),
+]
+
+
+@pytest.mark.parametrize(("status", "code"), WRONG_REGION, ids=["redirect", "signature"])
+async def test_a_wrong_region_declares_nothing_and_restores_nothing(
+    answers: list[tuple[int, str]], tmp_path: Path, status: int, code: str
+) -> None:
+    answers.append((status, code))
+    async with shoal.open(tmp_path / "state") as store:
+        await store.space("crew").register("r").set(1)
+        with pytest.raises(BackupUnreachable, match="AWS_REGION") as refused:
+            await store.backup.init("s3://bucket/prod")
+        assert (await store.backup.status()).state == "none"
+        with pytest.raises(BackupUnreachable, match="AWS_REGION"):
+            await store.space("crew").tiering.set("s3://bucket/cold", idle=3600)
+        assert (await store.space("crew").tiering.get()).url == ""
+    with pytest.raises(BackupUnreachable, match="AWS_REGION"):
+        await restore("s3://bucket/prod", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+    assert "hidden" not in refused.value.message
+
+
+async def test_a_region_that_becomes_wrong_stops_no_write(answers: list[tuple[int, str]], tmp_path: Path) -> None:
+    """A bucket is moved, or a node starts with another environment."""
+    async with shoal.open(tmp_path / "state") as store:
+        await store.backup.init(f"file://{tmp_path}/bucket")
+        answers.append(WRONG_REGION[0])
+        moved = clouds.opened("s3://bucket/prod")
+        with altered(ship_s=0.02), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(clouds.DirectoryStore, "put_new", lambda _, *given: moved.put_new(*given))
+            for nth in range(20):
+                await store.space("crew").counter("n").add(1)
+                while nth == 0 and (await store.backup.status()).state != "failing":
+                    await asyncio.sleep(0.02)
+            view = await store.backup.status()
+            assert (view.state, "AWS_REGION" in view.trouble) == ("failing", True)
+        assert await store.space("crew").counter("n").value() == 20
 
 
 async def test_a_directory_that_is_missing_is_empty_and_made_by_a_put(tmp_path: Path) -> None:
