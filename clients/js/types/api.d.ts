@@ -4654,6 +4654,10 @@ export interface components {
             looked_at: number;
             /** @description Ask again with `after`. */
             more: boolean;
+            /** @description Checkpoints of all threads that were looked at, by the reason. */
+            stays: {
+                [key: string]: number;
+            };
             /** @description That go whole. */
             threads: number;
         };
@@ -4688,6 +4692,8 @@ export interface components {
          * @description The rules of a space, and what one node has done by all rules since it started.
          */
         RetentionRulesView: {
+            /** @description After setting: the checkpoints of the first threads all have labels, so none can go by it. */
+            all_labelled: boolean;
             /** @description How many bytes. */
             bytes: number;
             /** @description That went. */
