@@ -360,9 +360,9 @@ class _Importing:
         try:
             read, writes = await asyncio.to_thread(self._source.checkpoint, config)
         except InvalidValue as error:
-            there = f"{self.report.written} checkpoints before it are imported, and this one is not"
+            by_then = f"{self.report.written} checkpoints before it are imported, and this one is not"
             how = "To decode it, allow its type (--allow MODULE.NAME), or trust whoever wrote to the database (--trust)"
-            error.message = f"{what}: {why(error)}. {there}. {how}."
+            error.message = f"{what}: {why(error)}. {by_then}. {how}."
             error.args = (error.message,)
             raise
         if read is None:

@@ -230,7 +230,7 @@ def graphs(postgres: str) -> Iterator[tuple[str, Any]]:
 
     schema = f"s{os.urandom(4).hex()}"
     with psycopg.connect(postgres, autocommit=True) as connection:
-        connection.execute(f"CREATE SCHEMA {schema}")  # type: ignore[arg-type]
+        connection.execute(f"CREATE SCHEMA {schema}")
     url = f"{postgres}&options=-csearch_path%3D{schema}"
     with savers.PostgresSaver.from_conn_string(url) as saver:
         filled(saver, "a", "b")
