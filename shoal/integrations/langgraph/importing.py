@@ -217,7 +217,8 @@ def _postgres(url: str, serde: SerializerProtocol) -> Iterator[Source]:
     except psycopg.Error as error:
         raise InvalidInput(f"the database cannot be opened: {_said(error)}. Nothing was written.") from None
     with connection:
-        connection.read_only, connection.isolation_level = True, psycopg.IsolationLevel.REPEATABLE_READ
+        connection.set_read_only(True)
+        connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)
 
         def rows(text: str, given: Sequence[Any]) -> list[tuple[Any, ...]]:
             with connection.cursor(row_factory=shapes.tuple_row) as cursor:
