@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -236,7 +237,18 @@ def _said(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {CALL_S:g} s"
     text = " ".join((str(error) or type(error).__name__).partition("Debug source:")[0].split())
+    if (code := _CODE.search(text)) is not None:  # Of the XML that clouds answer with, what a person reads.
+        told = _MESSAGE.search(text)
+        before = _XML.split(text)[0].rstrip(" :")
+        text = f"{before}: {code[1]}{f': {told[1]}' if told else ''}"
     return text[:_SAID_CHARS_MAX].rstrip(". ")
+
+
+_XML, _CODE, _MESSAGE = (
+    re.compile(r"<\?xml|<Error|<Code>"),
+    re.compile(r"<Code>([^<]*)</Code>"),
+    re.compile(r"<Message>([^<]*)</Message>"),
+)
 
 
 _ADVICE = {
@@ -248,6 +260,11 @@ _ADVICE = {
 
 # By a word of the answer: clouds say in many ways what is wrong.
 _TOLD = {
+    "169.254.169.254": "No credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (Azure: "
+    "AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY) in the environment of the node, which reads them when it "
+    "starts, or give its machine a role.",
+    "metadata.google.internal": "No credentials were found: set GOOGLE_APPLICATION_CREDENTIALS in the environment of the node, "
+    "which reads it when it starts, or give its machine a service account.",
     "expired": "The credentials in the node's environment have expired: renew them. It is tried again.",
     "redirect": "Check the region in the node's environment (AWS_REGION): the bucket is in another one.",
     "region": "Check the region in the node's environment (AWS_REGION): the bucket is in another one.",

@@ -10,6 +10,7 @@ from pathlib import Path
 from threading import Lock, Thread
 
 import pytest
+from obstore.exceptions import BaseError
 
 import shoal
 from shoal.backup import clouds
@@ -201,6 +202,25 @@ async def test_a_refusal_is_told_with_its_remedy(answers: list[tuple[int, str]],
         await clouds.opened("s3://bucket/prod").put_new("segments/a", b"x")
     assert "hidden" not in refused.value.message
     assert "Nothing that is stored here is lost" in refused.value.message
+    assert "<" not in refused.value.message
+    if status != 301:  # Of which obstore tells no content.
+        assert f"{code}: The request was refused. Nothing" in refused.value.message  # Not the XML that they come in.
+
+
+async def test_a_node_without_credentials_is_told(answers: list[tuple[int, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """obstore asks the machine for a role then, at an address that means nothing to most people."""
+    answers.append((403, "Forbidden"))
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    store = clouds.opened("s3://bucket/prod")
+    asked = "Error performing PUT http://169.254.169.254/latest/api/token in 1 ms - Server returned: 403 Forbidden"
+
+    async def refused(_name: str, _content: bytes) -> None:
+        raise BaseError(asked)
+
+    with pytest.raises(BackupUnreachable, match="No credentials were found: set AWS_ACCESS_KEY_ID") as told:
+        await store._call("write x", refused("x", b""))
+    assert "Nothing that is stored here is lost" in told.value.message
 
 
 WRONG_REGION = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -254,3 +255,21 @@ def test_the_command_brings_into_a_directory(tmp_path: Path) -> None:
 )
 def test_options_of_a_part_need_the_part(wrong: list[str]) -> None:
     assert command("restore", "file:///nowhere", *wrong).exit_code == 2
+
+
+def test_a_backup_is_listed_in_a_pipe(source: Store, tmp_path: Path) -> None:
+    del source
+    done = command("backup", "list", f"file://{tmp_path}/bucket")
+    assert done.exit_code == 0, done.output
+    head, *rows = done.stdout.splitlines()
+    assert "every moment from" in head
+    assert rows
+    assert all(re.search(r"Z  (rows|operations)  .*  (bases|segments)/[0-9a-f]{64}$", row) for row in rows)
+
+
+def test_a_scratch_directory_that_cannot_be_made_is_told(source: Store, tmp_path: Path) -> None:
+    del source
+    refused = command("backup", "verify", f"file://{tmp_path}/bucket", "--scratch", str(tmp_path / "none"))
+    assert refused.exit_code == 1
+    assert "cannot be made" in refused.stderr
+    assert "Nothing was verified. Name another --scratch." in " ".join(refused.stderr.split())

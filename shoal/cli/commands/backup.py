@@ -179,7 +179,8 @@ async def _list(place: str | None, data: Path | None, url: str | None, *, json: 
             shown |= {"operations": pack.operations, "first_ms": pack.first_ms, "last_ms": pack.last_ms}
             times = (moment(pack.first_ms), moment(pack.last_ms)) if pack.operations else ("", "")
             counted = f"{pack.operations:,}" if pack.operations else ""
-            listing.add(shown, "", moment(pack.made_ms), kind, *times, counted, shown_bytes(pack.size))
+            cells = (moment(pack.made_ms), kind, *times, counted, shown_bytes(pack.size))
+            listing.add(shown, "  ".join(filter(None, (*cells, pack.name))), *cells)
 
 
 def verify_backup(
@@ -206,7 +207,14 @@ async def _verify(
     from shoal.node.backup.restoring import verified
 
     bucket = await _bucket(place, data, url)
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="shoal-verify-") as made:
+    try:
+        directory = tempfile.TemporaryDirectory(dir=scratch, prefix="shoal-verify-")
+    except OSError as error:
+        where = scratch or tempfile.gettempdir()
+        raise InvalidInput(
+            f"a scratch directory cannot be made in {where}: {error.strerror}. Nothing was verified. Name another --scratch."
+        ) from None
+    with directory as made:
         outcome = await verified(bucket, Path(made) / "state", moment=at_ms, config=Config(encryption_key=encryption_key.get()))
     report = outcome.report
     if report is None or outcome.restored is None:

@@ -131,7 +131,13 @@ async def _begun(
     packs = [pack for name, pack in catalogue.packs.items() if name in names]
     kept = _Plan(*request, wanted.hlc, list(wanted.bases.values()), wanted.segments, packs, catalogue.head.through_ms)
     unfinished = directory / _UNFINISHED
-    unfinished.mkdir(parents=True)
+    try:
+        unfinished.mkdir(parents=True)
+    except OSError as error:
+        raise InvalidInput(
+            f"{directory} cannot be made, or not be written: {error.strerror}. Nothing was written. Name another directory, or "
+            "let this user write there."
+        ) from None
     await environment.run_blocking(partial(layout.replace_file, unfinished / _PLAN, encode(kept)))
     return await _restored(bucket, directory, wanted, config, environment, partitions, progress)
 
@@ -222,7 +228,10 @@ def _check_empty(directory: Path) -> None:
     """
     if directory.exists() and not directory.is_dir():
         raise InvalidInput(f"{directory} is no directory. Nothing was written. Name one that is missing or empty.")
-    names = {entry.name for entry in os.scandir(directory)} if directory.exists() else set()
+    try:
+        names = {entry.name for entry in os.scandir(directory)} if directory.exists() else set()
+    except OSError as error:
+        raise InvalidInput(f"{directory} cannot be read: {error.strerror}. Nothing was written. Name another one.") from None
     if _UNFINISHED in names and layout.FORMAT not in names:
         shutil.rmtree(directory / _UNFINISHED)
         for name in names.intersection(_MOVED):

@@ -102,6 +102,8 @@ async def test_a_directory_that_holds_something_is_refused(shipped: SimulatedBuc
     (tmp_path / "file").write_text("mine")
     with pytest.raises(InvalidInput, match="is no directory"):
         await made(shipped, tmp_path / "file")
+    with pytest.raises(InvalidInput, match=r"cannot be made, or not be written: .* Nothing was written"):
+        await made(shipped, tmp_path / "file" / "below")
 
 
 @pytest.mark.real_time("it uses files and threads")
