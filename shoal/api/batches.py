@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from shoal.api.derived import OPERATIONS, show
 from shoal.api.http.exchange import Exchange, ReadQuery
-from shoal.api.thread.mutations import SaveFields, save_request
+from shoal.api.threads import SaveFields, save_request
 from shoal.protocol.base import TOGETHER_MAX, Elements, Parts
 from shoal.protocol.conformance import check_together
 from shoal.protocol.requests import Batch, DocumentJson, MultiRead, ReadDocumentJson, Refused

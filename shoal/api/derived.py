@@ -31,9 +31,11 @@ from shoal.api.http.headers import opaque, shown_opaque
 from shoal.api.route import SPACE, Handler, Route
 from shoal.api.watching import waited
 from shoal.errors import InvalidInput, NotFound
+from shoal.kinds.journal import flows as journal
 from shoal.kinds.redaction import flows as redaction
 from shoal.kinds.retention import flows as retention
-from shoal.kinds.thread.flows import mutations as undo
+from shoal.kinds.step import flows as step
+from shoal.kinds.thread.flows import served
 from shoal.kinds.tiering import flows as tiering
 from shoal.protocol.base import AtLeast, Http, Named, Shape, declaration_of
 from shoal.protocol.requests import Deleted, Read, Request, reply_of
@@ -50,8 +52,16 @@ FLOWS: tuple[type[Flow[Any]], ...] = (
     subjects.WriteTags,
     subjects.RemoveTags,
     subjects.EraseSubject,
-    undo.Undo,
-    undo.Redo,
+    journal.ReadReplay,
+    step.Resume,
+    served.Undo,
+    served.Redo,
+    served.Edit,
+    served.ReadDiff,
+    served.ReadMutations,
+    served.ReadAudit,
+    served.PreviewMerge,
+    served.Merge,
     retention.SetRetentionRule,
     retention.UnsetRetentionRule,
     retention.CarryOutRetention,
@@ -194,7 +204,8 @@ class Derived:
                 if self._tries and query.dry_run:  # type: ignore[attr-defined]
                     return await spaces.would(exchange.connection, request)
                 if isinstance(request, Flow):
-                    return await request.run(exchange.connection, key=exchange.key, durability=exchange.durability)
+                    connection = exchange.connected(unpacks=request.unpacks, stale=stale)
+                    return await request.run(connection, key=exchange.key, durability=exchange.durability)
                 return await exchange.call(request, stale=stale)
 
             reply, waits = await ask(), self.http.waits

@@ -20,11 +20,10 @@ from typing import Any
 from msgspec import Struct
 
 from shoal import errors
-from shoal.api import batches, contents
+from shoal.api import batches, contents, threads
 from shoal.api.derived import EXAMPLES, SOURCES
 from shoal.api.http import problems
 from shoal.api.route import Route
-from shoal.api.thread import mutations, resume
 from shoal.errors import ShoalError
 from shoal.kinds import KINDS
 from shoal.workflows.streams.decisions import StreamGone
@@ -389,10 +388,8 @@ PARTS: dict[str, str] = {
 
 BODIES: dict[Any, Any] = {
     **EXAMPLES,
-    resume.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
-    mutations.SaveBody: {"state": {"messages": ["hello"], "plan": {"step": 1}}, "metadata": {"cost": 3}, "author": "planner"},
-    mutations.MergeBody: {"branch": "main", "author": "planner"},
-    mutations.EditBody: {"patch": {"plan": {"step": 2}}, "by": "ada"},
+    threads.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
+    threads.SaveBody: {"state": {"messages": ["hello"], "plan": {"step": 1}}, "metadata": {"cost": 3}, "author": "planner"},
     batches.BatchBody: {
         "writes": [
             {"op": "save", "thread": "{crew}/planner", "state": {"plan": {"step": 1}}},

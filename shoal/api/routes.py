@@ -7,25 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import batches, contents, health, pages, watching
+from shoal.api import batches, contents, health, pages, threads, watching
 from shoal.api.derived import OPERATIONS
 from shoal.api.health import Figures
 from shoal.api.http.exchange import ReadQuery, WriteQuery
 from shoal.api.http.problems import RangeNotSatisfiable, RequestTimeout, UnsupportedEncoding
 from shoal.api.route import SPACE, THREAD, Route
-from shoal.api.thread import mutations, resume
 from shoal.errors import (
     BudgetExhausted,
     Conflict,
     DocumentChanged,
-    DriftRefused,
     FileIncomplete,
     HeadMoved,
     InvalidValue,
     ItemChanged,
-    JournalTrimmed,
-    MergeConflict,
-    NoQuorum,
     NotFound,
     Overloaded,
     Pruned,
@@ -53,7 +48,6 @@ _OF_PARTS = "it holds several requests"
 _STREAM = "the answer is a stream"
 _CONTENT = "the body or the answer is the document itself"
 _SEVERAL = "it answers several requests as one, in a form of its own"
-_VALUES = "it compares or merges decoded values, and hides secret ones"
 
 BY_HAND: tuple[Route, ...] = (
     Route("GET", "/", pages.welcome, "This node, and the paths to its parts", pages.Welcome, is_open=True, reason=_PAGE),
@@ -122,19 +116,19 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "GET",
         "/v1/export",
-        mutations.export_store,
+        threads.export_store,
         "All objects of all spaces as JSON lines (docs/EXPORT.md)",
-        query=mutations.ExportQuery,
-        content_type=mutations.NDJSON,
+        query=threads.ExportQuery,
+        content_type=threads.NDJSON,
         reason=_STREAM,
     ),
     Route(
         "GET",
         f"{SPACE}/export",
-        mutations.export_space,
+        threads.export_space,
         "All objects of a space as JSON lines (docs/EXPORT.md)",
-        query=mutations.ExportQuery,
-        content_type=mutations.NDJSON,
+        query=threads.ExportQuery,
+        content_type=threads.NDJSON,
         errors=(NotFound,),
         reason=_STREAM,
     ),
@@ -258,11 +252,11 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "POST",
         f"{THREAD}/checkpoints",
-        mutations.save,
+        threads.save,
         "Save a checkpoint",
-        mutations.SavedView,
+        threads.SavedView,
         201,
-        mutations.SaveBody,
+        threads.SaveBody,
         WriteQuery,
         compares=True,
         errors=(NotFound, Pruned, HeadMoved, SchemaViolation),
@@ -270,107 +264,26 @@ BY_HAND: tuple[Route, ...] = (
     ),
     Route(
         "GET",
-        f"{THREAD}/diff",
-        mutations.diff,
-        "The differences between two checkpoints, per channel and path",
-        mutations.DiffView,
-        query=mutations.DiffQuery,
-        errors=(NotFound, Pruned),
-        reason=_VALUES,
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/merge",
-        mutations.merge_preview,
-        "The result that a merge would have, and its conflicts",
-        mutations.MergeView,
-        query=mutations.MergeQuery,
-        errors=(NotFound, Pruned),
-        reason=_VALUES,
-    ),
-    Route(
-        "POST",
-        f"{THREAD}/merge",
-        mutations.merge,
-        "Merge heads of a branch into one checkpoint",
-        mutations.SavedView,
-        body=mutations.MergeBody,
-        query=WriteQuery,
-        errors=(NotFound, Pruned, HeadMoved, MergeConflict, SchemaViolation),
-        reason=_VALUES,
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/mutations",
-        mutations.mutations,
-        "The changes of the state with their authors, oldest first",
-        mutations.MutationsView,
-        query=mutations.MutationsQuery,
-        errors=(NotFound, Pruned),
-        reason=_VALUES,
-    ),
-    Route(
-        "POST",
-        f"{THREAD}/edit",
-        mutations.edit,
-        "Change the newest state by hand",
-        mutations.SavedView,
-        body=mutations.EditBody,
-        query=WriteQuery,
-        errors=(NotFound, Pruned, HeadMoved, SchemaViolation),
-        reason=_VALUES,
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/audit",
-        mutations.audit,
-        "Checkpoints, events and steps in one time line, with the newest checkpoint at each",
-        mutations.AuditView,
-        errors=(NotFound,),
-        reason=_SEVERAL,
-    ),
-    Route(
-        "GET",
         f"{THREAD}/export",
-        mutations.export_thread,
+        threads.export_thread,
         "The thread as JSON lines (docs/EXPORT.md)",
-        query=mutations.ExportQuery,
-        content_type=mutations.NDJSON,
+        query=threads.ExportQuery,
+        content_type=threads.NDJSON,
         errors=(NotFound,),
         reason=_STREAM,
     ),
     Route(
         "POST",
         f"{THREAD}/steps/{{step}}",
-        resume.begin,
+        threads.begin,
         "Write a step's intent (201), or read why it is not to begin (200: do not cause the effect)",
-        resume.StepView,
+        threads.StepView,
         201,
-        resume.BeginBody,
-        resume.BeginQuery,
+        threads.BeginBody,
+        threads.BeginQuery,
         repeats=True,
         errors=(ThreadHeld,),
         reason="it withdraws an intent that has a rival, and by default waits for a quorum",
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/resume",
-        resume.resume,
-        "The newest state by quorum, the open steps, the journal since, and why",
-        resume.ResumeView,
-        query=resume.ResumeQuery,
-        errors=(NotFound, DriftRefused, NoQuorum),
-        reason=_SEVERAL,
-    ),
-    Route(
-        "GET",
-        f"{THREAD}/replay",
-        resume.replay,
-        "The latest snapshot of a reducer, and the events since",
-        resume.ReplayView,
-        query=resume.ReplayQuery,
-        errors=(JournalTrimmed,),
-        reason=_SEVERAL,
     ),
 )
 

@@ -132,6 +132,7 @@ class Connection:
     config: Config
     durability: Durability  # The default of writes.
     held: HeldLeases = field(default_factory=HeldLeases, kw_only=True)
+    stale: bool = field(default=False, kw_only=True)  # Whether all that is read may be older than the session's bookmark.
 
     async def write(self, request: Request[R], *, key: str | None, durability: Durability | None) -> R:
         """Send a write; without a durability, it has the store's, or at least `quorum` if its thread is under a lease.
@@ -163,7 +164,7 @@ class Connection:
 
     async def read(self, request: Request[R], *, stale: bool = False) -> R:
         """Send a read; if `stale`, the node's state may be older than the session's bookmark."""
-        return await self.session.call(request, stale=stale)
+        return await self.session.call(request, stale=stale or self.stale)
 
 
 class Flow(Struct, Generic[R], frozen=True):
@@ -172,6 +173,7 @@ class Flow(Struct, Generic[R], frozen=True):
     """
 
     http: ClassVar[tuple[Http, ...]]
+    unpacks: ClassVar[bool] = False  # Whether it unpacks states: a node bounds what it unpacks for others.
 
     async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> R:
         """Carry it out. `key` is the caller's for the whole of it."""

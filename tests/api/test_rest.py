@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from shoal import values
-from shoal.api.thread import mutations
+from shoal.api import threads
 from shoal.errors import HeadMoved, KeyReused, Overloaded, ShoalError, ShuttingDown, SpansPartitions
 from shoal.logs.lines import captured
 from shoal.protocol import requests
@@ -428,6 +428,6 @@ async def test_an_export_that_fails_half_way_is_cut_off(rest: Rest, monkeypatch:
             yield kind + b"\n"
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(mutations, "export", failing)
+    monkeypatch.setattr(threads, "export", failing)
     with pytest.raises(aiohttp.ClientPayloadError):
         await rest("GET", f"{THREAD}/export")

@@ -68,7 +68,7 @@ async def test_histories(space: Space, rest: Rest, cli: Cli) -> None:
     changed = await rest("GET", f"/threads/t/diff?from={first.id}&to=main")
     assert changed["channels"] == {
         "n": [{"op": "replace", "path": "", "before": 0, "after": 1}],
-        "list": [{"op": "add", "path": "", "after": [1]}],
+        "list": [{"op": "add", "path": "", "before": None, "after": [1]}],
     }
     assert [found["id"] for found in await cli("log", "t", "--filter", "source=loop")] == [second.id]
     assert (await cli("diff", "t", first.id))[0]["channels"] == changed["channels"]

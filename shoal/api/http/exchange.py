@@ -34,8 +34,6 @@ from shoal.api.http.bodies import Noting, Receiving, Sparing
 from shoal.api.http.problems import UnsupportedMediaType
 from shoal.config import Config
 from shoal.errors import InvalidInput, InvalidName, InvalidValue, ShoalError, TooLarge
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
-from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.names import check_key, check_name
 from shoal.protocol.conformance import nearest, too_many
 from shoal.protocol.requests import Durability, R, Read, Request
@@ -250,14 +248,12 @@ class Exchange:
     @property
     def connection(self) -> Connection:
         """This exchange's session, as `shoal.workflows` uses it."""
-        return Connection(self.session, self.config, "local", held=headers.named_by(self.request) or HeldLeases())
+        return self.connected()
 
-    def checkpoints(self, *, author: str = "") -> ThreadCheckpoints:
-        """The checkpoints of the thread that the path names, whose states are unpacked here."""
-        connection = Connection(
-            Sparing(self.session), self.config, "local", held=headers.named_by(self.request) or HeldLeases()
-        )
-        return ThreadCheckpoints(connection, self.name("space"), self.name("thread"), Provenance(connection, author))
+    def connected(self, *, unpacks: bool = False, stale: bool = False) -> Connection:
+        """The same. `unpacks`: states are unpacked here. `stale`: what is read may be older than the bookmark."""
+        session = Sparing(self.session) if unpacks else self.session
+        return Connection(session, self.config, "local", held=headers.named_by(self.request) or HeldLeases(), stale=stale)
 
     # ── values ────────────────────────────────────────────────────────────────
 

@@ -29,6 +29,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from msgspec import structs
 
 from shoal.cli.arguments import Branch as BranchName
 from shoal.cli.arguments import By, DryRun, Limit, Reason, Reveal, Run, ThreadName, Work, Yes, in_store
@@ -94,16 +95,7 @@ def diff(
 
 
 def _described(found: Difference) -> dict[str, list[dict[str, Any]]]:
-    return {channel: [_fields(change) for change in changes] for channel, changes in found.channels.items()}
-
-
-def _fields(change: Change) -> dict[str, Any]:
-    fields: dict[str, Any] = {"op": change.op, "path": change.path}
-    if change.op != "add":
-        fields["before"] = change.before
-    if change.op != "remove":
-        fields["after"] = change.after
-    return fields
+    return {channel: [structs.asdict(change) for change in changes] for channel, changes in found.channels.items()}
 
 
 def _print(change: Change) -> None:

@@ -17,14 +17,19 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Struct
 
 from shoal import values
 from shoal.errors import InvalidInput, JournalTrimmed, NotFound
 from shoal.kinds.journal.state.journal import Cursor
 from shoal.protocol import requests
+from shoal.protocol.base import Cursor as Opaque
+from shoal.protocol.base import Http, Named, Natural, Positive, Time, Value
+from shoal.protocol.requests import Durability
 from shoal.records import NamedTuple
-from shoal.workflows.connection import Connection, moment
+from shoal.workflows.connection import Connection, Flow, moment
 
 _PAGE = 1000
 
@@ -186,3 +191,56 @@ def _is_of_another_sweep(event: Event, start: bytes) -> bool:
 def _copied(initial: Any) -> Any:
     """A copy for each replay, so that a reducer may change it."""
     return values.decode(values.encode(initial, where="initial"))
+
+
+class ReplayView(Struct, array_like=True, frozen=True):
+    """The snapshot to begin with, and the events to fold into it."""
+
+    snapshot: Value | None  # The reducer's value after all events up to `at`; null with `at` empty if there is none.
+    at: str  # The id of the last event in the snapshot.
+    events: list[requests.Event]  # The events after it, in order. An event marked `late` belongs before earlier ones.
+    cursor: Opaque  # The cursor to continue with: `GET …/events?after=`.
+    more: bool  # Whether there are more events.
+
+
+class ReadReplay(Flow[ReplayView], frozen=True):
+    """Read the newest usable snapshot of a reducer, and the first page of events after it.
+
+    A function cannot be sent over HTTP, so the caller reduces: it folds the events in order into the snapshot's value, goes
+    on with `GET …/events?after=` while there are more, and keeps the result as the next snapshot.
+    """
+
+    http: ClassVar = (
+        Http(
+            "GET",
+            "/threads/{thread}/replay",
+            "The latest snapshot of a reducer, and the events since",
+            errors=(JournalTrimmed,),
+        ),
+    )
+
+    space: str
+    thread: str
+    reducer: str | None = None  # The name of its snapshots. If left out, the replay begins at the first event.
+    version: Natural = 0
+    until: str | None = None  # An event's id: use no snapshot that includes later events.
+    until_ms: Annotated[Time | None, Named("until_time")] = None  # A time with a zone: use no snapshot with later events.
+    limit: Positive = 1000  # At most so many events.
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> ReplayView:
+        """Read the snapshot, and a page after it.
+
+        Raises:
+            InvalidInput: `until` or `until_time` is given without a reducer.
+            JournalTrimmed: there is no snapshot, and the journal's beginning was trimmed.
+        """
+        start = requests.Snapshot(None, "", b"")
+        if self.reducer is not None:
+            asked = requests.ReadSnapshot(self.space, self.thread, self.reducer, self.version, self.until, self.until_ms)
+            start = await connection.read(asked)
+        elif self.until is not None or self.until_ms is not None:
+            raise InvalidInput("`until` and `until_time` choose a snapshot of a reducer. Give `reducer` too.", field="until")
+        page = await connection.read(requests.ReadJournal(self.space, self.thread, start.cursor, self.limit))
+        if start.value is None:
+            await check_whole(connection, self.space, self.thread)
+        return ReplayView(start.value, start.event, page.events, page.cursor, page.more)

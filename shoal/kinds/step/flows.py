@@ -9,17 +9,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from shoal import values
-from shoal.errors import Forbidden, ResultNotKept, ShoalError, StepAbandoned, StepFailed, StepUnresolved
+from shoal.errors import (
+    DriftRefused,
+    Forbidden,
+    NoQuorum,
+    NotFound,
+    ResultNotKept,
+    ShoalError,
+    StepAbandoned,
+    StepFailed,
+    StepUnresolved,
+)
 from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
-from shoal.kinds.thread.flows.provenance import SAID_AGAIN_EVERY, differences_of, drift_refused
+from shoal.kinds.thread.flows.provenance import SAID_AGAIN_EVERY, Provenance, differences_of, drift_refused, setting_of
 from shoal.protocol import requests
-from shoal.protocol.requests import StepState
-from shoal.workflows.connection import Connection, moment
+from shoal.protocol.base import Http, Value
+from shoal.protocol.requests import Durability, StepState
+from shoal.workflows.connection import Connection, Flow, moment
 
 
 class Attempt(Struct, frozen=True):
@@ -238,3 +249,90 @@ async def drift(
 def _away(member: requests.Member) -> str:
     since = f"linked last at {moment(member.linked_ms).isoformat()}" if member.linked_ms else "never linked"
     return f"{member.name} ({since})"
+
+
+_LISTED_MAX = 1000  # Steps, and events, that one answer lists.
+
+
+class ReasonView(Struct, array_like=True, frozen=True):
+    """How the answer was found, and what it leaves out."""
+
+    branch: str
+    head: str | None
+    other_heads: list[str]
+    skipped: list[str]  # The keys of steps that are done.
+    unresolved: list[str]  # The keys of steps that were begun and have not ended.
+    more_steps: bool
+    more_events: bool
+    quorum: bool  # Whether a majority of the owners was asked, so that the answer holds at least what they hold.
+    staleness: str  # If `quorum` is false: what may be missing, and why.
+    differences: list[str]  # Differences between the given configuration and dependencies and the recorded ones.
+
+
+class ResumeView(Struct, array_like=True, frozen=True):
+    """Everything that an agent needs to continue after a crash."""
+
+    checkpoint: requests.Checkpoint | None
+    open: list[requests.Step]
+    events: list[requests.Event]  # The events since about the time of the checkpoint.
+    reason: ReasonView
+
+
+class Resume(Flow[ResumeView], frozen=True):
+    """Read a thread's newest state, open steps and later events, after catching up with a quorum if that is possible."""
+
+    http: ClassVar = (
+        Http(
+            "GET",
+            "/threads/{thread}/resume",
+            "The newest state by quorum, the open steps, the journal since, and why",
+            errors=(NotFound, DriftRefused, NoQuorum),
+        ),
+    )
+
+    space: str
+    thread: str
+    branch: str = "main"
+    configuration: dict[str, Value] = field(default_factory=dict)  # The agent's configuration, compared with the recorded one.
+    dependencies: dict[str, Value] = field(default_factory=dict)  # Versions by name, compared with the recorded ones.
+    on_drift: Literal["warn", "refuse"] = "warn"  # What to do if the configuration or a dependency differs.
+
+    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> ResumeView:
+        """Read all of it.
+
+        Raises:
+            DriftRefused: the settings differ from those recorded, and `on_drift` is "refuse".
+        """
+        space, thread = self.space, self.thread
+        setting = setting_of(_decoded(self.configuration), _decoded(self.dependencies))
+        staleness = await catch_up(connection, space, thread)
+        try:
+            checkpoint = await connection.read(requests.Load(space, thread, branch=self.branch))
+        except NotFound:
+            checkpoint = None
+        steps = await connection.read(requests.ListSteps(space, thread, limit=_LISTED_MAX))
+        still = await connection.read(requests.ListSteps(space, thread, only_open=True, limit=_LISTED_MAX))
+        differences: tuple[str, ...] = ()
+        if checkpoint is not None:
+            checkpoints = ThreadCheckpoints(connection, space, thread, Provenance(connection, ""))
+            differences = await drift(checkpoints, self.branch, setting, refuse=self.on_drift == "refuse")
+        since_ms = 0 if checkpoint is None else checkpoint.wall_ms
+        events = await connection.read(requests.ReadJournal(space, thread, limit=_LISTED_MAX, since_ms=since_ms))
+        reason = ReasonView(
+            self.branch,
+            None if checkpoint is None else checkpoint.id,
+            [] if checkpoint is None else [head for head in checkpoint.heads if head != checkpoint.id],
+            [step.key for step in steps.items if step.state == "done"],
+            [step.key for step in still.items],
+            steps.more or still.more,
+            events.more,
+            not staleness,
+            staleness,
+            list(differences),
+        )
+        return ResumeView(checkpoint, still.items, events.events, reason)
+
+
+def _decoded(packed: Mapping[str, bytes]) -> dict[str, Any] | None:
+    """None if nothing was given."""
+    return {name: values.decode(value) for name, value in packed.items()} or None

@@ -21,12 +21,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from shoal import values
-from shoal.errors import HeadMoved, InvalidInput, NotFound, Pruned, SchemaViolation, UndoConflict
+from shoal.errors import InvalidInput, NotFound, UndoConflict
 from shoal.kinds.thread.flows.checkpoints import (
     PAGE,
     Checkpoint,
@@ -36,14 +36,12 @@ from shoal.kinds.thread.flows.checkpoints import (
     encode_metadata,
     shown_checkpoint,
 )
-from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.protocol import requests
-from shoal.protocol.base import Http
-from shoal.protocol.requests import NO_HEAD, Durability, Saved
+from shoal.protocol.requests import NO_HEAD, Durability
 from shoal.records import NamedTuple
 from shoal.schemas.secret_fields import hidden
 from shoal.values.difference import Change, Owned, applied, channel_differences, differences
-from shoal.workflows.connection import Connection, Flow, moment
+from shoal.workflows.connection import moment
 
 
 class Mutation(Struct, frozen=True):
@@ -199,71 +197,6 @@ async def redo(
         return shown_checkpoint(done, channels=False)
     ids = await _redoable(checkpoints, head, count)
     return await _reverted(checkpoints, head, ids, branch, {REDOES: ids}, key, durability)
-
-
-_ERRORS = (NotFound, Pruned, HeadMoved, UndoConflict, SchemaViolation)
-_Count = Annotated[int, Meta(ge=1, le=100)]
-
-
-class Undo(Flow[Saved], frozen=True):
-    """Save a checkpoint that takes back the last checkpoints, or a given one."""
-
-    http: ClassVar = (
-        Http(
-            "POST",
-            "/threads/{thread}/undo",
-            "Undo the changes of the last checkpoints, in a new one",
-            errors=_ERRORS,
-            example={"count": 1, "author": "ada"},
-        ),
-    )
-
-    space: str
-    thread: str
-    branch: str = "main"
-    count: _Count = 1  # Undo so many of the last changes.
-    checkpoint: str | None = None  # Undo this checkpoint's changes instead.
-    author: str = ""
-
-    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> Saved:
-        """Undo them; with the key of an earlier call, the answer is its checkpoint."""
-        found = _signed(connection, self)
-        return _saved(
-            await undo(found, self.count, branch=self.branch, checkpoint=self.checkpoint, key=key, durability=durability)
-        )
-
-
-class Redo(Flow[Saved], frozen=True):
-    """Save a checkpoint that takes back the last undos."""
-
-    http: ClassVar = (
-        Http(
-            "POST",
-            "/threads/{thread}/redo",
-            "Redo the last undos",
-            errors=_ERRORS,
-            example={"count": 1, "author": "ada"},
-        ),
-    )
-
-    space: str
-    thread: str
-    branch: str = "main"
-    count: _Count = 1
-    author: str = ""
-
-    async def run(self, connection: Connection, *, key: str | None, durability: Durability) -> Saved:
-        """Redo them; with the key of an earlier call, the answer is its checkpoint."""
-        found = _signed(connection, self)
-        return _saved(await redo(found, self.count, branch=self.branch, key=key, durability=durability))
-
-
-def _signed(connection: Connection, flow: Undo | Redo) -> ThreadCheckpoints:
-    return ThreadCheckpoints(connection, flow.space, flow.thread, Provenance(connection, flow.author))
-
-
-def _saved(made: Checkpoint) -> Saved:
-    return Saved(made.id, list(made.parents), made.branch, list(made.heads), made.wall_ms)
 
 
 async def keyed(checkpoints: ThreadCheckpoints, head: str, key: str) -> requests.Checkpoint | None:

@@ -1,1 +1,0 @@
-"""Threads over HTTP."""
