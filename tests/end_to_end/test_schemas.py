@@ -94,10 +94,14 @@ async def test_a_preview_of_a_merge_over_rest_shows_no_secrets_unless_asked_to(s
     preview = f"/threads/t/merge?heads={other.id}"
     found = await rest("GET", preview)
     assert found["state"] == {"login": {"user": "ana", "password": "«secret»"}}
-    assert found["conflicts"] == {"token": {"base": "«secret»", "sides": ["«secret»", "«secret»"], "added": False, "removed": False}}
+    assert found["conflicts"] == {
+        "token": {"base": "«secret»", "sides": ["«secret»", "«secret»"], "added": False, "removed": False}
+    }
     found = await rest("GET", f"{preview}&reveal=true")
     assert found["state"] == {"login": login}
-    assert found["conflicts"] == {"token": {"base": "hunter2", "sides": ["hunter3", "hunter4"], "added": False, "removed": False}}
+    assert found["conflicts"] == {
+        "token": {"base": "hunter2", "sides": ["hunter3", "hunter4"], "added": False, "removed": False}
+    }
 
 
 async def test_a_preview_hides_what_was_secret_in_the_ancestor_alone(space: Space, rest: Rest) -> None:

@@ -332,7 +332,7 @@ export interface components {
         AuditEntryView: {
             /** @description The name of the person or program that does it. */
             by: string;
-            /** @description A checkpoint's metadata, the event, or a step's result or error. */
+            /** @description A checkpoint's metadata, the event, or a step's arguments, result or error. */
             data: unknown;
             /** @description Of the checkpoint or the event; a step's key. */
             id: string;
@@ -1204,20 +1204,6 @@ export interface components {
             result: unknown;
         };
         /**
-         * DiffQuery
-         * @description The checkpoints to compare: each is an id, or the name of a branch.
-         */
-        DiffQuery: {
-            /** @description Only results before this one; of a difference, the old value. */
-            from: string;
-            /** @description Show secret values too. Default: `false`. */
-            reveal?: boolean;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-            /** @description Only results after this one; of a difference, the new value. Default: `"main"`. */
-            to?: string;
-        };
-        /**
          * DiffView
          * @description The differences between two checkpoints; both ids are as the node resolved them.
          */
@@ -1236,10 +1222,10 @@ export interface components {
          * @description One difference within a channel.
          */
         DifferenceView: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: unknown;
-            /** @description Only results before this one; of a difference, the old value. */
-            before?: unknown;
+            /** @description Null if it was removed. */
+            after: unknown | null;
+            /** @description Null if it was added. */
+            before: unknown | null;
             /**
              * @description The operation.
              * @enum {unknown}
@@ -1346,7 +1332,7 @@ export interface components {
         };
         /**
          * EditBody
-         * @description A change of the newest state by a person.
+         * @description Save a checkpoint with the newest state, changed by a person.
          */
         EditBody: {
             /** @description A branch's name. Default: `"main"`. */
@@ -2667,7 +2653,7 @@ export interface components {
         };
         /**
          * MergeBody
-         * @description The heads to merge, and the caller's decisions on channels in conflict.
+         * @description Merge heads of a branch into one checkpoint.
          */
         MergeBody: {
             /** @description The author's name. */
@@ -2692,24 +2678,14 @@ export interface components {
          * @description A channel that the heads changed in conflicting ways.
          */
         MergeConflictView: {
-            /** @description The value in the common ancestor. Left out if it had no such channel. */
-            base?: unknown;
+            /** @description Whether the ancestor had no such channel; `base` is null then. */
+            added: boolean;
+            /** @description The value in the common ancestor. */
+            base: unknown | null;
             /** @description Whether a head removed it. */
             removed: boolean;
             /** @description The heads' different values. A head that removed the channel is not among them. */
             sides: unknown[];
-        };
-        /**
-         * MergeQuery
-         * @description The heads of a merge that is only previewed.
-         */
-        MergeQuery: {
-            /** @description A branch's name. Default: `"main"`. */
-            branch?: string;
-            /** @description Ids with commas between them, in addition to the winning head; empty: all heads of the branch. */
-            heads?: string;
-            /** @description Show secret values too. Default: `false`. */
-            reveal?: boolean;
         };
         /**
          * MergeView
@@ -2843,12 +2819,12 @@ export interface components {
          * @description One change of one place in the state.
          */
         MutationView: {
-            /** @description Only results after this one; of a difference, the new value. */
-            after?: unknown;
+            /** @description Null if it was removed. */
+            after: unknown | null;
             /** @description The author's name. */
             author: string;
-            /** @description Only results before this one; of a difference, the old value. */
-            before?: unknown;
+            /** @description Null if it was added. */
+            before: unknown | null;
             /** @description A channel of the state. */
             channel: string;
             /** @description A checkpoint's id. */
@@ -2864,20 +2840,6 @@ export interface components {
             path: string;
             /** @description The time, by the clock of the node that wrote it. */
             time: string;
-        };
-        /**
-         * MutationsQuery
-         * @description A page of the mutation log of a branch.
-         */
-        MutationsQuery: {
-            /** @description The id of a mutation or a checkpoint; the log begins after it. */
-            after?: string | null;
-            /** @description A branch's name. Default: `"main"`. */
-            branch?: string;
-            /** @description The maximal number of results. Default: `100`. */
-            limit?: number;
-            /** @description Show secret values too. Default: `false`. */
-            reveal?: boolean;
         };
         /**
          * MutationsView
@@ -3223,6 +3185,20 @@ export interface components {
             id: number;
             /** @description The state that the client announced; `null` if it left. */
             state: unknown;
+        };
+        /**
+         * PreviewMergeQuery
+         * @description Show the result and the conflicts of a merge. Nothing is written.
+         */
+        PreviewMergeQuery: {
+            /** @description A branch's name. Default: `"main"`. */
+            branch?: string;
+            /** @description Ids with commas between them, beside the winning head; if left out, all heads. */
+            heads?: string | null;
+            /** @description Show secret values too. Default: `false`. */
+            reveal?: boolean;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
         };
         /**
          * PreviewRedactionBody
@@ -3762,6 +3738,20 @@ export interface components {
             op: "counter";
         };
         /**
+         * ReadDiffQuery
+         * @description Compare two checkpoints. Only channels whose hashes differ are read.
+         */
+        ReadDiffQuery: {
+            /** @description An id, the name of a branch, or a label. */
+            from: string;
+            /** @description Show secret values too. Default: `false`. */
+            reveal?: boolean;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /** @description The same of the other one. Default: `"main"`. */
+            to?: string;
+        };
+        /**
          * ReadEventsOp
          * @description Read events that `after`, a cursor of an earlier reply, does not cover; if it is empty, from the first.
          */
@@ -4012,6 +4002,22 @@ export interface components {
             prefix?: string;
         };
         /**
+         * ReadMutationsQuery
+         * @description Read the mutation log of a branch, a page at a time; it is computed from the states of its checkpoints.
+         */
+        ReadMutationsQuery: {
+            /** @description The id of a mutation or a checkpoint; the log begins after it. */
+            after?: string | null;
+            /** @description A branch's name. Default: `"main"`. */
+            branch?: string;
+            /** @description The maximal number of results. Default: `100`. */
+            limit?: number;
+            /** @description Show secret values too. Default: `false`. */
+            reveal?: boolean;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+        };
+        /**
          * ReadPlaceOp
          * @description Read how many rows of a loop are finished.
          */
@@ -4082,6 +4088,27 @@ export interface components {
             op: "register";
             /** @description A register's name. */
             register: string;
+        };
+        /**
+         * ReadReplayQuery
+         * @description Read the newest usable snapshot of a reducer, and the first page of events after it.
+         *
+         *     A function cannot be sent over HTTP, so the caller reduces: it folds the events in order into the snapshot's value, goes
+         *     on with `GET …/events?after=` while there are more, and keeps the result as the next snapshot.
+         */
+        ReadReplayQuery: {
+            /** @description At most so many events. Default: `1000`. */
+            limit?: number;
+            /** @description The name of its snapshots. If left out, the replay begins at the first event. */
+            reducer?: string | null;
+            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
+            stale?: boolean;
+            /** @description An event's id: use no snapshot that includes later events. */
+            until?: string | null;
+            /** @description A time with a zone: use no snapshot with later events. */
+            until_time?: string | null;
+            /** @description The version, which changes with the value. Default: `0`. */
+            version?: number;
         };
         /**
          * ReadSearchOp
@@ -4524,24 +4551,6 @@ export interface components {
             rule: string;
         };
         /**
-         * ReplayQuery
-         * @description The reducer, and where a replay ends.
-         */
-        ReplayQuery: {
-            /** @description At most so many events. Default: `1000`. */
-            limit?: number;
-            /** @description The name of its snapshots. If left out, the replay begins at the first event. */
-            reducer?: string | null;
-            /** @description Read this node's state, even if it is older than the bookmark. Default: `false`. */
-            stale?: boolean;
-            /** @description An event's id: use no snapshot that includes later events. */
-            until?: string | null;
-            /** @description A time with a time zone: use no snapshot that includes later events. */
-            until_time?: string | null;
-            /** @description The version, which changes with the value. Default: `0`. */
-            version?: number;
-        };
-        /**
          * ReplayView
          * @description The snapshot to begin with, and the events to fold into it.
          */
@@ -4576,15 +4585,15 @@ export interface components {
         };
         /**
          * ResumeQuery
-         * @description The branch to resume, and the settings of the agent that resumes it.
+         * @description Read a thread's newest state, open steps and later events, after catching up with a quorum if that is possible.
          */
         ResumeQuery: {
             /** @description A branch's name. Default: `"main"`. */
             branch?: string;
-            /** @description A JSON object: the agent's configuration, compared with the recorded one. */
-            configuration?: string;
-            /** @description A JSON object: versions by name, compared with the recorded ones. */
-            dependencies?: string;
+            /** @description The agent's configuration, compared with the recorded one. */
+            configuration?: string | null;
+            /** @description Versions by name, compared with the recorded ones. */
+            dependencies?: string | null;
             /**
              * @description What to do if the configuration or a dependency differs. Default: `"warn"`.
              * @enum {unknown}
