@@ -18,6 +18,8 @@ from contextlib import contextmanager
 
 from shoal.errors import EngineFailed, OutcomeUnknown, ShoalError, Unsupported
 
+UNHARMED = "Nothing that is stored here is lost."
+"""How an error of a bucket ends where it stopped no write."""
 _NOTHING = re.compile(r"\s*Nothing (of it )?was [a-z]+( now)?[.;]")
 
 

@@ -22,6 +22,7 @@ from obstore.store import LocalStore, MemoryStore, from_url
 
 from shoal.backup.bucket import Listed
 from shoal.errors import BackupUnreachable, InvalidInput
+from shoal.raising import UNHARMED
 
 CALL_S = 120.0  # One call, with the requests that obstore repeats.
 RETRIES_MAX = 4
@@ -95,7 +96,7 @@ class CloudStore:
             if may_lack and isinstance(error, NotFoundError | FileNotFoundError):
                 raise
             raise BackupUnreachable(
-                f"the backup at {self.url} cannot {what}: {_said(error)}. Nothing that is stored here is lost. {_advice(error)}"
+                f"the backup at {self.url} cannot {what}: {_said(error)}. {UNHARMED} {_advice(error)}"
             ) from None
 
 
@@ -233,10 +234,11 @@ def _is_plain_http() -> bool:
 
 
 def _said(error: BaseException) -> str:
-    """The first line of an error, without what follows it for programmers."""
+    """The first line of an error, without what is for programmers, and durations: the same refusal has the same text."""
     if isinstance(error, TimeoutError):
         return f"no answer within {CALL_S:g} s"
     text = " ".join((str(error) or type(error).__name__).partition("Debug source:")[0].split())
+    text = _NOISE.sub("", text)
     if (code := _CODE.search(text)) is not None:  # Of the XML that clouds answer with, what a person reads.
         told = _MESSAGE.search(text)
         before = _XML.split(text)[0].rstrip(" :")
@@ -244,6 +246,7 @@ def _said(error: BaseException) -> str:
     return text[:_SAID_CHARS_MAX].rstrip(". ")
 
 
+_NOISE = re.compile(r"^Generic \w+ error: |Error performing list request: | in [\d.]+(ns|µs|ms|s)(?= - |, after )")
 _XML, _CODE, _MESSAGE = (
     re.compile(r"<\?xml|<Error|<Code>"),
     re.compile(r"<Code>([^<]*)</Code>"),
@@ -252,7 +255,7 @@ _XML, _CODE, _MESSAGE = (
 
 
 _ADVICE = {
-    "PermissionDeniedError": "Give the node's credentials the right to read, list and write there.",
+    "PermissionDeniedError": "Give the node's credentials the right to read, list, write and delete there.",
     "UnauthenticatedError": "Check the credentials in the node's environment; they may have expired.",
     "FileNotFoundError": "Check the name of the bucket.",
 }
@@ -265,7 +268,13 @@ _TOLD = {
     "starts, or give its machine a role.",
     "metadata.google.internal": "No credentials were found: set GOOGLE_APPLICATION_CREDENTIALS in the environment of the node, "
     "which reads it when it starts, or give its machine a service account.",
-    "expired": "The credentials in the node's environment have expired: renew them. It is tried again.",
+    "expired": "The credentials have expired: renew them in the environment, and start the node again, which reads them when "
+    "it starts; those of a role renew themselves.",
+    "accessdenied": "Give the node's credentials the right to read, list, write and delete there.",
+    "invalidaccesskeyid": "The credentials in the node's environment are wrong: correct them, and start it again.",
+    "signaturedoesnotmatch": "The credentials in the node's environment are wrong: correct them, and start it again.",
+    "slowdown": "The store of the bucket is busy or away: try again later. A node that ships tries again by itself.",
+    "serviceunavailable": "The store of the bucket is busy or away: try again later. A node that ships tries again by itself.",
     "redirect": "Check the region in the node's environment (AWS_REGION): the bucket is in another one.",
     "region": "Check the region in the node's environment (AWS_REGION): the bucket is in another one.",
     "quota": "The bucket has no room left: raise its quota, or keep moments for less time (shoal backup init URL --keep).",

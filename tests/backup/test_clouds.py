@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -189,7 +190,9 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, str]]]:
         (400, "ExpiredToken", "have expired: renew them"),
         (301, "PermanentRedirect", "AWS_REGION"),
         (400, "AuthorizationHeaderMalformed: the region 'us-east-1' is wrong", "AWS_REGION"),
-        (403, "AccessDenied", "the right to read, list and write"),
+        (403, "AccessDenied", "the right to read, list, write and delete"),
+        (403, "SignatureDoesNotMatch", "credentials in the node's environment are wrong"),
+        (503, "SlowDown", "try again later"),
         (403, "QuotaExceeded", "no room left"),
         (507, "InsufficientStorage", "no room left"),
         (404, "NoSuchBucket", "name of the bucket"),
@@ -198,11 +201,16 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[int, str]]]:
 )
 async def test_a_refusal_is_told_with_its_remedy(answers: list[tuple[int, str]], status: int, code: str, advice: str) -> None:
     answers.append((status, code))
+    with pytest.raises(BackupUnreachable, match=advice):
+        [_ async for _ in clouds.opened("s3://bucket/prod").listed("manifests/")]
     with pytest.raises(BackupUnreachable, match=advice) as refused:
         await clouds.opened("s3://bucket/prod").put_new("segments/a", b"x")
     assert "hidden" not in refused.value.message
     assert "Nothing that is stored here is lost" in refused.value.message
     assert "<" not in refused.value.message
+    with pytest.raises(BackupUnreachable) as again:
+        await clouds.opened("s3://bucket/prod").put_new("segments/a", b"x")
+    assert again.value.message == refused.value.message  # It is logged when it changes.
     if status != 301:  # Of which obstore tells no content.
         assert f"{code}: The request was refused. Nothing" in refused.value.message  # Not the XML that they come in.
 
@@ -236,16 +244,32 @@ async def test_a_wrong_region_declares_nothing_and_restores_nothing(
     answers.append((status, code))
     async with shoal.open(tmp_path / "state") as store:
         await store.space("crew").register("r").set(1)
-        with pytest.raises(BackupUnreachable, match="AWS_REGION") as refused:
+        with pytest.raises(BackupUnreachable, match=r"Nothing was declared\..*AWS_REGION") as refused:
             await store.backup.init("s3://bucket/prod")
         assert (await store.backup.status()).state == "none"
-        with pytest.raises(BackupUnreachable, match="AWS_REGION"):
+        with pytest.raises(BackupUnreachable, match=r"Nothing was recorded\..*AWS_REGION"):
             await store.space("crew").tiering.set("s3://bucket/cold", idle=3600)
         assert (await store.space("crew").tiering.get()).url == ""
     with pytest.raises(BackupUnreachable, match="AWS_REGION"):
         await restore("s3://bucket/prod", tmp_path / "new")
     assert not (tmp_path / "new").exists()
     assert "hidden" not in refused.value.message
+
+
+async def test_a_bucket_that_does_not_answer_is_told_before_a_client_gives_up(tmp_path: Path) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        settings = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}", "AWS_REGION": "us-east-1"}
+        with pytest.MonkeyPatch.context() as patch, altered(tried_s=0.2):
+            for name, value in {**settings, "AWS_ACCESS_KEY_ID": "one", "AWS_SECRET_ACCESS_KEY": "two"}.items():
+                patch.setenv(name, value)
+            async with shoal.open(tmp_path / "state") as store:
+                with pytest.raises(BackupUnreachable, match=r"did not answer within 0\.2 s\. Nothing was declared"):
+                    await store.backup.init("s3://bucket/prod")
+                with pytest.raises(BackupUnreachable, match=r"did not answer within 0\.2 s\. Nothing was recorded"):
+                    await store.space("crew").tiering.set("s3://bucket/cold", idle=3600)
+                assert (await store.backup.status()).state == "none"
 
 
 async def test_a_region_that_becomes_wrong_stops_no_write(answers: list[tuple[int, str]], tmp_path: Path) -> None:

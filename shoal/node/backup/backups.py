@@ -12,8 +12,8 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import unquote, urlsplit
@@ -21,7 +21,16 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from shoal.config import Config
-from shoal.errors import BackupConflict, InvalidInput, NoQuorum, OutcomeUnknown, RegisterChanged, ShoalError, Unsupported
+from shoal.errors import (
+    BackupConflict,
+    BackupUnreachable,
+    InvalidInput,
+    NoQuorum,
+    OutcomeUnknown,
+    RegisterChanged,
+    ShoalError,
+    Unsupported,
+)
 from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.node.consensus.quorum_register import QuorumRegister
@@ -30,6 +39,7 @@ from shoal.node.database import Database
 from shoal.node.handler import Answers
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import BackupView, DeclareBackup, ReadBackup
+from shoal.raising import UNHARMED
 
 if TYPE_CHECKING:
     from shoal.node.backup.shipper import Shipper
@@ -39,6 +49,7 @@ DECLARED_ASK_S = 60.0  # Between two questions to the register, whatever is know
 RETRY_S_MAX = 60.0  # Between two attempts while the bucket cannot be reached.
 DECLARATION = "backup"  # The key in the register.
 CLUSTER_BYTES = 16
+TRIED_S = 20.0  # For a bucket to be read and written before it is declared: shorter than a client waits.
 KEEP_MS_MIN = 24 * 3600 * 1000  # Mistakes are noticed later than at once.
 _URL_CHARS_MAX = 1000
 _FORMAT = 1
@@ -126,8 +137,9 @@ class Backups:
             from shoal.backup.format import CLUSTERS
 
             store = self._environment.open_bucket(request.url)
-            await Bucket(store, cluster=cluster, now=self._environment.monotonic).refresh()
-            await store.put_new(f"{CLUSTERS}{cluster.hex()}", request.url.encode())  # It can be written.
+            async with tried(request.url, "declared"):
+                await Bucket(store, cluster=cluster, now=self._environment.monotonic).refresh()
+                await store.put_new(f"{CLUSTERS}{cluster.hex()}", request.url.encode())  # It can be written.
         keep_ms = request.keep_ms
         if keep_ms is None:
             keep_ms = 0 if before is None else before.keep_ms
@@ -247,6 +259,27 @@ def _decoded(content: bytes) -> Declaration | None:
         return msgspec.msgpack.decode(content, type=Declaration)
     except ValueError:
         return None  # Of a newer version: this node ships nothing.
+
+
+@asynccontextmanager
+async def tried(url: str, what: str) -> AsyncIterator[None]:
+    """Try a bucket, before an address is recorded: its errors say that nothing was `what`, and come before a client gives up.
+
+    Raises:
+        BackupUnreachable: it cannot be reached, or did not answer in `TRIED_S`.
+    """
+    try:
+        async with asyncio.timeout(TRIED_S):
+            yield
+    except TimeoutError:
+        raise BackupUnreachable(
+            f"the store of {url} did not answer within {TRIED_S:g} s. Nothing was {what}. Check the address, and from this "
+            "node's machine the network."
+        ) from None
+    except BackupUnreachable as error:
+        error.message = error.message.replace(UNHARMED, f"Nothing was {what}.")
+        error.args = (error.message,)
+        raise
 
 
 def check_place(config: Config, url: str, what: str) -> None:

@@ -30,7 +30,7 @@ from shoal.kinds.tiering.state import Rule
 from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.names import RESERVED, check_name
-from shoal.node.backup.backups import check_place
+from shoal.node.backup.backups import check_place, tried
 from shoal.node.context import NodeContext
 from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
@@ -262,9 +262,10 @@ class TieringKeeper:
             raise InvalidInput("tiering needs an address. Nothing was written. `unset` brings all back.", field="url")
         store, probe = self._chunks.store(request.url), self._environment.entropy(_PROBE_BYTES)
         name = f"tiers/{self._context.incarnation.node.hex()}/probe-{probe.hex()}"
-        await store.put_new(name, probe)
-        found = await store.get(name)
-        await store.delete([name])
+        async with tried(request.url, "recorded"):
+            await store.put_new(name, probe)
+            found = await store.get(name)
+            await store.delete([name])
         if found != probe:
             raise BackupUnreachable(f"{request.url} does not give back what is put there. Nothing was recorded.")
         view = await self._view(ReadTiering(request.space), bookmark)
