@@ -8,10 +8,13 @@ Laws:
   fetched again when it is missed, unless it depends on operations that were lost with its node's disk.
 - HLC order is a causal order, so one pass over the waiting operations finds all that are ready. It looks at the next one
   of each origin alone: a node that catches up beside many writes does not look through all that waits, again and again.
-- A refused operation is quarantined: it and all that follow it in its origin's log are neither
-  taken nor asked for, until its time is over, because they would fail again.
+- A refused operation is quarantined with the peer that sent it: from that peer it and all that follow it in its origin's log
+  are neither taken nor asked for, until its time is over, because they would fail again. What others send is taken: a peer
+  that lies shuts nobody's origin out but from itself.
+- Of two operations under one dot that its origin's own directory and another peer sent, the directory's waits. Of two that
+  others sent, the later one does: it is the answer to a question, since what another peer sent is asked for again.
 - Once a sound copy of it is stored, the quarantine ends at once. Other origins are not held up.
-- At most `places_max` origins' logs are quarantined. Beyond that the oldest quarantine ends early.
+- At most `places_max` logs are quarantined, one for each sender. Beyond that the oldest quarantine ends early.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from typing import Any
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import Body, Reach, Readiness, readiness
 from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector, belongs
-from shoal.errors import BadOperation
+from shoal.errors import BadOperation, ShoalError
 from shoal.records import NamedTuple
 
 OVERHEAD_BYTES = 500  # The memory that an operation takes beside its bytes.
@@ -38,11 +41,19 @@ class Arrival(NamedTuple):
     body: Body
     dot: Dot
     changes: Any = None  # What its payload holds, if that was decoded already; opaque here.
+    sender: bytes = b""  # The peer that sent it, if it waits or has waited.
 
     @property
     def bytes(self) -> int:
         """The memory that it takes while it waits, about."""
         return len(self.shipment.packed) + len(self.shipment.attached) + OVERHEAD_BYTES
+
+
+class Refused(NamedTuple):
+    """An operation that came from a peer, and what is wrong with its bytes."""
+
+    shipment: Shipment
+    error: ShoalError
 
 
 class Sorted(NamedTuple):
@@ -62,6 +73,7 @@ class Delivery:
         self._bytes = 0
         self._waiting: dict[int, dict[Origin, list[int]]] = {}  # By partition and origin: a heap of sequence numbers.
         self._dots: dict[tuple[int, Dot], Arrival] = {}
+        self._also: dict[tuple[int, Dot], set[bytes]] = {}  # Who else sent the same.
         self._since: dict[tuple[int, Dot], float] = {}  # In the order in which they came.
 
     def __len__(self) -> int:
@@ -72,7 +84,7 @@ class Delivery:
         """The memory that the waiting operations take, at most `bytes_max`."""
         return self._bytes
 
-    def take(self, arrivals: Iterable[Arrival], now: float = 0.0) -> Sorted:
+    def take(self, arrivals: Iterable[Arrival], now: float = 0.0, *, sender: bytes = b"") -> Sorted:
         """Sort arrivals, and hand out the ready ones along with those that waited for them. `now` is for `expire`."""
         found = Sorted([], [], [])
         reached: dict[int, Reach] = {}
@@ -88,21 +100,22 @@ class Delivery:
             elif state is Readiness.SEEN:
                 found.again.append(arrival)
             else:
-                self._keep(arrival, found, now)
+                self._keep(arrival, found, now, sender)
         for partition, reach in reached.items():
             if reach and partition in self._waiting:
                 self._release(partition, reach, found)
         return found
 
-    def _keep(self, arrival: Arrival, found: Sorted, now: float) -> None:
+    def _keep(self, arrival: Arrival, found: Sorted, now: float, sender: bytes) -> None:
         place = arrival.shipment.partition, arrival.dot
         if place in self._dots:
             found.again.append(arrival)
+            self._also.setdefault(place, set()).add(sender)
             return
         found.early.append(arrival)
         if self._bytes + arrival.bytes <= self._bytes_max:
             self._bytes += arrival.bytes
-            self._dots[place] = arrival._replace(changes=None)  # Its bytes alone are counted.
+            self._dots[place] = arrival._replace(changes=None, sender=sender)  # Its bytes alone are counted.
             self._since[place] = now
             queues = self._waiting.setdefault(place[0], {})
             heappush(queues.setdefault(arrival.dot.origin, []), arrival.dot.sequence)
@@ -140,6 +153,37 @@ class Delivery:
     def waits(self, partition: int, dot: Dot) -> Arrival | None:
         """The operation that waits under `dot`, if one does."""
         return self._dots.get((partition, dot))
+
+    def gives_way(self, arrival: Arrival, sender: bytes) -> bool:
+        """Whether what waits under a dot, with other content, is dropped for what this peer sends."""
+        dot = arrival.dot
+        before = self._dots[arrival.shipment.partition, dot].sender
+        return sender != before and (belongs(dot.origin, sender) or not belongs(dot.origin, before))
+
+    def need_not_come(self, partition: int, dot: Dot, peer: bytes) -> bool:
+        """Whether `peer` need not be asked for an operation: its own copy waits here, or that of the origin's directory."""
+        place = partition, dot
+        waiting = self._dots.get(place)
+        if waiting is None:
+            return False
+        return waiting.sender == peer or peer in self._also.get(place, ()) or belongs(dot.origin, waiting.sender)
+
+    def withdraw(self, partition: int, dot: Dot) -> None:
+        """Forget the operation that waits under `dot`."""
+        self._forget(partition, self._dots[partition, dot])
+        queues = self._waiting[partition]
+        queues[dot.origin].remove(dot.sequence)
+        heapify(queues[dot.origin])
+        if not queues[dot.origin]:
+            del queues[dot.origin]
+        if not queues:
+            del self._waiting[partition]
+
+    def drop_log(self, partition: int, origin: Origin, sender: bytes) -> None:
+        """Forget what waits of one log and came from this peer."""
+        for sequence in list(self._waiting.get(partition, {}).get(origin, ())):
+            if self._dots[partition, Dot(origin, sequence)].sender == sender:
+                self.withdraw(partition, Dot(origin, sequence))
 
     def drop(self, partition: int) -> None:
         """Forget the operations that wait in a partition."""
@@ -182,6 +226,7 @@ class Delivery:
     def _forget(self, partition: int, arrival: Arrival) -> None:
         del self._dots[partition, arrival.dot]
         del self._since[partition, arrival.dot]
+        self._also.pop((partition, arrival.dot), None)
         self._bytes -= arrival.bytes
 
 
@@ -192,49 +237,62 @@ class _Quarantined(NamedTuple):
 
 
 class Quarantine:
-    """The quarantined logs. Times are seconds on the caller's clock."""
+    """The quarantined logs, by the peer that sent what was refused. Times are seconds on the caller's clock."""
 
     def __init__(self, *, places_max: int, duration_s: float) -> None:
         self._places_max = places_max
         self._duration_s = duration_s
-        self._found: OrderedDict[tuple[int, Origin], _Quarantined] = OrderedDict()
+        self._found: OrderedDict[tuple[int, Origin, bytes], _Quarantined] = OrderedDict()
+        self._senders: dict[tuple[int, Origin], set[bytes]] = {}
 
-    def put(self, partition: int, dot: Dot, reason: str, now: float) -> None:
+    def put(self, partition: int, dot: Dot, reason: str, now: float, *, sender: bytes) -> None:
         """Quarantine an operation and all that follow it in its origin's log, from now for `duration_s`."""
-        known = self._found.pop((partition, dot.origin), None)
+        place = partition, dot.origin, sender
+        known = self._found.pop(place, None)
         sequence = dot.sequence if known is None else min(dot.sequence, known.sequence)
-        self._found[partition, dot.origin] = _Quarantined(sequence, now + self._duration_s, reason)
+        self._found[place] = _Quarantined(sequence, now + self._duration_s, reason)
+        self._senders.setdefault((partition, dot.origin), set()).add(sender)
         while len(self._found) > self._places_max:
-            self._found.popitem(last=False)
+            self._end(next(iter(self._found)))
 
-    def covers(self, partition: int, dot: Dot, now: float) -> bool:
-        """Whether the operation must not be taken: it, or one before it, is quarantined."""
-        found = self._found.get((partition, dot.origin))
+    def covers(self, partition: int, dot: Dot, now: float, *, sender: bytes) -> bool:
+        """Whether the operation must not be taken from this peer: it, or one before it, is quarantined."""
+        found = self._found.get((partition, dot.origin, sender))
         return found is not None and dot.sequence >= found.sequence and now < found.until
 
-    def sound_until(self, partition: int, origin: Origin, last: int, now: float) -> int:
-        """The last sequence up to `last` that may be asked for."""
-        found = self._found.get((partition, origin))
+    def sound_until(self, partition: int, origin: Origin, last: int, now: float, *, sender: bytes) -> int:
+        """The last sequence up to `last` for which this peer may be asked."""
+        found = self._found.get((partition, origin, sender))
         return last if found is None or now >= found.until else min(last, found.sequence - 1)
 
     def stored(self, partition: int, dot: Dot, count: int = 1) -> None:
         """End the quarantine of an operation of which a sound copy was stored: `count` of its origin were, up to `dot`."""
-        found = self._found.get((partition, dot.origin))
-        if found is not None and dot.sequence - count < found.sequence <= dot.sequence:
-            del self._found[partition, dot.origin]
+        for sender in list(self._senders.get((partition, dot.origin), ())):
+            place = partition, dot.origin, sender
+            if dot.sequence - count < self._found[place].sequence <= dot.sequence:
+                self._end(place)
 
     def replaced(self, partition: int, held: VersionVector) -> None:
         """End the quarantines of operations that this replica holds now, because a snapshot brought them."""
         for place, found in list(self._found.items()):
             if place[0] == partition and held[place[1]] >= found.sequence:
-                del self._found[place]
+                self._end(place)
 
     def listed(self) -> list[str]:
         """The refused operations with the reasons, for people; the newest last."""
-        return [
+        told = (
             f"operation {found.sequence} of {origin.hex()} in partition {partition}: {found.reason}"
-            for (partition, origin), found in self._found.items()
-        ]
+            for (partition, origin, _), found in self._found.items()
+        )
+        return list(dict.fromkeys(told))
+
+    def _end(self, place: tuple[int, Origin, bytes]) -> None:
+        del self._found[place]
+        partition, origin, sender = place
+        senders = self._senders[partition, origin]
+        senders.discard(sender)
+        if not senders:
+            del self._senders[partition, origin]
 
 
 def check_context(arrival: Arrival) -> None:
@@ -243,7 +301,7 @@ def check_context(arrival: Arrival) -> None:
     Raises:
         BadOperation: its context names impossible operations, so it would wait forever.
     """
-    shipment, body, dot, _ = arrival
+    shipment, body, dot, *_ = arrival
     for origin, sequence in body.context:
         if len(origin) != ORIGIN_BYTES or not 0 < sequence < 1 << 63 or (origin == dot.origin and sequence >= dot.sequence):
             raise BadOperation(

@@ -30,8 +30,8 @@ Laws:
 - A peer that does not answer within `answer_s` is left alone, each time for twice as long, up to
   `pause_s_max`, so that the other peers are asked. One that was never asked, because the queue of its link had no room, is
   asked again soon: nothing is held against it.
-- Operations that already wait for others, or are quarantined, are not asked for; nor are those that
-  a peer has sent and that are still to be applied.
+- Operations that already wait for others, from this peer or their origin's directory, or that are quarantined with it, are
+  not asked for; nor are those that a peer has sent and that are still to be applied.
 - For each owner, the vectors count that it sent after this node became a learner: first a hash for each
   partition, then its whole vector of each that differs.
 - Connections do not matter here: the vectors that an owner sent stay a lower bound.
@@ -152,7 +152,7 @@ class Fetching:
             arriving = [other.arriving[partition] for other in self._sources.values() if partition in other.arriving]
             for brought in arriving:
                 vector = vector.join(brought)
-            lacking = self._lacking(known, partition, vector, now)
+            lacking = self._lacking(peer, known, partition, vector, now)
             if lacking:
                 ranges += lacking
                 operations += sum(last - first + 1 for _, _, first, last in lacking)
@@ -218,13 +218,13 @@ class Fetching:
             source.pending, source.pause_until = None, now + min(pause_s, self._pause_s_max)
             source.unanswered += 1
 
-    def _lacking(self, known: Knowledge, partition: int, vector: VersionVector, now: float) -> list[Range]:
+    def _lacking(self, peer: bytes, known: Knowledge, partition: int, vector: VersionVector, now: float) -> list[Range]:
         lacking: list[Range] = []
         for origin, missing in known.ahead_of(partition, vector):
             first, last = missing.start, missing.stop - 1
-            while first <= last and self._delivery.waits(partition, Dot(origin, first)) is not None:
+            while first <= last and self._delivery.need_not_come(partition, Dot(origin, first), peer):
                 first += 1
-            last = self._quarantine.sound_until(partition, origin, last, now)
+            last = self._quarantine.sound_until(partition, origin, last, now, sender=peer)
             if last >= first:
                 lacking.append((partition, origin, first, last))
         return lacking

@@ -28,7 +28,7 @@ on the name alone, so all nodes and clients agree.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from enum import Enum
 from functools import lru_cache
 from hashlib import sha256
@@ -38,9 +38,10 @@ import msgspec
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from shoal.errors import InvalidValue
 from shoal.names import MEMOIZED_MAX, is_colocated
-from shoal.values.work import has_at_most
+from shoal.values.work import counting, has_at_most
 
 PARTS_MAX = 1 << 17  # Packed values: the most elements of a request's parts, 16,384, each with what it replaces.
+PARTS_STEP_MAX = 1 << 14  # Of those, counted in one step of a look at what a peer sent: some 9 ms.
 
 CHAIN_BYTES = 32
 CHAIN_START = bytes(CHAIN_BYTES)
@@ -106,8 +107,25 @@ def decode_sent(packed: bytes) -> Body:
         InvalidValue: these bytes are no operation, or hold more than any has; they are not decoded then.
     """
     if is_beyond(packed):
-        raise InvalidValue(f"this is not an operation: it holds more than {PARTS_MAX} values. Nothing was written.")
+        raise too_long()
     return decode(packed)
+
+
+def decoding_sent(packed: bytes) -> Generator[None, None, Body]:
+    """As `decode_sent`, in steps."""
+    if (yield from measuring(packed)):
+        raise too_long()
+    return decode(packed)
+
+
+def too_long() -> InvalidValue:
+    """The error for bytes that hold more than any operation has."""
+    return InvalidValue(f"this is not an operation: it holds more than {PARTS_MAX} values. Nothing was written.")
+
+
+def measuring(packed: bytes) -> Generator[None, None, bool]:
+    """As `is_beyond`, in steps."""
+    return len(packed) > PARTS_MAX and not (yield from counting(packed, PARTS_MAX, PARTS_STEP_MAX))
 
 
 def is_beyond(packed: bytes) -> bool:

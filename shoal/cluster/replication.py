@@ -26,7 +26,7 @@ from functools import partial
 from msgspec import Raw
 
 from shoal.cluster import operation
-from shoal.cluster.delivery import Arrival, Delivery, Quarantine, check_context, taken
+from shoal.cluster.delivery import Arrival, Delivery, Quarantine, Refused, check_context, taken
 from shoal.cluster.fetching import Ends, Fetching, Learning
 from shoal.cluster.knowledge import Knowledge, Parts, Replica, told_vectors, vector_of
 from shoal.cluster.messages import (
@@ -251,25 +251,28 @@ class Replication:
         vector = known.vector(partition)
         return sum(min(sequence, self._held_by_majority(partition, origin)) for origin, sequence in vector.items())
 
-    def deliver(self, peer: bytes, operations: Iterable[Shipment | Arrival], now: float) -> None:
+    def deliver(self, peer: bytes, operations: Iterable[Shipment | Arrival | Refused], now: float) -> None:
         """Take some of the operations of a Push or Supply, decoded or not. It is not known whether its sender holds them
         durably.
         """
         known, own = self._state(peer).known, self._replica.own_origin()
         arrivals: list[Arrival] = []
         for each in operations:
-            shipment = each.shipment if isinstance(each, Arrival) else each
+            shipment = each if isinstance(each, Shipment) else each.shipment
             dot = shipment.dot
-            if self._quarantine.covers(shipment.partition, dot, now):
+            if self._quarantine.covers(shipment.partition, dot, now, sender=peer):
+                continue
+            if isinstance(each, Refused):
+                self.refused(peer, shipment, each.error, now)
                 continue
             try:
                 arrival = each if isinstance(each, Arrival) else Arrival(each, operation.decode_sent(each.packed), dot)
-                self._check(known, own, arrival)
+                self._check(peer, known, own, arrival)
             except (InvalidValue, BadOperation) as error:
                 self.refused(peer, shipment, error, now)
                 continue
             arrivals.append(arrival)
-        found = self._delivery.take(arrivals, now)
+        found = self._delivery.take(arrivals, now, sender=peer)
         for arrival in found.early:
             self._fetching.note(peer, arrival.shipment.partition, now)
         if found.ready or found.again:
@@ -284,8 +287,8 @@ class Replication:
         """All operations of the last Supply were delivered."""
         self._fetching.delivered(peer)
 
-    def _check(self, known: Knowledge, own: Origin | None, arrival: Arrival) -> None:
-        shipment, body, dot, _ = arrival
+    def _check(self, peer: bytes, known: Knowledge, own: Origin | None, arrival: Arrival) -> None:
+        shipment, body, dot, *_ = arrival
         if body.context:
             check_context(arrival)
             for origin, sequence in body.context:
@@ -295,7 +298,9 @@ class Replication:
             known.check(shipment.partition, *dot)
         waiting = self._delivery.waits(shipment.partition, dot)
         if waiting is not None and waiting.shipment.chain != shipment.chain:
-            raise taken(shipment)
+            if not self._delivery.gives_way(arrival, peer):
+                raise taken(shipment)
+            self._delivery.withdraw(shipment.partition, dot)
 
     # ── comparing ─────────────────────────────────────────────────────────────
 
@@ -497,9 +502,9 @@ class Replication:
             state.known.prove(partitions)
 
     def refused(self, peer: bytes, shipment: Shipment, error: ShoalError, now: float) -> None:
-        """An operation could not be applied: tell its sender, and leave it out for a while."""
-        self._quarantine.put(shipment.partition, shipment.dot, error.message, now)
-        self._delivery.drop(shipment.partition)
+        """An operation could not be applied: tell its sender, and take it from nobody but others for a while."""
+        self._quarantine.put(shipment.partition, shipment.dot, error.message, now, sender=peer)
+        self._delivery.drop_log(shipment.partition, shipment.dot.origin, peer)
         self._send(peer, Trouble.about(shipment, error))
 
     def tick(self, now: float) -> None:

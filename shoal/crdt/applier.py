@@ -11,7 +11,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from hashlib import sha256
@@ -172,6 +172,8 @@ class Applier(NamedTuple):
     # Does beforehand, in steps, what takes long in its check.
     vet: Callable[[Any, Blobs, Pace], Generator[None, None, None]] | None = None
     since: Callable[[Any], int] | None = None  # The version of the peer protocol that brought it (`shoal.node.mutation`).
+    # A change of many elements as several of at most so many: applied in order under its stamp, they make the same rows.
+    parts: Callable[[Any, int], Iterator[Any]] | None = None
 
     def takes(self, kind: Kind) -> bool:
         """Whether such a change can be applied to objects of this kind."""

@@ -266,7 +266,7 @@ class Memory:
     """
 
     is_within = False
-    """Whether `applied` does nothing but register work with the transaction, so that others may have turns before the write."""
+    """Whether `applied` only registers work with a transaction that lasts, so that others may have turns before the write."""
 
     def applied(self, place: Place, applied: Applied) -> None:
         """A peer's change was applied; the write is not made yet."""

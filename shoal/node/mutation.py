@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from shoal.cluster.operation import PARTS_MAX, Body, is_beyond
+from shoal.cluster.operation import PARTS_MAX, Body, is_beyond, measuring
 from shoal.crdt import deletion
 from shoal.crdt.applier import NO_EFFECTS, NOTHING, Applier, Appliers, Blobs, Effects, Sweep, What, bare
 from shoal.crdt.dot import Dot, VersionVector
@@ -117,7 +117,22 @@ def decode_sent(payload: bytes) -> Sequence[ImportedMutation]:
         BadOperation: it cannot be read, or holds more than any that is issued.
     """
     if is_beyond(payload):
-        raise BadOperation(f"its changes hold more than {PARTS_MAX} values", reason="content")
+        raise _too_many()
+    return _decode_counted(payload)
+
+
+def decoding_sent(payload: bytes) -> Steps[Sequence[ImportedMutation]]:
+    """As `decode_sent`, in steps."""
+    if (yield from measuring(payload)):
+        raise _too_many()
+    return _decode_counted(payload)
+
+
+def _too_many() -> BadOperation:
+    return BadOperation(f"its changes hold more than {PARTS_MAX} values", reason="content")
+
+
+def _decode_counted(payload: bytes) -> Sequence[ImportedMutation]:
     try:
         changes = decode(payload)
     except StoreCorrupt:  # It speaks of this node's log.
@@ -132,10 +147,10 @@ def are_beyond(changes: Sequence[Mutation], payload: bytes) -> bool:
     if len(changes) > CHANGES_MAX:
         return True
     # Each element has a byte at least.
-    return len(payload) > ELEMENTS_MAX and sum(_elements(change.change) for change in changes) > ELEMENTS_MAX
+    return len(payload) > ELEMENTS_MAX and sum(elements(change.change) for change in changes) > ELEMENTS_MAX
 
 
-def _elements(change: Change) -> int:
+def elements(change: Change) -> int:
     """The elements of a change's lists."""
     fields = (getattr(change, name) for name in change.__struct_fields__)
     return sum(len(field) for field in fields if isinstance(field, tuple | list))

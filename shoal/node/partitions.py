@@ -10,7 +10,8 @@ Retire origins in a partition: what an operation that names some (`Body.retires`
 
 Laws:
 - An operation retires an origin only after every owner holds all of the origin, and everything that any owner held by then
-  (`shoal.node.collection.retiring`). It knows of all that itself, so it is applied after all that.
+  (`shoal.node.collection.retiring`). It knows of all that itself, so it is applied after all that. Those of a member are
+  retired by that member alone, until it is removed.
 - The tip of the origin goes, and a row of table `R` comes, in the batch of the operation.
 """
 
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from shoal.cluster.knowledge import Totals
 from shoal.cluster.operation import NO_TIP, Tip
-from shoal.crdt.dot import HORIZON, NOTHING_SEEN, ORIGIN_BYTES, Dot, HybridClock, Origin, VersionVector
+from shoal.crdt.dot import HORIZON, NOTHING_SEEN, ORIGIN_BYTES, Dot, HybridClock, Origin, VersionVector, belongs
 from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, CatchingUp
 from shoal.node.retired import RetiredLogs, RetiredOrigins, Retirement
@@ -307,8 +308,8 @@ class Partitions:
 Retires = Sequence[tuple[bytes, int]]
 
 
-def check(ahead: Ahead, dot: Dot, retires: Retires, *, own: Origin | None) -> None:
-    """Check what an operation from a peer retires; `own` is the origin of this opening.
+def check(ahead: Ahead, dot: Dot, retires: Retires, *, own: Origin | None, members: Collection[bytes] = ()) -> None:
+    """Check what an operation from a peer retires; `own` is the origin of this opening, `members` the directories of others.
 
     Raises:
         BadOperation: no node retires these, or this node holds more of one of them.
@@ -319,6 +320,8 @@ def check(ahead: Ahead, dot: Dot, retires: Retires, *, own: Origin | None) -> No
             raise BadOperation("it retires what cannot be retired", reason="content")
         if origin == own:
             raise BadOperation("it retires the origin under which this node writes", reason="retired")
+        if any(belongs(origin, each) and not belongs(dot.origin, each) for each in members):
+            raise BadOperation(f"it retires origin {origin.hex()} of another member, as only that one does", reason="retired")
         held = ahead.vector[origin]
         if held != sequence and not (held > sequence and ahead.tip(origin).sequence == 0):
             raise BadOperation(

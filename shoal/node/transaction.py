@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from hashlib import sha256
 from itertools import islice
 from typing import Any, Protocol
@@ -21,9 +21,12 @@ from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import successor
 from shoal.errors import BadOperation, StoreCorrupt
 from shoal.storage import cold
-from shoal.values.work import has_at_most
+from shoal.values.work import counting, has_at_most
 
 BLOBS_MAX = 49_152  # Values: as many chunks as a request may bring channels, 16,384, with those that are cut; and 4 a change.
+BLOBS_STEP_MAX = 1 << 14  # Of those, counted in one step of a look at what a peer sent.
+BLOB_BYTES_STEP_MAX = 4 * 1024 * 1024  # Hashed in one step: some 10 ms.
+_HASH_BYTES = 1024  # To hash nothing takes as long as so many bytes.
 
 
 class _Packed(msgspec.Struct, array_like=True, frozen=True):
@@ -47,13 +50,16 @@ def unpack_blobs(packed: bytes) -> list[Blobs]:
     Raises:
         BadOperation: `pack_blobs` did not make these bytes.
     """
+    return [
+        Blobs(each.content, {sha256(piece).digest(): piece for piece in each.chunks}, each.erased) for each in _unpacked(packed)
+    ]
+
+
+def _unpacked(packed: bytes) -> list[_Packed]:
     try:
-        unpacked = _decoder.decode(packed)
+        return _decoder.decode(packed)
     except ValueError as error:  # msgspec's own are ValueErrors too.
         raise BadOperation(f"the bytes beside it cannot be read ({error})", reason="content") from None
-    return [
-        Blobs(packed.content, {sha256(piece).digest(): piece for piece in packed.chunks}, packed.erased) for packed in unpacked
-    ]
 
 
 def unpack_sent(packed: bytes) -> list[Blobs]:
@@ -63,8 +69,30 @@ def unpack_sent(packed: bytes) -> list[Blobs]:
         BadOperation: `pack_blobs` did not make these bytes, or they hold more blobs than any operation has.
     """
     if len(packed) > BLOBS_MAX and not has_at_most(packed, BLOBS_MAX):  # None is hashed then.
-        raise BadOperation(f"more than {BLOBS_MAX} blobs are beside it", reason="content")
+        raise _too_many()
     return unpack_blobs(packed)
+
+
+def unpacking_sent(packed: bytes) -> Generator[None, None, list[Blobs]]:
+    """As `unpack_sent`, in steps."""
+    if len(packed) > BLOBS_MAX and not (yield from counting(packed, BLOBS_MAX, BLOBS_STEP_MAX)):
+        raise _too_many()
+    found: list[Blobs] = []
+    size = 0
+    for each in _unpacked(packed):
+        chunks: dict[bytes, bytes] = {}
+        for piece in each.chunks:
+            size += len(piece) + _HASH_BYTES
+            if size > BLOB_BYTES_STEP_MAX:
+                yield
+                size = 0
+            chunks[sha256(piece).digest()] = piece
+        found.append(Blobs(each.content, chunks, each.erased))
+    return found
+
+
+def _too_many() -> BadOperation:
+    return BadOperation(f"more than {BLOBS_MAX} blobs are beside it", reason="content")
 
 
 _UNREAD: Any = object()

@@ -162,6 +162,7 @@ BY_CLASS: dict[type, Form] = {
 
 
 FLOAT_BYTES = 4
+VECTOR_DIMS_MAX = 4096  # Numbers of one vector.
 
 
 def pack(floats: Iterable[float], *, where: str = "vector") -> bytes:

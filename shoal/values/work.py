@@ -10,7 +10,8 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Generator, Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import accumulate
 from typing import Any, Literal
@@ -79,23 +80,39 @@ class Allowance:
         Raises:
             TooLarge: it makes more than the request may.
         """
-        waiting = [packed]
+        for _ in self.charging_packed(packed, sys.maxsize):
+            pass
+
+    def charging_packed(self, packed: bytes, every: int) -> Iterator[None]:
+        """As `charge_packed`, about so many values at a time.
+
+        Raises:
+            TooLarge: it makes more than the request may.
+        """
+        waiting, few = [packed], 0
         while waiting:
             part = waiting.pop()
             if len(part) <= _FEW_BYTES:  # They cannot hold more values.
                 self._nodes -= len(part)
                 self._enter(0)
+                few += 1
+                if few % every == 0:
+                    yield
                 continue
             walker = msgpack.Unpacker(max_buffer_size=len(part))
             walker.feed(part)
             try:
-                self._walk(part, walker, waiting)
+                yield from self._walk(part, walker, waiting, every)
             except (ValueError, msgpack.UnpackException):
                 continue
 
-    def _walk(self, packed: bytes, walker: msgpack.Unpacker, extensions: list[bytes]) -> None:
-        left = 1
+    def _walk(self, packed: bytes, walker: msgpack.Unpacker, extensions: list[bytes], every: int) -> Iterator[None]:
+        left, due = 1, every
         while left:
+            due -= 1
+            if not due:
+                yield
+                due = every
             begin, left = walker.tell(), left - 1
             self._nodes -= 1
             first = packed[begin] if begin < len(packed) else _NIL
@@ -134,6 +151,15 @@ def has_at_most(packed: bytes, values_max: int) -> bool:
     """Whether packed bytes hold at most so many values, as far as they are any. No more are looked at."""
     try:
         Allowance(nodes=values_max, bytes=len(packed)).charge_packed(packed)
+    except TooLarge:
+        return False
+    return True
+
+
+def counting(packed: bytes, values_max: int, every: int) -> Generator[None, None, bool]:
+    """As `has_at_most`, about so many values at a time."""
+    try:
+        yield from Allowance(nodes=values_max, bytes=len(packed)).charging_packed(packed, every)
     except TooLarge:
         return False
     return True

@@ -7,7 +7,7 @@ import pytest
 from shoal.cluster.delivery import Delivery, Quarantine
 from shoal.cluster.fetching import OPERATIONS_WANTED, Fetching
 from shoal.cluster.knowledge import Knowledge
-from shoal.cluster.messages import Want
+from shoal.cluster.messages import Range, Want
 from shoal.crdt.dot import NOTHING_SEEN, Dot, Origin, VersionVector
 from tests.cluster.test_delivery import arrival
 
@@ -79,13 +79,21 @@ def test_waiting_operations_are_not_asked_for() -> None:
     delivery = Delivery(replica.applied, bytes_max=1 << 20)
     fetching = Fetching(replica, delivery, Quarantine(places_max=1, duration_s=1.0), grace_s=0.0, answer_s=1.0, pause_s_max=1.0)
     early = arrival(Dot(A, 1), 1, Dot(Origin(b"b" * 16), 1))
-    delivery.take([early])
+    delivery.take([early], sender=b"peer")
     known = Knowledge(replica)
     known.take([(0, A, 3)])
-    fetching.note(b"peer", 0, 0.0)
-    want = fetching.want(b"peer", known, 0.0)
-    assert want is not None
-    assert want.ranges == [(0, A, 2, 3)]
+
+    def wanted_of(peer: bytes) -> list[Range]:
+        fetching.note(peer, 0, 0.0)
+        want = fetching.want(peer, known, 0.0)
+        assert want is not None
+        fetching.forget(peer)
+        return want.ranges
+
+    assert wanted_of(b"peer") == [(0, A, 2, 3)]
+    assert wanted_of(b"other") == [(0, A, 1, 3)], "what one peer sent may be another operation than the true one"
+    delivery.take([early], sender=b"other")
+    assert wanted_of(b"other") == [(0, A, 2, 3)]
 
 
 def test_a_partition_is_fetched_from_one_peer() -> None:

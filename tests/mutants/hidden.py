@@ -25,6 +25,7 @@ from shoal.node.handler import Applied, Place, Target, View
 from shoal.node.peers import incoming
 from shoal.node.peers.incoming import Incoming
 from shoal.node.peers.quorum import Quorum
+from shoal.node.turns import Steps
 from shoal.node.watching import changelog, feed
 from shoal.node.watching.feed import Audience, Feed, Staged
 from shoal.node.writes import issuing
@@ -95,9 +96,9 @@ def a_counter_is_summed_when_it_is_read(patch: pytest.MonkeyPatch) -> None:
 
     sound = Incoming._receive
 
-    def receive(self: Incoming, batch: Any, place: Place, applier: Applier, sent: Applied) -> Applied | None:
+    def receive(self: Incoming, batch: Any, place: Place, applier: Applier, sent: Applied) -> Steps[Applied | None]:
         before = place.rows.get(counter.VALUE)
-        applied = sound(self, batch, place, applier, sent)
+        applied = yield from sound(self, batch, place, applier, sent)
         if isinstance(sent.change, counter.Add) and before is not None:
             added = amount(place.rows, counter.VALUE) - counter.unpack(before)
             place.rows.put(aside, counter.pack(amount(place.rows, aside) + added))

@@ -88,7 +88,28 @@ def the_order_of_keys_counts_where_json_tells_nothing(patch: pytest.MonkeyPatch)
     patch.setattr(untold._Reader, "plain", plain)
 
 
+def bytes_of_others_are_taken_for_a_list(patch: pytest.MonkeyPatch) -> None:
+    """The engine's JSON shows both alike."""
+    sound = live.LiveDocument.merge
+
+    def merge(self: live.LiveDocument, update: bytes) -> bool:
+        for value in (b"", b"\x01\x02", b"\x03", b"\x04"):  # Those that the part puts.
+            listed = bytes([_ANY_LIST, len(value)]) + b"".join(bytes([_ANY_INTEGER, each]) for each in value)
+            update = update.replace(bytes([_ANY_BYTES, len(value)]) + value, listed)
+        return sound(self, update)
+
+    patch.setattr(live.LiveDocument, "merge", merge)
+
+
+_ANY_BYTES, _ANY_LIST, _ANY_INTEGER = 116, 117, 125  # As Yjs encodes plain values.
+
 MUTANTS = (
+    Mutant(
+        bytes_of_others_are_taken_for_a_list,
+        "a node takes bytes in another node's edit for a list of numbers, which JSON shows alike",
+        ("4",),
+        profile="odd",
+    ),
     Mutant(
         the_order_of_keys_counts_where_json_tells_nothing,
         "nodes hash what JSON does not tell of a document in the order in which the engine writes it",

@@ -64,6 +64,8 @@ class Budgets(Memory):
     is now.
     """
 
+    is_within = True
+
     def __init__(
         self, incarnation: Incarnation, courses: Courses, *, inherited: Callable[[int], Callable[[Origin], bool]]
     ) -> None:

@@ -39,9 +39,10 @@ from shoal.names import check_names
 from shoal.records import NamedTuple
 
 SHORT_BYTES = 8 * 1024  # What a look at so many bytes takes is no step of its own.
-_VETTED_MAX = 256
+_VETTED_MAX = 4096  # As many as one operation has.
 _PARSED_MAX = 16  # Of those, whose structure is kept for the live document.
 _VETTED: dict[tuple[bytes, ...], _Found] = {}  # What was found last.
+_PARSED: deque[tuple[bytes, ...]] = deque()  # Of which of those the structure is kept.
 
 
 def _apply(rows: Rows, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
@@ -133,9 +134,13 @@ def _vet(change: document.Update | compaction.Compact, beside: Blobs, pace: docu
             found = _Found(parsed)
     except BadOperation as error:
         found = _Found(bad=error.message)
-    for key in list(_VETTED)[:-_PARSED_MAX]:
-        _VETTED[key] = _VETTED[key]._replace(parsed=None)
-    _VETTED[_key(change)] = found
+    key = _key(change)
+    _VETTED[key] = found
+    _PARSED.append(key)
+    while len(_PARSED) > _PARSED_MAX:
+        before = _PARSED.popleft()
+        if before in _VETTED and before not in _PARSED:
+            _VETTED[before] = _VETTED[before]._replace(parsed=None)
     while len(_VETTED) > _VETTED_MAX:
         _VETTED.pop(next(iter(_VETTED)))
 

@@ -5,8 +5,10 @@ Changes of the set of indexed fields of items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
+
+import msgspec
 
 from shoal import values
 from shoal.crdt.applier import Applier, Appliers, Effects, always, bare
@@ -37,6 +39,8 @@ def _check_put(put: items.Put) -> None:
     _check_many(put.vectors, FEW_MAX)
     values.check(put.value)
     for vector in put.vectors:
+        if len(vector) > vectors.VECTOR_DIMS_MAX * vectors.FLOAT_BYTES:
+            raise BadOperation(f"a vector has more than {vectors.VECTOR_DIMS_MAX} numbers", reason="content")
         vectors.check(vector)
     _check_time(put.created_ms)
     _check_time(put.expires_ms)
@@ -53,6 +57,14 @@ def _check_expire(expire: items.Expire) -> None:
     _check_many(expire.items, TOGETHER_MAX)
     for erased in expire.items:
         _check_path(erased)
+
+
+def _parts(change: items.Refresh | items.Expire, most: int) -> Iterator[items.Refresh | items.Expire]:
+    if len(change.items) > TOGETHER_MAX:  # Its check says so.
+        yield change
+        return
+    for start in range(0, len(change.items), most):
+        yield msgspec.structs.replace(change, items=change.items[start : start + most])
 
 
 def _check_path(change: items.Put | items.Delete | items.Refreshed) -> None:
@@ -99,8 +111,8 @@ def _check(field: str) -> None:
 APPLIERS: Appliers = {
     items.Put: _applier(items.apply_put, _check_put)._replace(id_of=_address),
     items.Delete: _applier(items.apply_delete, _check_path)._replace(id_of=_address, effects=Effects(frees=always)),
-    items.Refresh: _applier(items.apply_refresh, _check_refresh),
-    items.Expire: _applier(items.apply_expire, _check_expire)._replace(effects=Effects(frees=always)),
+    items.Refresh: _applier(items.apply_refresh, _check_refresh)._replace(parts=_parts),
+    items.Expire: _applier(items.apply_expire, _check_expire)._replace(effects=Effects(frees=always), parts=_parts),
     items.Declare: bare(Kind.ITEMS, items.apply_declare, _check_declare),
     items.Drop: bare(Kind.ITEMS, items.apply_drop, _check_drop),
 }

@@ -42,6 +42,7 @@ from shoal.kinds.set import state as orset
 from shoal.kinds.set.state import Named
 from shoal.records import NamedTuple
 
+REPLACED_MAX = 64  # Adds that one replaces: its origin has made one before, as a rule.
 ADDS_FOLDED_MIN = 16  # An operation merges at least so many adds to a key of a map: it costs more than a few rows.
 
 ENTRY, COUNT = b"E", b"N"
@@ -358,6 +359,10 @@ HIDDEN = {ord("E"): _member}
 def _check(_stamp: Stamp, change: Change) -> None:
     if isinstance(change, Add):
         check_key(change.request)
+        if len(change.over) > REPLACED_MAX:
+            raise BadOperation(
+                f"an add to a map replaces more than {REPLACED_MAX} others. Nothing was written.", reason="content"
+            )
     elif isinstance(change, Fold):
         if any(len(row) != ADD_BYTES for row in (*change.over, *change.lost)):
             raise BadOperation("a fold names impossible adds. Nothing of it was written.", reason="content")
@@ -365,8 +370,23 @@ def _check(_stamp: Stamp, change: Change) -> None:
             raise BadOperation("a fold names an impossible directory. Nothing of it was written.", reason="content")
 
 
+def _in_parts(change: Change, most: int) -> Iterator[Change]:
+    match change:
+        case Alter(key, add, remove):
+            for part in orset.parts(orset.Alter(add, remove), most):
+                yield Alter(key, part.add, part.remove)
+        case Remove(key, siblings, adds, members):
+            yield Remove(key, siblings, adds, members[:most])
+            for part in orset.parts(orset.Alter(remove=members[most:]), most):
+                yield Alter(key, remove=part.remove)
+        case _:
+            yield change
+
+
 APPLIERS: Appliers = {
-    kind: bare(Kind.MAP, apply, _check, id_of=lambda _name, _stamp, change: change.key, effects=effects)
+    kind: bare(Kind.MAP, apply, _check, id_of=lambda _name, _stamp, change: change.key, effects=effects)._replace(
+        parts=_in_parts
+    )
     for kind, effects in (
         (Put, NO_EFFECTS),
         (Add, NO_EFFECTS),

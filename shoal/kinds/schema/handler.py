@@ -78,6 +78,8 @@ _Versions = dict[int, schema.Version]
 class Rules(Memory):
     """The schemas of all spaces, read from storage when first needed and kept in memory, up to a bound."""
 
+    is_within = True
+
     def __init__(self, storage: Storage, catalog: Catalog, generations: Generations) -> None:
         self._storage = storage
         self._generations = generations

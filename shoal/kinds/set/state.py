@@ -109,7 +109,18 @@ def _count(rows: Rows, members: int) -> None:
 HIDDEN = {ord("E"): 1}
 """Where content begins in the keys of rows, by their first byte: an encrypted store hides it."""
 
-APPLIERS: Appliers = {Alter: bare(Kind.SET, apply, effects=Effects(frees=lambda alter: bool(alter.remove)))}
+
+def parts(alter: Alter, most: int) -> Iterator[Alter]:
+    """An alteration as several: all removals come first, as in one."""
+    for start in range(0, len(alter.remove), most):
+        yield Alter(remove=alter.remove[start : start + most])
+    for start in range(0, len(alter.add), most):
+        yield Alter(alter.add[start : start + most])
+
+
+APPLIERS: Appliers = {
+    Alter: bare(Kind.SET, apply, effects=Effects(frees=lambda alter: bool(alter.remove)))._replace(parts=parts),
+}
 
 
 def read_whole(rows: Rows) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from shoal import values
 from shoal.crdt.applier import Appliers, bare
 from shoal.crdt.deletion import users_key
@@ -14,6 +16,12 @@ from shoal.names import check_key, check_name
 
 _STATES = (queue.RUNNING, queue.WAITING, queue.DEAD)
 _NTH_END = 1 << 62  # Far beyond the number of tries of any entry.
+
+
+def _parts(change: queue.Enqueue, most: int) -> Iterator[queue.Enqueue]:
+    for first in range(0, len(change.items), most):
+        some = change.items[first : first + most]
+        yield queue.SomeOf(change.queue, change.by, some, change.plan, first)
 
 
 def _check_enqueue(_stamp: Stamp, change: queue.Enqueue) -> None:
@@ -77,7 +85,7 @@ def _entry_of(_name: str, _stamp: Stamp, change: queue.Dequeue | queue.Attempt) 
 APPLIERS: Appliers = {
     queue.Enqueue: bare(
         Kind.THREAD, queue.apply_enqueue, _check_enqueue, _first_of, since=lambda enqueue: 0 if enqueue.plan is None else 7
-    ),
+    )._replace(parts=_parts),
     queue.Dequeue: bare(
         Kind.THREAD, queue.apply_dequeue, _check_dequeue, _entry_of, since=lambda dequeue: 7 if dequeue.fence else 0
     ),

@@ -75,6 +75,12 @@ class Enqueue(msgspec.Struct, array_like=True, frozen=True, tag="enqueue"):
     plan: Plan | None = None  # Of all of them.
 
 
+class SomeOf(Enqueue, array_like=True, frozen=True, tag="enqueue"):
+    """A part of that, from the `first` of its items. It is never stored or sent."""
+
+    first: int = 0
+
+
 class Dequeue(msgspec.Struct, array_like=True, frozen=True, tag="dequeue"):
     """A mutation: finishes an entry. `key` is the request's, so that a request sent to two nodes counts as one finish."""
 
@@ -240,7 +246,7 @@ def identify_position(start: bytes, index: int) -> bytes:
 def apply_enqueue(rows: Rows, stamp: Stamp, change: Enqueue) -> None:
     """Put the values, each under its own entry."""
     start = stamp.pack_position()
-    for index, item in enumerate(change.items):
+    for index, item in enumerate(change.items, change.first if isinstance(change, SomeOf) else 0):
         position = start + index.to_bytes(4, "big")
         id = identify(item.key) if item.key is not None else identify_position(start, index)
         before = entry(rows, change.queue, id) or RankedEntry(item.key, [], [])

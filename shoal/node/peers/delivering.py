@@ -23,18 +23,20 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from itertools import count, groupby
 
 from msgspec import Raw
 
 from shoal.cluster import messages, operation
-from shoal.cluster.delivery import OVERHEAD_BYTES, Arrival
+from shoal.cluster.delivery import OVERHEAD_BYTES, Arrival, Refused
 from shoal.cluster.messages import Shipment
+from shoal.errors import BadOperation, InvalidValue
 from shoal.names import check_name
 from shoal.node import mutation
 from shoal.node.context import NodeContext
+from shoal.node.mutation import Mutation
 from shoal.node.peers import incoming as vetting
 from shoal.node.spaces.sharing import Lane
 from shoal.node.turns import Background, Steps, document_pace, in_turns
@@ -51,8 +53,8 @@ Take = Callable[[], Awaitable[None]]
 """Takes a message."""
 
 
-Operation = Shipment | Arrival
-"""An operation of a message, decoded if it could be."""
+Operation = Shipment | Arrival | Refused
+"""An operation of a message, decoded if it could be, or with what is wrong with it."""
 
 
 class _Waiting:
@@ -66,15 +68,32 @@ class _Waiting:
         self.bytes = len(shipment.packed) + len(shipment.attached)
         self.is_taken = self.is_large = self.is_long = False
         self.space = ""  # The node's own, if it names none: what is wrong with it is said when it is taken.
+
+    def look(self) -> None:
+        """Decode it, if it can be."""
+        with suppress(Exception):
+            body = operation.decode_sent(self.shipment.packed)
+            self._decoded(body, mutation.decode_sent(body.payload))
+
+    def looking(self) -> Steps[None]:
+        """As `look`, in steps. Of one that holds too much, which is not counted again, this says what is wrong."""
         try:
-            body = operation.decode_sent(shipment.packed)
-            changes = mutation.decode_sent(body.payload)
-            self.space = check_name("space", changes[0].space)
-            self.operation = Arrival(shipment, body, shipment.dot, changes)
-            self.is_large = vetting.is_large(shipment, changes)
-            self.is_long = vetting.is_long(changes)
+            body = yield from operation.decoding_sent(self.shipment.packed)
+            changes = yield from mutation.decoding_sent(body.payload)
+        except (InvalidValue, BadOperation) as error:
+            self.operation = Refused(self.shipment, vetting.refusal(self.shipment, error))
+            return
         except Exception:
             return
+        yield
+        with suppress(Exception):
+            self._decoded(body, changes)
+
+    def _decoded(self, body: operation.Body, changes: Sequence[Mutation]) -> None:
+        self.space = check_name("space", changes[0].space)
+        self.operation = Arrival(self.shipment, body, self.shipment.dot, changes)
+        self.is_large = vetting.is_large(self.shipment, changes)
+        self.is_long = vetting.is_long(self.shipment, changes)
 
     @property
     def is_slow(self) -> bool:
@@ -246,6 +265,8 @@ class Deliveries:
                 if not each.is_taken and each.is_large:
                     await in_turns(vetting.vet(each.shipment, self._pace), self._environment.pause)
             for group in _with_long_ones_alone(some):
+                if group[0].is_long and not group[0].is_taken and group[0].operation is group[0].shipment:
+                    await in_turns(group[0].looking(), self._environment.pause)  # It was not held decoded.
                 with self._drafted(group) as steps:
                     await in_turns(steps, self._environment.pause)
                     await self._disk()
@@ -325,9 +346,12 @@ class Deliveries:
                     await self._environment.pause()
                 came.append(waiting := _Waiting(each))
                 if len(each.packed) > PEER_LOOK_BYTES_MAX:
+                    await in_turns(waiting.looking(), self._environment.pause)
                     await self._environment.pause()
+                else:
+                    waiting.look()
                 held += waiting.memory
-                if held > PEER_DECODED_BYTES_MAX:
+                if held > PEER_DECODED_BYTES_MAX and isinstance(waiting.operation, Arrival):
                     waiting.operation = each
         return came
 

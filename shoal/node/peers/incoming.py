@@ -6,8 +6,8 @@ Laws:
 - The blobs that it names by hash must be there and match. Otherwise it is rejected
   and leaves no trace, and so are the operations that follow it.
 - A call makes one storage write.
-- An operation of many changes is drafted in steps, and what was drafted counts if nothing that it follows from has changed
-  since; else all is done at once. So it is applied as any other.
+- An operation of many changes, or of one with many elements, is drafted in steps, and what was drafted counts if nothing that
+  it follows from has changed since; else all is done at once. So it is applied as any other.
 
 The checks of large operations, in steps, before they are applied.
 
@@ -17,7 +17,7 @@ an operation that is not vetted, or whose vetting fails, is checked whole when i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -38,9 +38,9 @@ from shoal.node import partitions as retirement
 from shoal.node.collection import answers
 from shoal.node.context import NodeContext
 from shoal.node.handler import Applied, Memories, Place, Target
-from shoal.node.mutation import Mutation
+from shoal.node.mutation import Change, Mutation
 from shoal.node.partitions import Ahead, Partition
-from shoal.node.transaction import Nested, Transaction, unpack_sent
+from shoal.node.transaction import Nested, Transaction, unpacking_sent
 from shoal.node.turns import Steps, at_once
 from shoal.node.watching.changelog import change_of
 from shoal.node.watching.feed import Staged
@@ -52,7 +52,11 @@ from shoal.storage.commit import Watch
 from shoal.storage.interface import Storage
 from shoal.storage.keys import Kind
 
-CHANGES_STEP_MAX = 128  # Of one operation, applied in one step of its draft.
+CHANGES_STEP_MAX = 128  # Of one operation, applied in one step of its draft,
+_ELEMENTS_PER_CHANGE = 4  # where so many elements count as one more,
+_BYTES_PER_CHANGE = 1024  # and so many bytes;
+_BLOB_BYTES_PER_CHANGE = 32 * 1024  # of what is beside it, so many;
+_VETTED_BYTES_PER_CHANGE = 64  # of what must be looked through, so many.
 
 
 class Received(NamedTuple):
@@ -91,7 +95,7 @@ class _Batch:
 
     def __init__(self, storage: Storage, *, lasts: bool = False) -> None:
         self.transaction = Transaction(storage, lasts=lasts)
-        self.own = Nested(self.transaction)
+        self.own = Nested(self.transaction, lasts=lasts)
         self.ahead: dict[int, _Ahead] = {}
         self.objects: dict[tuple[int, int, str, str], _Object] = {}  # By partition, kind, space and name.
         self.staged: list[Staged] = []
@@ -136,6 +140,8 @@ class Incoming:
         self._feed = context.feed
         self._window_ms = int(context.config.key_window_s * 1000)
         self._keyed = keyed
+        self.members: Callable[[], Collection[bytes]] = tuple
+        """The directories of the other members: each retires its own origins, until it is removed."""
         self._drafts: dict[int, tuple[_Draft, Watch]] = {}  # By the identity of the shipment, which whoever drafts holds.
 
     def apply(self, arrivals: Sequence[Arrival]) -> Received:
@@ -181,7 +187,7 @@ class Incoming:
         except Exception as error:  # No content of an operation may stop the node.
             batch.drop()
             del batch.staged[staged:]
-            batch.received.refused.append((arrival, _refusal(arrival, error)))
+            batch.received.refused.append((arrival, refusal(arrival.shipment, error)))
             return
         batch.take_over()
         place.latest = max(place.latest, tip.hlc)
@@ -196,7 +202,7 @@ class Incoming:
 
     def _applying(self, batch: _Batch, place: _Ahead, arrival: Arrival) -> Steps[Tip]:
         """Apply an operation, some of its changes at a time."""
-        shipment, body, dot, mutations = arrival
+        shipment, body, dot, mutations, _ = arrival
         own, number, before = batch.own, shipment.partition, place.tip(dot.origin)
         if not before.sequence:
             _check_retired(arrival, place)
@@ -204,22 +210,25 @@ class Incoming:
             raise _bad(arrival, "its chain hash does not follow from its origin's operation before it", "chain")
         _check_body(arrival, before)
         if body.retires:
-            retirement.check(place, dot, body.retires, own=self._incarnation.current)
+            retirement.check(place, dot, body.retires, own=self._incarnation.current, members=self.members())
         if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
-        mutations = mutation.decode_sent(body.payload) if mutations is None else mutations
-        besides = unpack_sent(shipment.attached)
+        mutations = (yield from mutation.decoding_sent(body.payload)) if mutations is None else mutations
+        besides = yield from unpacking_sent(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
         is_fresh = body.key is not None and self._claim(own, number, body.key, dot, body.wall_ms)
         fresh = body.key if is_fresh else None
         if body.key is not None:
             self._keyed(number)
+        weight = 0
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
-            if nth and nth % CHANGES_STEP_MAX == 0:
+            if weight >= CHANGES_STEP_MAX:
                 yield
+                weight = 0
+            weight += _weight(change, len(beside.content))
             stamp = change.stamp(dot, body, place.shown, nth)
-            self._change(batch, number, stamp, change, beside, fresh)
+            yield from self._change(batch, number, stamp, change, beside, fresh)
         own.changed()
         own.put(keys.log(number, dot), shipment.chain + shipment.packed)
         return before.after(dot.sequence, body.hlc, shipment.chain, shipment.packed)
@@ -293,7 +302,9 @@ class Incoming:
         stored = own.get(keys.log(number, dot))
         return None if stored is None else operation.decode(operation.LogEntry.unpack(stored).packed).wall_ms
 
-    def _change(self, batch: _Batch, number: int, stamp: Stamp, change: Mutation, beside: Blobs, fresh: str | None) -> None:
+    def _change(
+        self, batch: _Batch, number: int, stamp: Stamp, change: Mutation, beside: Blobs, fresh: str | None
+    ) -> Steps[None]:
         own, made, name = batch.own, change.change, (number, change.kind, change.space, change.name)
         found = batch.objects.get(name)
         if found is None:
@@ -314,26 +325,30 @@ class Incoming:
             self._eraser.bury(own, target, stamp, change, beside)
             return
         else:
-            applied = self._receive(batch, place, applier, Applied(stamp, made, beside, None, fresh))
+            applied = yield from self._receive(batch, place, applier, Applied(stamp, made, beside, None, fresh))
         self._eraser.follow(own, target, stamp, change, beside, None if place is None else place.rows)
         if self._feed.wanted(target.space):
             edit = None if place is None or applied is None else self._told(place, applied)
             began = change.generation + 1 if applier.effects.ends and place is not None else 0
             batch.staged.append(Staged(number, change_of(target, stamp, made), stamp, edit, began))
 
-    def _receive(self, batch: _Batch, place: Place, applier: Applier, sent: Applied) -> Applied | None:
+    def _receive(self, batch: _Batch, place: Place, applier: Applier, sent: Applied) -> Steps[Applied | None]:
         """Check and apply a change; None: its content was erased, maybe by an operation that has not arrived yet."""
         stamp, change, beside, _, fresh = sent
         record = applier.effects.record
         if record is not None and self._dangles(place, beside, record):
             batch.own.when_written(partial(batch.received.dangling.append, place.target))
-        try:
-            checked = applier.check(place.rows, stamp, change, beside)
-        except BadOperation:
-            if not is_gone(beside):
-                raise
-            return None
-        outcome = applier.apply(place.rows, stamp, change, checked)
+        checked, outcome = beside, None
+        for nth, part in enumerate(_parts(applier, change)):
+            if nth:
+                yield
+            try:
+                checked = applier.check(place.rows, stamp, part, beside)
+            except BadOperation:
+                if not is_gone(beside):
+                    raise
+                return None
+            outcome = applier.apply(place.rows, stamp, part, checked)
         applied = Applied(stamp, change, checked, outcome, fresh)
         for memory in self._memories.of(place.target.kind):
             memory.applied(place, applied)
@@ -412,7 +427,10 @@ def _check_retired(arrival: Arrival, place: Ahead) -> None:
 
 
 def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:
-    shipment = arrival.shipment
+    return _not_applied(arrival.shipment, why, reason)
+
+
+def _not_applied(shipment: Shipment, why: str, reason: str) -> BadOperation:
     return BadOperation(
         f"operation {shipment.sequence} of origin {shipment.origin.hex()} in partition {shipment.partition} was not applied: "
         f"{why}. Nothing of it was written.",
@@ -420,11 +438,12 @@ def _bad(arrival: Arrival, why: str, reason: str) -> BadOperation:
     )
 
 
-def _refusal(arrival: Arrival, error: Exception) -> ShoalError:
+def refusal(shipment: Shipment, error: Exception) -> ShoalError:
+    """The error that its sender is told: which operation was not applied, and why."""
     if isinstance(error, BadOperation) and error.message.startswith("operation "):
         return error
     why = error.message.rstrip(".") if isinstance(error, ShoalError) else f"{type(error).__name__}: {error}"
-    return _bad(arrival, why, "content")
+    return _not_applied(shipment, why, "content")
 
 
 def is_large(shipment: Shipment, changes: Sequence[Mutation] | None) -> bool:
@@ -434,15 +453,43 @@ def is_large(shipment: Shipment, changes: Sequence[Mutation] | None) -> bool:
     return any(mutation.applier_of(each.change).vet is not None for each in changes)
 
 
-def is_long(changes: Sequence[Mutation] | None) -> bool:
+def is_long(shipment: Shipment, changes: Sequence[Mutation] | None) -> bool:
     """Whether to apply these changes takes more than one step."""
-    return changes is not None and len(changes) > CHANGES_STEP_MAX
+    if not changes:
+        return False
+    is_vetted = any(mutation.applier_of(each.change).vet is not None for each in changes)
+    if len(changes) == 1 and (is_vetted or len(shipment.packed) <= CHANGES_STEP_MAX * _ELEMENTS_PER_CHANGE):
+        # One update of a document is looked at before, and a live document takes it. Elements have a byte each, at least.
+        return not is_vetted and len(shipment.attached) > CHANGES_STEP_MAX * _BLOB_BYTES_PER_CHANGE
+    beside = len(shipment.attached) // (_VETTED_BYTES_PER_CHANGE if is_vetted else _BLOB_BYTES_PER_CHANGE)
+    return sum(_weight(each, 0) for each in changes) + beside > CHANGES_STEP_MAX
+
+
+def _parts(applier: Applier, change: Change) -> Iterable[Change]:
+    most = CHANGES_STEP_MAX * _ELEMENTS_PER_CHANGE
+    return (change,) if applier.parts is None or mutation.elements(change) <= most else applier.parts(change, most)
+
+
+def _weight(change: Mutation, beside: int) -> int:
+    """What it takes to apply a change, as so many small ones."""
+    made = change.change
+    per_change = _BYTES_PER_CHANGE if mutation.applier_of(made).vet is None else _VETTED_BYTES_PER_CHANGE
+    fields = (getattr(made, name) for name in made.__struct_fields__)
+    size = beside + sum(len(field) for field in fields if isinstance(field, bytes))
+    return 1 + mutation.elements(made) // _ELEMENTS_PER_CHANGE + size // per_change
 
 
 def vet(shipment: Shipment, pace: Pace) -> Steps[None]:
     """Look at what is beside the changes of an operation, some of it at a time."""
     with suppress(Exception):  # No content of an operation may stop the node: its check says what is wrong.
-        body = operation.decode_sent(shipment.packed)
-        for change, beside in zip(mutation.decode_sent(body.payload), unpack_sent(shipment.attached), strict=False):
+        body = yield from operation.decoding_sent(shipment.packed)
+        changes = yield from mutation.decoding_sent(body.payload)
+        besides = yield from unpacking_sent(shipment.attached)
+        looked_at = 0
+        for change, beside in zip(changes, besides, strict=False):
+            if looked_at >= CHANGES_STEP_MAX:
+                yield
+                looked_at = 0
+            looked_at += _weight(change, len(beside.content))
             if not is_gone(beside) and (steps := mutation.vetting(change.change, beside, pace)) is not None:
                 yield from steps

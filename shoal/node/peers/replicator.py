@@ -121,6 +121,7 @@ class Replicator:
         self._protocol.digest()  # The first one hashes every vector, later ones only changes. Nothing is served yet.
         presences.replicate(lambda message: self._outlets.hint(list(self._outlets), message))
         database.partitions.replicate(self._protocol.retired)
+        database.exchange.incoming.members = lambda: members.nodes
         database.issuer.replicate(Outbound(self._logged, self._clocks.check, lambda: self._outlets.oldest))
         self._mender = ReadRepairer(
             context,
@@ -475,8 +476,8 @@ class Replicator:
             received = self._database.exchange.incoming.apply(ready)
         except Overloaded:
             return  # They stay missing, and are fetched again.
-        for arrival, error in received.refused:
-            self._protocol.refused(peer, arrival.shipment, error, now)
+        for arrival, error in received.refused:  # One that waited may be another peer's.
+            self._protocol.refused(arrival.sender or peer, arrival.shipment, error, now)
         for target in received.dangling:
             self.scrubber.dangles(target)
         partitions = self._settling.applied(peer, received.number, received.applied)

@@ -25,6 +25,7 @@ from shoal.kinds.document.state.document import Update
 from shoal.kinds.items import state as items
 from shoal.kinds.label import state as labels
 from shoal.kinds.list import state as lists
+from shoal.kinds.map import state as ormap
 from shoal.kinds.register import state as register
 from shoal.kinds.set import state as orset
 from shoal.node import mutation, transaction
@@ -36,6 +37,7 @@ from shoal.node.turns import DOCUMENT_STEP_UPDATES_MAX
 from shoal.protocol import requests
 from shoal.protocol.base import ELEMENTS_MAX, FEW_MAX
 from shoal.storage.keys import Kind
+from shoal.values.forms import VECTOR_DIMS_MAX
 from simulation.world.environment import START_MS
 from simulation.world.fleet import Fleet, Member
 from tests.node.wiretap import take
@@ -119,8 +121,10 @@ async def test_a_context_of_more_origins_than_any_has_is_not_decoded(fleet: Flee
         (Kind.ITEMS, items.Drop(tuple((label, ()) for label in LABELS))),
         (Kind.ITEMS, items.Delete(LABELS, "k", ())),
         (Kind.ITEMS, items.Put((), "k", b"\x01", (), 1, vectors=(b"",) * (FEW_MAX + 1))),
+        (Kind.ITEMS, items.Put((), "k", b"\x01", (), 1, vectors=(bytes(4 * (VECTOR_DIMS_MAX + 1)),))),
         (Kind.ITEMS, items.Expire(MANY)),
         (Kind.ITEMS, items.Refresh(tuple(items.Refreshed((), each.key, (), 1) for each in MANY))),
+        (Kind.MAP, ormap.Add("k", 1, tuple((bytes(16), nth) for nth in range(FEW_MAX + 1)))),
         (Kind.THREAD, labels.Cut("l", bytes(VECTOR_BYTES_MAX + 1))),
         (Kind.LIST, lists.Insert(lists.Place(), (b"\x01",) * (ELEMENTS_MAX + 1))),
         (Kind.LIST, lists.Remove((lists.Named(bytes(lists.ID_BYTES)),) * (ELEMENTS_MAX + 1))),
@@ -133,7 +137,7 @@ async def test_more_parts_than_any_change_has_are_refused(fleet: Fleet, kind: Ki
 async def test_more_blobs_than_any_operation_has_are_not_hashed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     beside = msgspec.msgpack.encode([[b"", [b"c"] * transaction.BLOBS_MAX]])
     shipment = msgspec.structs.replace(sent(Kind.SET, orset.Alter()), attached=beside)
-    monkeypatch.setattr(transaction, "unpack_blobs", lambda packed: pytest.fail("they were hashed"))
+    monkeypatch.setattr(transaction, "_unpacked", lambda packed: pytest.fail("they were hashed"))
     assert f"more than {transaction.BLOBS_MAX} blobs" in await refused_alone(fleet["a"], shipment)
 
 
@@ -155,7 +159,7 @@ async def test_a_long_operation_is_decoded_in_one_turn_and_applied_in_another(
 ) -> None:
     monkeypatch.setattr(delivering, "PEER_LOOK_BYTES_MAX", 10)
     shipment = sent(Kind.SET, orset.Alter(NAMED[:10]))
-    work = Turns(monkeypatch, mutation, "decode_sent", lambda *_: 1)
+    work = Turns(monkeypatch, mutation, "decode", lambda *_: 1)
     applied = Turns(monkeypatch, fleet["a"].replicator._deliveries, "_take", lambda *_: 1)
     assert await take(fleet["a"], [shipment]) == []
     assert (work.all, applied.all) == (1, 1)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -288,16 +289,17 @@ class Documents(Memory):
 
     def applied(self, place: Place, applied: Applied) -> None:
         """Follow a peer's update; drop the live replica if a compaction of a peer filled a gap."""
-        if isinstance(applied.change, document.Update):
+        if not isinstance(applied.change, document.Update):
+            if applied.outcome:
+                self.lose(place)
+        elif place.transaction.lasts:
+            self._leave(place, applied.stamp, applied.change, applied.attached)
+        else:
             self.follow_update(place, applied.stamp, applied.change, applied.attached)
-        elif applied.outcome:
-            self.lose(place)
 
     def follow_update(self, place: Place, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
         """Update the live replica with an update of another node, which is applied even if it breaks a bound of this node."""
-        is_repeated = change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)
-        if is_gone(attached) or change.genesis or is_repeated:
-            # It was swept elsewhere, so there is a gap here; or its content, or the content so far, may not count.
+        if _may_not_count(place, change, attached):
             self.lose(place)
             return
         if (opening := self._opening.get(place.snapshot_key)) is not None:
@@ -314,6 +316,15 @@ class Documents(Memory):
             # The kind of a root may have changed.
             place.transaction.when_written(lambda: self._drop(place.snapshot_key))
         place.transaction.when_abandoned(lambda: self._drop(place.snapshot_key))
+
+    def _leave(self, place: Place, stamp: Stamp, change: document.Update, attached: Blobs) -> None:
+        """Drop the live replica once this update is written with many others: it is opened in steps at its next use."""
+        transaction, key = place.transaction, place.snapshot_key
+        covered = transaction.get(key)
+        is_covered = covered is not None and covered[:POSITION_BYTES] >= stamp.pack_position()
+        if is_covered or _may_not_count(place, change, attached):
+            transaction.delete(key)
+        transaction.when_written(partial(self._drop, key))
 
     def lose(self, place: Place) -> None:
         """Drop the live replica, because a gap appeared or was filled, or another beginning may count."""
@@ -576,6 +587,12 @@ class Documents(Memory):
         opened = self._open.pop(snapshot_key, None)
         if opened is not None:
             self._count(opened, 0)
+
+
+def _may_not_count(place: Place, change: document.Update, attached: Blobs) -> bool:
+    """Whether an update was swept elsewhere, so that there is a gap here, or its content, or that so far, may not count."""
+    is_repeated = change.attempt is not None and repeats.is_repeated(place.rows, change.attempt)
+    return is_gone(attached) or bool(change.genesis) or is_repeated
 
 
 def _walks(request: object) -> bool:

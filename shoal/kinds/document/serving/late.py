@@ -32,6 +32,8 @@ _ABOUT_DOCUMENTS = [kind for kind in operations() if kind.__module__ == document
 class LateDocuments(Memory):
     """The handler of all requests about documents, which hands each to the `room`."""
 
+    is_within = True
+
     def __init__(
         self,
         context: NodeContext,

@@ -49,7 +49,6 @@ from shoal.values import forms as vectors
 INDEX_BUILD_ROWS_MAX = 256  # Items processed in one step of building an index.
 ITEM_SCAN_ROWS_MAX = 2000  # Items examined for one page of a search, so that it does not delay other work.
 ITEM_LABELS_MAX = 32  # Labels in one namespace.
-VECTOR_DIMS_MAX = 4096  # Dimensions of one vector.
 VECTORS_MAX = 16  # Vectors of one item.
 ITEMS_EXPIRED_MAX = 64  # Expired items erased by one operation.
 ITEMS_DELETED_MAX = 256  # Items deleted by one operation, when all items of a namespace are deleted.
@@ -307,11 +306,11 @@ def check_vector(vector: bytes) -> None:
 
     Raises:
         InvalidValue: it is not a vector.
-        TooLarge: it has more than `VECTOR_DIMS_MAX` numbers.
+        TooLarge: it has more than `vectors.VECTOR_DIMS_MAX` numbers.
     """
+    if len(vector) > vectors.VECTOR_DIMS_MAX * vectors.FLOAT_BYTES:
+        raise TooLarge(f"a vector has at most {vectors.VECTOR_DIMS_MAX} numbers; this one has more. Nothing was written.")
     vectors.check(vector)
-    if len(vector) > VECTOR_DIMS_MAX * vectors.FLOAT_BYTES:
-        raise TooLarge(f"a vector has at most {VECTOR_DIMS_MAX} numbers; this one has more. Nothing was written.")
 
 
 def _check_expected(request: PutItem | DeleteItem, shown: items.Item | None) -> None:
