@@ -35,7 +35,7 @@ def test_other_origins_and_partitions_are_not_held_up() -> None:
     assert not found.covers(8, Dot(A, 1), 0.0, sender=LIAR)
 
 
-def test_what_one_peer_sent_is_taken_from_others() -> None:
+def test_operations_of_others_are_taken() -> None:
     found = quarantine()
     found.put(7, Dot(A, 1), "bad", 0.0, sender=LIAR)
     assert not found.covers(7, Dot(A, 1), 0.0, sender=HONEST)

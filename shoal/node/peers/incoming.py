@@ -471,7 +471,7 @@ def _parts(applier: Applier, change: Change) -> Iterable[Change]:
 
 
 def _weight(change: Mutation, beside: int) -> int:
-    """What it takes to apply a change, as so many small ones."""
+    """The cost of applying a change, as so many small ones."""
     made = change.change
     per_change = _BYTES_PER_CHANGE if mutation.applier_of(made).vet is None else _VETTED_BYTES_PER_CHANGE
     fields = (getattr(made, name) for name in made.__struct_fields__)

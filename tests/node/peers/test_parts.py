@@ -142,7 +142,7 @@ async def test_changes_of_many_bytes_are_applied_in_steps(fleet: Fleet, monkeypa
     assert (turns.all, turns.most) == (8, 2)
 
 
-async def test_what_was_not_held_decoded_is_applied_in_steps(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_operation_not_held_decoded_is_applied_in_steps(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivering, "PEER_DECODED_BYTES_MAX", 0)
     turns = Turns(monkeypatch, orset, "_store", lambda *_: 1)
     assert await take(fleet["a"], [sent(Kind.SET, orset.Alter(NAMED))]) == []

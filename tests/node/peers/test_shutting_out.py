@@ -111,7 +111,7 @@ async def test_rubbish_again_and_again_shuts_nobody_out() -> None:
         assert await value(fleet, "b") == 6
 
 
-async def test_what_waits_gives_way_to_its_issuers_own() -> None:
+async def test_a_lie_that_waits_gives_way_to_the_issuers_own() -> None:
     """It claims to follow what will never be, so it would wait."""
     async with Fleet("abc", quarantine_s=QUARANTINE_S) as fleet:
         await add(fleet)
@@ -144,7 +144,7 @@ async def test_an_issuers_own_operation_that_waits_stays() -> None:
         assert await value(fleet, "b") == 3
 
 
-async def test_what_waits_is_asked_of_others() -> None:
+async def test_a_lie_that_waits_is_asked_of_others() -> None:
     """a's own does not reach b; c, which is honest, has it."""
     async with Fleet("abcd", quarantine_s=QUARANTINE_S) as fleet:
         await add(fleet)
@@ -169,7 +169,7 @@ async def test_one_that_waited_is_held_against_its_sender() -> None:
         assert await value(fleet, "b") == 3
 
 
-async def test_what_one_member_sent_drops_nothing_of_others() -> None:
+async def test_rubbish_of_one_member_drops_nothing_of_others() -> None:
     """b keeps what waits of a, while rubbish of another origin in its partition is refused."""
     async with Fleet("abc", quarantine_s=QUARANTINE_S) as fleet:
         await add(fleet)
