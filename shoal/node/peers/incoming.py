@@ -140,9 +140,12 @@ class Incoming:
         self._feed = context.feed
         self._window_ms = int(context.config.key_window_s * 1000)
         self._keyed = keyed
-        self.members: Callable[[], Collection[bytes]] = tuple
-        """The directories of the other members: each retires its own origins, until it is removed."""
+        self._members: Callable[[], Collection[bytes]] = tuple
         self._drafts: dict[int, tuple[_Draft, Watch]] = {}  # By the identity of the shipment, which whoever drafts holds.
+
+    def replicate(self, members: Callable[[], Collection[bytes]]) -> None:
+        """From now on these directories are the other members': each retires its own origins, until it is removed."""
+        self._members = members
 
     def apply(self, arrivals: Sequence[Arrival]) -> Received:
         """Apply operations that are causally ready, in this order. Rejected ones are listed, not raised.
@@ -210,7 +213,7 @@ class Incoming:
             raise _bad(arrival, "its chain hash does not follow from its origin's operation before it", "chain")
         _check_body(arrival, before)
         if body.retires:
-            retirement.check(place, dot, body.retires, own=self._incarnation.current, members=self.members())
+            retirement.check(place, dot, body.retires, own=self._incarnation.current, members=self._members())
         if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
         mutations = (yield from mutation.decoding_sent(body.payload)) if mutations is None else mutations

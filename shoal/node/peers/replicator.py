@@ -121,7 +121,7 @@ class Replicator:
         self._protocol.digest()  # The first one hashes every vector, later ones only changes. Nothing is served yet.
         presences.replicate(lambda message: self._outlets.hint(list(self._outlets), message))
         database.partitions.replicate(self._protocol.retired)
-        database.exchange.incoming.members = lambda: members.nodes
+        database.exchange.incoming.replicate(lambda: members.nodes)
         database.issuer.replicate(Outbound(self._logged, self._clocks.check, lambda: self._outlets.oldest))
         self._mender = ReadRepairer(
             context,
