@@ -35,6 +35,7 @@ from shoal.errors import (
     ShuttingDown,
     StorageFull,
     StoreCorrupt,
+    Unavailable,
 )
 from shoal.kinds.budget.peers import Rights, Spreading
 from shoal.kinds.file.serving.files import Unsure
@@ -473,16 +474,20 @@ class Service:
     async def _maintain(
         self, request: requests.Maintenance[Any], bookmark: Bookmark, durability: Durability, *, stale: bool
     ) -> AnyReply:
-        """Take its steps in turn with other requests, and its writes one by one. If it meets chunks that are away, it begins
-        anew once they are here: what it did is done then.
+        """Take its steps in turn with other requests, and its writes one by one. If it meets chunks that are away, or damaged, it
+        begins anew once they are here: what it did is done then.
         """
         await self._reach(request, bookmark, stale=stale)
+        repair: ReadRepair | None = None
         while True:
             try:
                 return await self._maintained(request, bookmark, durability, stale=stale)
             except StoreCorrupt as error:
-                if not await self._database.chunks.bring_back(target_of(request), error.lost):
-                    raise
+                repair = repair or self._database.chunks.repairing(target_of(request), self._replicas.read_repair)
+                try:
+                    await repair.repair(error)
+                except Unavailable:  # Of a peer that cannot be asked yet. Who has the bytes can send them again.
+                    raise error from None
 
     async def _maintained(
         self, request: requests.Maintenance[Any], bookmark: Bookmark, durability: Durability, *, stale: bool

@@ -314,6 +314,12 @@ def has_chunk(rows: Rows, digest: bytes) -> bool:
     return any(is_standing(rows, key[at:]) for key, _ in rows.scan(USED + digest))
 
 
+def is_listed(rows: Rows, digest: bytes) -> bool:
+    """Whether a content that is here, standing or not, has this chunk."""
+    at = len(USED) + DIGEST_BYTES
+    return any(manifest(rows, key[at:]) is not None for key, _ in rows.scan(USED + digest))
+
+
 def holders(rows: Rows, digests: Iterable[bytes]) -> list[Uploaded]:
     """The uploads that are not over and hold any of these chunks; not all of them, if there are more than one file needs."""
     at = len(HELD) + DIGEST_BYTES

@@ -105,7 +105,7 @@ async def test_damaged_rows_are_whole_again_after_one_question(fleet: Fleet, dam
 
 
 @pytest.mark.answers("scrub-repairs-by-merging", note="files are repaired when they are read")
-@pytest.mark.parametrize("damage", ["flipped", "cut"])
+@pytest.mark.parametrize("damage", DAMAGES)
 async def test_damaged_chunks_of_files_are_whole_again(fleet: Fleet, damage: str) -> None:
     content = Random(1).randbytes(3 << 20)
     await fleet["a"].store().space("crew").thread("t").put_file("page", content)
@@ -121,6 +121,34 @@ async def test_damaged_chunks_of_files_are_whole_again(fleet: Fleet, damage: str
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_put_fetches_a_chunk_that_it_shares_and_that_is_missing(fleet: Fleet) -> None:
+    content = Random(1).randbytes(3 << 20)
+    await fleet["a"].store().space("crew").thread("t").put_file("page", content)
+    await fleet.converged()
+    sound = spoil(fleet["b"], DAMAGES["deleted"], FILE_CHUNKS)
+    thread = fleet["b"].store().space("crew").thread("t")
+    await thread.put_file("longer", content + b"more")
+    assert (await status(fleet["b"])).repaired > 0
+    async with thread.open_file("longer") as stream:
+        assert await stream.read() == content + b"more"
+    async with thread.open_file("page") as stream:
+        assert await stream.read() == content
+    assert rows_of(fleet["b"], FILE_CHUNKS).items() >= sound.items()
+
+
+async def test_a_missing_chunk_that_nobody_has_is_damage_until_it_is_sent_again(bench: Bench) -> None:
+    content = Random(1).randbytes(3 << 20)
+    thread = bench.space.thread("t")
+    await thread.put_file("page", content)
+    spoil(bench, DAMAGES["deleted"], FILE_CHUNKS)
+    with pytest.raises(StoreCorrupt, match="is missing"):
+        async with thread.open_file("page") as stream:
+            await stream.read()
+    await thread.put_file("longer", content + b"more")
+    async with thread.open_file("page") as stream:
+        assert await stream.read() == content
+
+
 async def test_a_record_whose_save_has_left_the_log_is_mended(fleet: Fleet, damage: str) -> None:
     await saved(fleet)
     for member in fleet.members.values():

@@ -7,6 +7,8 @@ Laws:
 - A put that waits for chunks that are not here goes on from there: what was read before is not read again.
 - A read of chunks needs one pack in memory at a time: it answers with the chunks before one that is away.
 - A put that brings all of its chunks is answered by these alone; any other takes the right to read (`shoal.access.grants`).
+- A chunk that is missing although a content has it is damage, which is fetched from a peer; only what nothing has
+  any more was deleted.
 - A chunk counts as there only if a content may be built on it (`shoal.kinds.file.state`): what will be swept is sent again.
 - A value may refer to a file only if the thread has it: a write that refers to one that it lost, or never had, is rejected.
 - A content is dropped only once this node has found that nothing refers to it, whoever asks: a write that refers to one that
@@ -171,6 +173,8 @@ class Files:
         for entry in entries[course.count :]:
             try:
                 chunk = sent.get(entry.digest) or files.chunk(rows(), entry.digest)
+                if chunk is None and files.has_chunk(rows(), entry.digest):
+                    raise _missing(request, entry.digest)
             except StoreCorrupt:  # It is fetched, and the put is made again: from here on.
                 self._remember(proof, course)
                 raise
@@ -303,6 +307,8 @@ class Files:
                 if found:
                     break  # It is first in the next request, which fetches it: none needs more than one pack in memory.
                 raise
+            if chunk is None and files.is_listed(view.rows, digest):
+                raise _missing(request, digest)
             if chunk is None:
                 raise NotFound(f"thread {request.thread!r} has no chunk {digest.hex()[:80]}: the file was deleted meanwhile.")
             if sha256(chunk).digest() != digest:
@@ -364,6 +370,13 @@ def _incomplete(request: PutFile | NameFile) -> FileIncomplete:
     return FileIncomplete(
         f"thread {request.thread!r} lacks chunks of file {request.name!r}. The file was not stored. Send the chunks that "
         "FindChunks names, and then the file again."
+    )
+
+
+def _missing(request: PutFile | ReadChunks, digest: bytes) -> StoreCorrupt:
+    """The error for a chunk that is not here, and on which something is built: a peer may have it."""
+    return StoreCorrupt(
+        f"a chunk of a file of thread {request.thread!r} is missing. Run `shoal verify`.", lost=(files.CHUNK + digest,)
     )
 
 
