@@ -53,7 +53,7 @@ from simulation.plan import (
 )
 from simulation.profiles import Profile, profile_of
 from simulation.shipping import shipped
-from simulation.tiering import shelved, tiered
+from simulation.tiering import laid, shelved, tiered
 
 ACTS_MIN = 20
 DURATION_S = (5.0, 30.0)
@@ -145,6 +145,8 @@ def _drawn(seed: int, profile: str) -> _Drawn:
         plan = tiered(plan, _random(f"tiered/{profile}/{seed}"), SPARED_S)
     if wanted.shelved:
         plan = shelved(plan, _random(f"shelved/{profile}/{seed}"), SPARED_S)
+    if wanted.laid:
+        plan = laid(plan, _random(f"laid/{profile}/{seed}"), SPARED_S)
     if wanted.told:
         plan = replace(plan, settings=COURSE_BOUNDS | plan.settings)
     if wanted.ships:

@@ -25,6 +25,7 @@ class Profile(NamedTuple):
     tiered: bool = False  # Whether threads go to a bucket, which fails.
     shelved: bool = False  # Whether files stay there.
     ships: bool = False  # Whether the cluster is backed up, to a bucket that fails.
+    laid: bool = False  # Whether files are put, and read, whose chunks are laid down beside the rows, while nodes crash.
     told: bool = False  # Whether points of budgets' courses come fast, and are few.
     own: frozenset[str] = frozenset()  # Families of acts that each seed has; most are in no other profile.
 
@@ -39,6 +40,7 @@ PROFILES = {
     "told": Profile(kinds=0.15, faults_max=2, acts_max=20, told=True, own=frozenset({COURSES})),
     "odd": Profile(kinds=0.15, faults_max=2, acts_max=20, own=frozenset({ODDITIES})),
     "asking": Profile(kinds=0.3, faults_max=3, acts_max=20, composed=0.3, own=frozenset({ASKING})),
+    "laid": Profile(kinds=0.2, faults_max=3, acts_max=20, laid=True),
     "shipped": Profile(kinds=0.2, faults_max=3, acts_max=100, ships=True),
     "lives": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, called=True),
     "escapes": Profile(kinds=0.05, faults_max=2, acts_max=40, composed=1.0, escaped=True),

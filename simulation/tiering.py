@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from simulation.parts.attic import FAMILY, SETTINGS
 from simulation.parts.drawing import draw_apart
-from simulation.plan import Act, ActKind, AlterRow, Bucket, Fault, Plan, Trouble, Wipe, struck
+from simulation.plan import Act, ActKind, AlterRow, Bucket, Crash, Fault, Plan, Trouble, Wipe, struck
 
 FAILS, LOSES, WIPED = 0.4, 0.3, 0.4
 """The shares of the plans in which the bucket fails for a while, in which it loses objects, and in which a peer has to be
@@ -66,6 +66,28 @@ def shelved(plan: Plan, random: Random, begins: float) -> Plan:
             at += random.choice((0.05, 0.3, 1.0))
     settings: dict[str, int | float | str] = {"files_stay": 1}
     return replace(plan, settings=plan.settings | settings, acts=sorted(acts, key=_at))
+
+
+def laid(plan: Plan, random: Random, begins: float) -> Plan:
+    """The plan with files whose chunks are laid down beside the rows: they are put, the power of a node or of all is cut in the
+    next moments, and they are read.
+    """
+    acts: list[Act] = list(plan.acts)
+    faults: list[Fault] = list(plan.faults)
+    for _ in range(random.randint(2, 2 * SCENES_MAX)):
+        at = random.uniform(begins, max(begins, plan.duration_s - 3.0))
+        kinds: tuple[ActKind, ...] = ("put-file", random.choice(("put-file", "refer-to-file", "delete-file")), "read-file")
+        for kind in kinds:
+            agent = random.randrange(plan.agents)
+            acts += [Act(at=_round(at + nth * 0.01), agent=agent, kind=kind) for nth in range(random.randint(1, 4))]
+            at += random.choice((0.02, 0.1, 0.5))
+        cut_s, down_s = _round(at - random.uniform(0.0, 1.0)), _round(random.uniform(0.1, 1.0))
+        hit = plan.names if random.random() < 0.5 else [random.choice(plan.names)]
+        keep = random.choice((0, 1, 3, None))
+        faults += [Crash(at=max(begins, cut_s), node=name, down_s=down_s, keep=keep) for name in hit]
+    settings: dict[str, int | float | str] = {"large_bytes_min": 100}
+    ordered = sorted(faults, key=_at)
+    return replace(plan, settings=plan.settings | settings, acts=sorted(acts, key=_at), faults=ordered)
 
 
 def _scene(random: Random, plan: Plan, within: tuple[float, float], acts: list[Act], faults: list[Fault]) -> float:

@@ -17,7 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Protocol, TypeVar
 
-from chaos.trials.powercut import power_cut, synced_wal_bytes
+from chaos.trials.powercut import power_cut, synced_wal_bytes, unsynced_parts
 from chaos.trials.trial import Judge, Tally
 from shoal.config import Config
 from shoal.errors import ShoalError
@@ -83,6 +83,7 @@ class RocksDisk:
             self._in_life(self._life + 1),
             synced_wal_bytes=lambda: synced_wal_bytes(self.storage),
             cut=self._random.randint,
+            unsynced=lambda: unsynced_parts(self.storage),
         )
         return RocksDisk(self._parent, self._random, self._config, life=self._life + 1)
 

@@ -2,14 +2,14 @@
 
 Law: what was fsynced is in the copy, whole. Of the log that RocksDB was
 writing, what lies past its last fsynced byte is cut anywhere, in the middle
-of a record too. A log that was closed was synced before the next was begun.
+of a record too. Of large values what was not synced is lost. A log that was closed was synced before the next was begun.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from shoal.storage import layout
@@ -30,11 +30,13 @@ def power_cut(
     *,
     synced_wal_bytes: Callable[[], Mapping[str, int]],
     cut: Callable[[int, int], int],
+    unsynced: Callable[[], Iterable[tuple[str, int, int]]] = tuple,
 ) -> None:
     """Copy the store at `source`, live or killed, to `target` as a power cut would have left it.
 
     `cut` picks a length between two bounds, both inclusive: `random.Random(seed).randint`. `synced_wal_bytes` is asked
-    during the copy: with a live store whatever was acknowledged before the call is covered.
+    during the copy: with a live store whatever was acknowledged before the call is covered. `unsynced`: parts of files, by
+    name, start and stop, of which nothing is left.
 
     Raises:
         RuntimeError: the store was never still for long enough to copy its files as of one moment.
@@ -44,12 +46,25 @@ def power_cut(
         # The witness first: it may claim only what the logs, copied later, hold.
         for name in (layout.FORMAT, layout.WITNESS):
             shutil.copyfile(source / name, target / name)
-        synced = dict(synced_wal_bytes())
+        synced, lost = dict(synced_wal_bytes()), list(unsynced())
         if _copy_still(source / layout.DATABASE, target / layout.DATABASE):
             _cut_logs(target / layout.DATABASE, synced=synced, cut=cut)
+            for name, start, stop in lost:
+                _blank(target / layout.DATABASE / name, start, stop)
             return
         shutil.rmtree(target)
     raise RuntimeError(f"{source} changed its set of files during each of {_ATTEMPTS_MAX} copies")
+
+
+def unsynced_parts(storage: RocksStorage) -> list[tuple[str, int, int]]:
+    """The parts of files of large values that are not durable yet."""
+    return [(storage.large.path(number).name, start, stop) for number, start, stop in storage.large.unsynced]
+
+
+def _blank(file: Path, start: int, stop: int) -> None:
+    with file.open("r+b") as opened:
+        opened.seek(start)
+        opened.write(bytes(stop - start))
 
 
 def _copy_still(source: Path, target: Path) -> bool:

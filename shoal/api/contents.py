@@ -144,7 +144,12 @@ async def put(exchange: Exchange) -> web.Response:
     expected = _expected(request)
     durability = exchange.query(WriteQuery).durability
     upload = Upload(
-        exchange.connection, exchange.name("space"), _thread(exchange), durability=durability, aside=asyncio.to_thread
+        exchange.connection,
+        exchange.name("space"),
+        _thread(exchange),
+        durability=durability,
+        aside=asyncio.to_thread,
+        is_here=True,
     )
     try:
         async for piece in exchange.pieces(UPLOAD_BYTES):

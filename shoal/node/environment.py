@@ -79,6 +79,7 @@ class Environment:
     volume: Callable[[], Awaitable[Room | None]] = not_known  # Free bytes and all bytes where the store is; None: not known.
     look_s: float = LOOK_S  # Between two looks of a node at its own conditions. Rehearsals of days look more rarely.
     run_apart: RunBlocking = _here  # As `run_blocking`, on other threads: for what may take long and waits for no disk.
+    run_laying: RunBlocking | None = None  # As `run_blocking`, beside it, for large values; None: that one does it.
     give_way: Callable[[], None] = lambda: None  # Let another process have this processor, if one waits for it.
 
 
@@ -109,18 +110,25 @@ def volume_of(directory: Path) -> Callable[[], Awaitable[Room | None]]:
 
 
 def system_environment() -> Environment:
-    """The clocks and randomness of this machine. Its single thread serves fsyncs, which the kernel serialises anyway."""
+    """The clocks and randomness of this machine. One thread serves fsyncs, which the kernel serialises anyway, and one those of
+    large values: small writes would wait for them.
+    """
     pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-sync")
+    layer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="shoal-lay")
     apart = ThreadPoolExecutor(max_workers=APART_MAX, thread_name_prefix="shoal-apart")
 
     def run_blocking(function: Callable[[], T], /) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(pool, function)
+
+    def run_laying(function: Callable[[], T], /) -> Awaitable[T]:
+        return asyncio.get_running_loop().run_in_executor(layer, function)
 
     def run_apart(function: Callable[[], T], /) -> Awaitable[T]:
         return asyncio.get_running_loop().run_in_executor(apart, function)
 
     def close() -> None:
         apart.shutdown(wait=False, cancel_futures=True)  # A hook may hang.
+        layer.shutdown(wait=True)
         pool.shutdown(wait=True)
 
     return Environment(
@@ -133,5 +141,6 @@ def system_environment() -> Environment:
         pause=lambda: asyncio.sleep(STEP_PAUSE_S),
         give_back=_give_back,
         run_apart=run_apart,
+        run_laying=run_laying,
         give_way=getattr(os, "sched_yield", lambda: None),
     )

@@ -83,6 +83,7 @@ class Node:
         self._commit = GroupCommit(
             storage,
             run_blocking=environment.run_blocking,
+            run_laying=environment.run_laying,
             writes_pending_max=config.writes_pending_max,
             on_durable=self._durable,
             now=environment.monotonic,

@@ -38,7 +38,7 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.kinds.budget.peers import Rights, Spreading
-from shoal.kinds.file.serving.files import Unsure
+from shoal.kinds.file.serving.files import LAYING, Unsure, laid_by
 from shoal.kinds.lease.serving.alone import Alone
 from shoal.kinds.lease.serving.requests import LeaseRequests
 from shoal.kinds.presence.handler import OfSessions, Presences
@@ -301,7 +301,8 @@ class Service:
         await self._quotas.ready(located)
         self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
-            issued = await self._issued(located, key, terms)
+            issues = self._issued if type(located.writes[0]) not in LAYING else self._issued_beside
+            issued = await issues(located, key, terms)
         except (Conflict, RightsElsewhere):
             # A rejection names what is stored. Like an answer, it must not show what a crash could still take back.
             shown = self._database.vector_of(partition)
@@ -363,7 +364,7 @@ class Service:
             return False
         if not self._quotas.is_ready(located):
             return False
-        if self._database.issuer.is_late(located):
+        if self._database.issuer.is_late(located) or type(located.writes[0]) in LAYING:
             return False
         self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
@@ -420,6 +421,13 @@ class Service:
         seen = under_way()
         return located if seen is None else replace(located, redacted=seen.replaced, asked=seen.asked)
 
+    async def _issued_beside(self, located: Located, key: str | None, terms: Sequence[requests.Term]) -> Issued:
+        """As `_issued`, once the chunks that the write brings are on the disk."""
+        with laid_by(located.writes[0]) as chunks:
+            async with self._commit.laying(chunks):
+                self._refuse_if_stopping()
+                return await self._issued(located, key, terms)
+
     async def _issued(self, located: Located, key: str | None, terms: Sequence[requests.Term]) -> Issued:
         repair: ReadRepair | None = None
         provided = False
@@ -474,8 +482,8 @@ class Service:
     async def _maintain(
         self, request: requests.Maintenance[Any], bookmark: Bookmark, durability: Durability, *, stale: bool
     ) -> AnyReply:
-        """Take its steps in turn with other requests, and its writes one by one. If it meets chunks that are away, or damaged, it
-        begins anew once they are here: what it did is done then.
+        """Take its steps in turn with other requests, and its writes one by one. If it meets chunks that are away, or damaged,
+        it begins anew once they are here: what it did is done then.
         """
         await self._reach(request, bookmark, stale=stale)
         repair: ReadRepair | None = None

@@ -159,6 +159,7 @@ class ColdStorage:
 
     def __init__(self, raw: LoggedStorage) -> None:
         self.raw = raw
+        self.begin_laying = raw.begin_laying
         self.begin_sync = raw.begin_sync
         self.sync = raw.sync
         self.rotate_if_due = raw.rotate_if_due

@@ -10,19 +10,20 @@ Laws:
   would report success. Its waiters get an error that says that the outcome is
   unknown, and every later write is rejected.
 - Only writes start cycles. There is no timer on the write path.
+- Within `laying`, what was laid down is durable: a write that names it cannot be durable before it.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from shoal.errors import Overloaded, ReadOnly, ShuttingDown, StorageFull
-from shoal.storage.interface import Storage
+from shoal.storage.interface import LARGE_BYTES_MIN, Laid, Storage
 
 T = TypeVar("T")
 Waiter = Callable[[StorageFull | None], None]
@@ -30,6 +31,7 @@ Waiter = Callable[[StorageFull | None], None]
 
 RETRY_AFTER_S_MIN = 0.01
 WOKEN_PER_TURN = 16
+LAID_BYTES = 8 * 1024 * 1024  # Of the large values that one sync covers; the last of them may exceed it.
 WITNESS_INTERVAL_S = 0.25  # Between two renewals of the witness, the record of the newest durable write.
 
 
@@ -123,12 +125,49 @@ class Watch:
         )
 
 
+class _Laying:
+    """Values that are laid down together. It ends once they are, and all who asked for some have left."""
+
+    def __init__(self, done: asyncio.Future[None]) -> None:
+        self.done = done
+        self.values: list[tuple[bytes, bytes]] = []
+        self.size = 0
+        self._users = 0
+        self._end: Laid | None = None
+
+    def join(self, values: Sequence[tuple[bytes, bytes]]) -> None:
+        self.values += values
+        self.size += sum(len(value) for _, value in values)
+        self._users += 1
+
+    def leave(self) -> None:
+        self._users -= 1
+        self._end_if_over()
+
+    def laid(self, end: Laid | None) -> None:
+        self._end = end
+        self.done.set_result(None)
+        self._end_if_over()
+
+    def failed(self, error: BaseException) -> None:
+        self.done.set_exception(
+            error if isinstance(error, Exception) else ShuttingDown("The store is closing. Nothing was written.")
+        )
+        self.done.exception()  # Whoever asked may have left.
+
+    def _end_if_over(self) -> None:
+        if not self._users and self._end is not None:
+            end, self._end = self._end, None
+            end()
+
+
 class GroupCommit:
     """Decides when to sync. Everything except what `run_blocking` runs is called on one event loop.
 
     `written` and `durable` are the numbers of the last write made and of the last one known durable; `failed` says why
     writes are rejected, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise;
     nor must `on_failed`, which is called once, as soon as storage fails, with the reason why writes are rejected from then on.
+    `run_laying` runs what lays large values down, else `run_blocking` does.
     """
 
     def __init__(
@@ -141,6 +180,7 @@ class GroupCommit:
         now: Callable[[], float],
         witness_interval_s: float | None = None,
         on_failed: Callable[[str], None] | None = None,
+        run_laying: RunBlocking | None = None,
     ) -> None:
         self.written = 0
         self.durable = 0
@@ -150,6 +190,9 @@ class GroupCommit:
         """Counts what is written; None: nobody does."""
         self._storage = storage
         self._run_blocking = run_blocking
+        self._run_laying = run_laying or run_blocking
+        self._layings: deque[_Laying] = deque()  # Groups that wait; as many values as there are requests under way.
+        self._layer: asyncio.Task[None] | None = None
         self._writes_pending_max = writes_pending_max
         self._on_durable = on_durable
         self._on_failed = on_failed
@@ -223,6 +266,48 @@ class GroupCommit:
         """`write` in two steps (`Storage.begin_write`). `rows` must stay as they are."""
         return partial(self.write, rows, (), self._storage.begin_write(rows))
 
+    @asynccontextmanager
+    async def laying(self, values: Mapping[bytes, bytes]) -> AsyncIterator[None]:
+        """Within, large ones of these values, by their SHA-256, are durable, and a write of these very objects is a small one.
+
+        Raises:
+            ReadOnly, ShuttingDown: nothing was written.
+            StorageFull: storage failed now; nothing that can be seen was written.
+        """
+        large = [each for each in values.items() if len(each[1]) >= LARGE_BYTES_MIN]
+        if not large:
+            yield
+            return
+        if self.failed is not None or self._closed:
+            raise self._refusal()
+        if not self._layings or self._layings[-1].size >= LAID_BYTES:
+            self._layings.append(_Laying(asyncio.get_running_loop().create_future()))
+        laying = self._layings[-1]
+        laying.join(large)
+        if self._layer is None:
+            self._layer = asyncio.get_running_loop().create_task(self._lay())
+        try:
+            await asyncio.shield(laying.done)
+            yield
+        finally:
+            laying.leave()
+
+    async def _lay(self) -> None:
+        """Lay down what waits, group by group: one sync covers a group."""
+        try:
+            while self._layings:
+                laying = self._layings.popleft()
+                try:
+                    lay = self._storage.begin_laying(laying.values)
+                    laying.laid(None if lay is None else await self._run_laying(lay))
+                except BaseException as error:
+                    self._fail(error)
+                    laying.failed(error)
+                    if not isinstance(error, Exception):
+                        raise
+        finally:
+            self._layer = None
+
     @contextmanager
     def watching(self, partition: int) -> Iterator[Watch]:
         """Within, notice writes of rows of this partition."""
@@ -270,8 +355,9 @@ class GroupCommit:
     async def close(self) -> None:
         """Reject further writes and wait for the last cycle; the storage stays open. Closing twice is allowed."""
         self._closed = True
-        if self._runner is not None:
-            await asyncio.wait([self._runner])
+        for task in (self._layer, self._runner):
+            if task is not None:
+                await asyncio.wait([task])
         if self._witness_timer is not None:
             self._witness_timer.cancel()
         if self._witness_task is not None:

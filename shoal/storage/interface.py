@@ -31,6 +31,12 @@ from shoal.records import NamedTuple
 STORAGE_SNAPSHOTS_MAX = 16  # Snapshots open at once; each keeps what was deleted since on the disk.
 
 
+LARGE_BYTES_MIN = 256 * 1024  # A value of so many bytes may be laid down before it is written.
+
+Laid = Callable[[], None]
+"""Ends what was laid down: no further write may name it."""
+
+
 class Snapshot(Protocol):
     """The store as it was at one moment. It holds memory and disk space until it is closed; close it where it was taken."""
 
@@ -95,6 +101,18 @@ class Storage(Protocol):
         """
         ...
 
+    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> Callable[[], Laid] | None:
+        """Lay down large values, each after its SHA-256, before they are written: durable, and seen by nobody. None: here they
+        are written like others.
+
+        What it returns is called once, in any thread; it blocks. Until what that returns is called, where `write` is, a write
+        of these very objects takes little: one row for each of them.
+
+        Raises:
+            StorageFull: in that call: the store rejects further writes.
+        """
+        ...
+
     def begin_sync(self) -> Callable[[], int]:
         """A sync of all writes before this call, to be called once, in any thread; it returns the number of the last one.
 
@@ -135,9 +153,17 @@ def too_many_snapshots(count: int) -> Overloaded:
 SNAPSHOTS_MAX = STORAGE_SNAPSHOTS_MAX
 
 
+class _Lying:
+    """What was laid down beside the rows, at once."""
+
+    def __init__(self) -> None:
+        self.is_durable = False
+
+
 class _Write(NamedTuple):
     rows: Mapping[bytes, bytes | None]
     ranges: Sequence[tuple[bytes, bytes]]
+    beside: Mapping[bytes, _Lying]  # The rows whose values stand elsewhere.
 
 
 class _SortedMap:
@@ -213,6 +239,8 @@ class MemoryStorage:
         self._fails_next: set[Literal["write", "sync"]] = set()
         self._over: str | None = None
         self._snapshots: set[MemorySnapshot] = set()
+        self._laid: dict[int, tuple[bytes, _Lying]] = {}  # By the identity of a value.
+        self._beside: dict[bytes, _Lying] = {}  # Durable rows whose values were not durable when they were.
         self.failed: str | None = None
 
     def get(self, key: bytes, /) -> bytes | None:
@@ -240,7 +268,8 @@ class MemoryStorage:
     def write(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]] = (), /) -> int:
         """Delete `ranges` (start inclusive, stop exclusive), then put `rows` (None deletes), atomically (`Storage.write`)."""
         self._attempt("write")
-        write = _Write(dict(rows), tuple(ranges))
+        beside = {key: self._laid[id(value)][1] for key, value in rows.items() if id(value) in self._laid}
+        write = _Write(dict(rows), tuple(ranges), beside)
         self._shown.apply(write)
         self._unsynced.append(write)
         self._written += 1
@@ -249,6 +278,25 @@ class MemoryStorage:
     def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
         """`write` in two steps (`Storage.begin_write`)."""
         return partial(self.write, dict(rows))
+
+    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> Callable[[], Laid]:
+        """Lay down large values (`Storage.begin_laying`). A crash takes the bytes of those that are not durable, also if
+        their rows are.
+        """
+        lying = _Lying()
+        laid = {id(value): (value, lying) for _, value in values}
+        self._laid.update(laid)
+
+        def end() -> None:
+            for identity in laid:
+                self._laid.pop(identity, None)
+
+        def lay() -> Laid:
+            self._attempt("write")
+            lying.is_durable = True
+            return end
+
+        return lay
 
     def begin_sync(self) -> Callable[[], int]:
         """A sync of all writes before this call, to be called once, in any thread; it returns the number of the last one
@@ -263,6 +311,7 @@ class MemoryStorage:
         number, count = self._written, len(self._unsynced)
         for write in self._unsynced[:count]:
             self._durable.apply(write)
+            self._beside.update((key, lying) for key, lying in write.beside.items() if not lying.is_durable)
         del self._unsynced[:count]
         return number
 
@@ -318,9 +367,15 @@ class MemoryStorage:
 
     def _left(self, keep: int | None, identity: bytes) -> MemoryStorage:
         left = MemoryStorage(self._durable.rows, identity=identity)
+        beside = dict(self._beside)
         for write in self._unsynced[:keep]:
             left._shown.apply(write)
             left._durable.apply(write)
+            beside.update(write.beside)
+        if keep is not None:  # The power was cut: what was being laid down is lost.
+            for key, lying in beside.items():
+                if not lying.is_durable and (value := left._shown.rows.get(key)) is not None:
+                    left.alter(key, bytes(len(value)))
         return left
 
     def crash(self, keep: int | None = 0) -> MemoryStorage:

@@ -156,8 +156,9 @@ def _damaged(path: Path, how: str) -> StoreCorrupt:
     )
 
 
-FORMAT_NUMBER = 5
-ENCRYPTED_NUMBER = 6  # Format 5 with sealed rows.
+FORMAT_NUMBER = 7
+ENCRYPTED_NUMBER = 8  # Format 7 with sealed rows.
+OLDEST_NUMBER = 5  # And 6: formats 7 and 8 without large values in files of their own. An opening makes it a new one.
 LOCK = "LOCK"
 FORMAT = "FORMAT"
 WITNESS = "WITNESS"
@@ -216,7 +217,18 @@ def strangers(names: Iterable[str]) -> list[str]:
 
 def is_encrypted(directory: Path) -> bool:
     """Whether the store in `directory`, which `holds_store`, has sealed rows."""
-    return (directory / FORMAT).read_text() == _format_text(ENCRYPTED_NUMBER)
+    return (directory / FORMAT).read_text() in (_format_text(ENCRYPTED_NUMBER), _format_text(OLDEST_NUMBER + 1))
+
+
+def renew(directory: Path) -> None:
+    """Let a store of an older format that this version reads be one of the present format. It is locked.
+
+    Raises:
+        OSError: the disk failed or is full; the next opening does it.
+    """
+    present = _format_text(ENCRYPTED_NUMBER if is_encrypted(directory) else FORMAT_NUMBER)
+    if (directory / FORMAT).read_text() != present:
+        replace_file(directory / FORMAT, present.encode())
 
 
 def make(directory: Path, *, encrypted: bool = False) -> None:
@@ -349,9 +361,9 @@ def _check_format(directory: Path, text: str) -> None:
             f"{directory} has format {match[1]}; this version reads up to {ENCRYPTED_NUMBER}. Nothing was written. "
             "Open it with the newer version of Shoal that wrote it."
         )
-    if int(match[1]) < FORMAT_NUMBER:
+    if int(match[1]) < OLDEST_NUMBER:
         raise StorageError(
-            f"{directory} has format {match[1]}, which only a development version wrote; this version reads {FORMAT_NUMBER}. "
+            f"{directory} has format {match[1]}, which only a development version wrote; this version reads {OLDEST_NUMBER}. "
             "Nothing was written. Read it with the version that wrote it, or choose an empty directory."
         )
 

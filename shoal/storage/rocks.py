@@ -11,6 +11,7 @@ Laws, each of which RocksDB breaks if left to itself:
 - An iterator that met a bad block looks like one that is at its end, so its
   `status` is read after every scan.
 - After one failed write or sync nothing is written any more. A panic of the binding is such a failure.
+- A new log is begun with no write in between, also of a pass over large values, which another thread makes (`large`).
 - A full disk keeps nobody from reading: a store that cannot be opened for that reason alone is opened read-only,
   and `failed` says why.
 """
@@ -31,7 +32,7 @@ from shoal.config import Config
 from shoal.errors import StorageError, StorageFull, StoreCorrupt, WrongProcess
 from shoal.forks import disown_in_children, never_destroy
 from shoal.records import NamedTuple
-from shoal.storage import engine, layout
+from shoal.storage import engine, large, layout
 from shoal.storage.engine import (
     COMPACTS_AT,
     LEVEL_ZERO_FILES,
@@ -43,11 +44,14 @@ from shoal.storage.engine import (
     open_for_reading,
     text_of,
 )
-from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, too_many_snapshots
+from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, Laid, too_many_snapshots
+from shoal.storage.large import INDEX, LargeFiles, LargePass, Place, is_marked, marked
 from shoal.storage.layout import Holder, StoreLock, Witness, Witnessed, identity_of
 
 # The cost of a row in a memtable beyond its bytes in a batch: sequence number, skip list links, alignment.
 ROW_OVERHEAD_BYTES = 64
+_READS_MAX = 4  # Of a large value, which may move between the reading of its row and of its file.
+_MOVES_AT = 0.25  # Garbage in a file of large values, at which the rest of it moves while space is given back.
 # The group commit rotates a log when it holds `memtable_bytes`; a write does so at twice that, RocksDB later still (`options`).
 _ROTATE_ANYWAY_FACTOR = 2
 
@@ -68,9 +72,14 @@ class RocksSnapshot:
     """
 
     def __init__(
-        self, rows: RdictIter, unreadable: Callable[[BaseException], StorageError], ended: Callable[[RocksSnapshot], None]
+        self,
+        rows: RdictIter,
+        value_of: Callable[[bytes, bytes], bytes],
+        unreadable: Callable[[BaseException], StorageError],
+        ended: Callable[[RocksSnapshot], None],
     ):
         self._rows: RdictIter | None = rows
+        self._value_of = value_of
         self._unreadable = unreadable
         self._ended = ended
 
@@ -82,7 +91,8 @@ class RocksSnapshot:
         try:
             rows.seek(start)
             while self._rows is rows and rows.valid() and (key := rows.key()) < stop:
-                yield key, rows.value()
+                value = rows.value()
+                yield key, self._value_of(key, value) if is_marked(value) else value
                 rows.next()
             rows.status()
         except BaseException as error:
@@ -121,6 +131,13 @@ class RocksStorage:
         self._closed = False
         self._reclaiming = False
         self._erasing: ErasingPass | None = None
+        self._erasing_since_s = 0.0  # Of the pass that this one is a part of.
+        self._erases = False  # A pass over the large values comes before that.
+        self._writing = threading.RLock()
+        self.large = LargeFiles(self._files)
+        self._laid: dict[int, tuple[bytes, Place]] = {}  # By the identity of a value that was laid down.
+        self._large_pass: LargePass | None = None
+        self._passing = threading.Lock()
         self._blobs = BlobFiles(database)
         disown_in_children(self)
 
@@ -179,6 +196,11 @@ class RocksStorage:
             storage = cls(directory, database=database, lock=lock, witness=witness, identity=identity, config=config)
             undo.callback(database.close)
             storage.failed = failed
+            if failed is None:
+                try:
+                    layout.renew(directory)
+                except OSError as error:
+                    raise StorageError(f"{directory} cannot be opened: {error}. No row was changed.") from error
             # Recovered writes must outlive the next crash before anyone sees them.
             if failed is None:
                 storage.sync()
@@ -199,13 +221,14 @@ class RocksStorage:
             if not is_failure(error):
                 raise
             raise self._unreadable(error) from error
-        return value
+        return value if value is None or not is_marked(value) else self._value_of(key, value)
 
     def scan(
         self, start: bytes, stop: bytes | None, /, *, reverse: bool = False, limit: int | None = None
     ) -> Iterator[tuple[bytes, bytes]]:
         """The rows with `start` ≤ key < `stop` (None: to the end), in key order or its reverse (`Storage.scan`)."""
-        if (stop is not None and start >= stop) or limit == 0:
+        stop = INDEX if stop is None else stop
+        if start >= stop or limit == 0:
             return
         try:
             rows = self._db.iter(_ends_before(stop))
@@ -213,7 +236,8 @@ class RocksStorage:
             rows.seek_to_last() if reverse else rows.seek(start)
             taken = 0
             while rows.valid() and taken != limit and (key := rows.key()) >= start:
-                yield key, rows.value()
+                value = rows.value()
+                yield key, self._value_of(key, value) if is_marked(value) else value
                 taken += 1
                 step()
             rows.status()
@@ -234,7 +258,7 @@ class RocksStorage:
             if not is_failure(error):
                 raise
             raise self._unreadable(error) from error
-        taken = RocksSnapshot(rows, self._unreadable, self._snapshots.discard)
+        taken = RocksSnapshot(rows, self._value_of, self._unreadable, self._snapshots.discard)
         self._snapshots.add(taken)
         return taken
 
@@ -242,17 +266,56 @@ class RocksStorage:
         """Delete `ranges` (start inclusive, stop exclusive), then put `rows` (None deletes), atomically (`Storage.write`).
         Beyond twice `memtable_bytes` it also syncs, and begins a new log.
         """
-        return self._write(_batch(rows, ranges))
+        return self._write(self._batch(rows, ranges))
 
     def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
         """`write` in two steps (`Storage.begin_write`)."""
-        return partial(self._write, _batch(rows, ()))
+        return partial(self._write, self._batch(rows, ()))
+
+    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> Callable[[], Laid]:
+        """Lay down large values, each after its SHA-256, in a file of their own (`Storage.begin_laying`)."""
+        return partial(self._lay, values)
+
+    def _lay(self, values: Sequence[tuple[bytes, bytes]]) -> Laid:
+        self._refuse_if_failed()
+        try:
+            places = self.large.lay(values)
+        except OSError as error:
+            raise self._fail("Writing large values", error) from error
+        laid = {id(value): (value, place) for (_, value), place in zip(values, places, strict=True)}
+        self._laid.update(laid)
+
+        def end() -> None:
+            for identity in laid:
+                self._laid.pop(identity, None)
+            self.large.let_go(places[0].number)
+
+        return end
+
+    def _batch(self, rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]]) -> WriteBatch:
+        batch = engine.library.WriteBatch(raw_mode=True)
+        for start, stop in ranges:
+            # RocksDB fails the whole batch over a range that ends before it starts.
+            if start < stop:
+                batch.delete_range(start, stop)
+        laid = self._laid
+        for key, value in rows.items():
+            if value is None:
+                batch.delete(key)
+            elif laid and (found := laid.pop(id(value), None)) is not None:
+                place = found[1]
+                batch.put(key, place.packed())
+                batch.put(place.entry, key)
+            else:
+                batch.put(key, marked(value) if is_marked(value) else value)
+        return batch
 
     def _write(self, batch: WriteBatch) -> int:
         self._refuse_if_failed()
         size = batch.size_in_bytes() + ROW_OVERHEAD_BYTES * batch.len()
         try:
-            self._db.write(batch)
+            with self._writing:
+                self._db.write(batch)
         except BaseException as error:
             if not is_failure(error):
                 raise
@@ -310,6 +373,9 @@ class RocksStorage:
         """
         self._refuse_if_failed()
         self._rotate()
+        with self._passing:
+            if self._large_pass is None:
+                self._large_pass = LargePass(self.large, self, _MOVES_AT)
         if not self._reclaiming:  # Setting it holds Python's lock while RocksDB syncs two files.
             self._db.set_options({COMPACTS_AT: "1"})
         self._reclaiming = True
@@ -322,7 +388,10 @@ class RocksStorage:
         """
         self._refuse_if_failed()
         self._rotate()
-        self._erasing = ErasingPass(self._db)
+        self.large.leave()
+        with self._passing:
+            self._large_pass = LargePass(self.large, self, 0)
+        self._erasing, self._erases = None, True
 
     def erase(self, age_s: float) -> bool:
         """Carry on the pass that began `age_s` seconds ago; True once the bytes of all rows deleted before it are gone.
@@ -332,27 +401,43 @@ class RocksStorage:
         Raises:
             StorageFull: the store rejects further writes.
         """
-        if self._closed or self._erasing is None:
+        if self._closed or not self._erases:
             return False
         try:
-            if not self._erasing.advance(age_s):
+            if self._erasing is None:
+                if not self._advance_large():
+                    return False
+                # It deleted rows of the index, which name others.
+                self._rotate()
+                self._erasing, self._erasing_since_s = ErasingPass(self._db), age_s
+            if not self._erasing.advance(age_s - self._erasing_since_s):
                 return False
             if self._reclaiming:  # The pass has set the usual trigger again.
                 self._db.set_options({COMPACTS_AT: "1"})
+        except StorageFull:
+            raise
         except BaseException as error:
             if not is_failure(error):
                 raise
             raise self._fail("Erasing", error) from error
-        self._erasing = None
+        self._erasing, self._erases = None, False
         self._blobs.forget()
         return True
+
+    def _advance_large(self) -> bool:
+        """Carry on the pass over large values; True if there is none."""
+        with self._passing:
+            if self._large_pass is not None and self._large_pass.advance():
+                self._large_pass = None
+            return self._large_pass is None
 
     def _end_reclaiming(self) -> None:
         """Set the usual trigger of compactions again when nothing is left to compact."""
         # First the memtable becomes a file of the first level, then that is compacted.
         left = ("rocksdb.num-immutable-mem-table", "rocksdb.num-files-at-level0")
-        if self._erasing is not None or self._closed:
+        if self._erases or self._closed:
             return
+        self._advance_large()
         self._blobs.look()
         if self._reclaiming and all(self._db.property_value(name) == "0" for name in left):
             self._reclaiming = False
@@ -365,7 +450,10 @@ class RocksStorage:
             StorageFull: the store rejects further writes.
         """
         self._refuse_if_failed()
-        self._end_reclaiming()
+        try:
+            self._end_reclaiming()
+        except OSError as error:
+            raise self._fail("Moving large values", error) from error
         durable = Witnessed(self._synced.sequence, self._synced.wal)
         if durable == self._witness.latest:
             return False
@@ -401,6 +489,7 @@ class RocksStorage:
             taken.close()
         with suppress(StorageFull):
             self.sync()
+        self.large.close()
         # After a failure RocksDB reports it once more here.
         try:
             self._db.close()
@@ -416,17 +505,74 @@ class RocksStorage:
 
     def _rotate(self) -> None:
         """Sync, then switch memtable and log, with no write in between."""
-        self.sync()
+        with self._writing:
+            self.sync()
+            try:
+                self._db.flush(wait=False)
+                self._wal = layout.newest_wal(self._files)
+                layout.close_files(self._files)
+            except BaseException as error:
+                if not is_failure(error):
+                    raise
+                raise self._fail("Beginning a new log", error) from error
+            self._log_bytes = 0
+            self.rotations += 1
+
+    # ── large values ──────────────────────────────────────────────────────────
+
+    def _value_of(self, key: bytes, stored: bytes) -> bytes:
+        """The value of a row that is marked."""
+        for _ in range(_READS_MAX):
+            place = large.place_of(stored)
+            if place is None:
+                return large.unmarked(stored) if is_marked(stored) else stored
+            try:
+                return self.large.read(place)
+            except FileNotFoundError as error:  # A pass has moved it since the row was read.
+                missing = error
+                stored = self._db.get(key) or stored
+        raise self._unreadable(missing) from missing
+
+    def named_in(self, number: int) -> Iterator[tuple[bytes, Place]]:
+        """The places in a file of large values that a row names, each after the row's key (`large.Table`)."""
+        index = large.index_of(number)
+        rows = self._db.iter(_ends_before(large.index_of(number + 1)))
+        rows.seek(index)
         try:
-            self._db.flush(wait=False)
-            self._wal = layout.newest_wal(self._files)
-            layout.close_files(self._files)
+            while rows.valid():
+                key = rows.value()
+                place = large.place_of(self._db.get(key))
+                if place is not None and place.entry == rows.key():
+                    yield key, place
+                rows.next()
+            rows.status()
         except BaseException as error:
             if not is_failure(error):
                 raise
-            raise self._fail("Beginning a new log", error) from error
-        self._log_bytes = 0
-        self.rotations += 1
+            raise self._unreadable(error) from error
+
+    def move(self, moves: Sequence[tuple[bytes, Place, Place]]) -> None:
+        """Let each of these rows name the second place, if it names the first one (`large.Table`)."""
+        with self._writing:
+            batch = engine.library.WriteBatch(raw_mode=True)
+            for key, before, after in moves:
+                if large.place_of(self._db.get(key)) == before:
+                    batch.put(key, after.packed())
+                    batch.put(after.entry, key)
+            self._log_bytes += batch.size_in_bytes() + ROW_OVERHEAD_BYTES * batch.len()
+            self._db.write(batch)
+
+    def forget(self, number: int) -> None:
+        """Make all writes durable, and delete the index of a file of large values (`large.Table`)."""
+        self.sync()
+        batch = engine.library.WriteBatch(raw_mode=True)
+        batch.delete_range(large.index_of(number), large.index_of(number + 1))
+        with self._writing:
+            self._db.write(batch)
+
+    def shown(self) -> frozenset[object]:
+        """The snapshots that are open (`large.Table`)."""
+        return frozenset(self._snapshots)
 
     def _wal_bytes(self, wal: int) -> int:
         try:
@@ -467,20 +613,6 @@ class _Inherited:
             f"{self._directory} is open in the process from which this one was forked. Nothing was written. "
             "Open a store of your own."
         )
-
-
-def _batch(rows: Mapping[bytes, bytes | None], ranges: Sequence[tuple[bytes, bytes]]) -> WriteBatch:
-    batch = engine.library.WriteBatch(raw_mode=True)
-    for start, stop in ranges:
-        # RocksDB fails the whole batch over a range that ends before it starts.
-        if start < stop:
-            batch.delete_range(start, stop)
-    for key, value in rows.items():
-        if value is None:
-            batch.delete(key)
-        else:
-            batch.put(key, value)
-    return batch
 
 
 def _ends_before(stop: bytes | None) -> ReadOptions:

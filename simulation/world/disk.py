@@ -2,7 +2,7 @@
 
 Laws:
 - What was synced survives a crash, and of the rest a prefix, write by write: the
-  torn tail that `keep` names.
+  torn tail that `keep` names. A value that is being laid down beside the rows is lost, whatever becomes of its row.
 - A row that cannot be read stays so until it is written again, and raises StoreCorrupt;
   a scan that meets one does not end silently short.
 - A dead incarnation reaches nothing.
@@ -24,7 +24,7 @@ from shoal.node.collection.expiring import expires
 from shoal.node.retired import Retirement
 from shoal.node.transaction import Readable
 from shoal.storage import keys
-from shoal.storage.interface import MemorySnapshot, MemoryStorage
+from shoal.storage.interface import Laid, MemorySnapshot, MemoryStorage
 from simulation.world.crash_points import CrashPoints
 from simulation.world.incarnation import Incarnation
 from simulation.world.trace import Trace
@@ -175,6 +175,20 @@ class SimulatedDisk:
 
     def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
         return partial(self.write, rows)
+
+    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> Callable[[], Laid]:
+        self._life.check()
+        lay = self._storage.begin_laying(values)
+
+        def laid() -> Laid:
+            self._life.check()
+            self._points.passed("appended")
+            end = lay()
+            self._trace.note(self._life.name, "lays", f"{len(values)} values")
+            self._points.passed("synced")
+            return end
+
+        return laid
 
     def begin_sync(self) -> Callable[[], int]:
         return self.sync

@@ -88,7 +88,7 @@ def test_versions_fit_themselves() -> None:
         ({}, {"peers": 9, "peers_oldest": 8}, "among nodes"),
         ({"sessions": 9, "sessions_oldest": 8}, {}, "of clients"),
         ({}, {"storage": 9}, "may have format 9"),
-        ({"storage": 9, "storage_oldest": 8}, {}, "format 6"),
+        ({"storage": 10, "storage_oldest": 9}, {}, "format 8"),
         ({}, {"engine": 15}, "pycrdt: this version has 0.14, it has 0.15"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_version_fits_or_says_why_not(ours: dict[str, int], theirs: dict[str, 
         "peers_oldest": 6,
         "sessions": 3,
         "sessions_oldest": 3,
-        "storage": 6,
+        "storage": 8,
         "storage_oldest": 5,
         "engine": 14,
     }

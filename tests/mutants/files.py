@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import asyncio
+from collections.abc import AsyncIterator, Generator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -13,8 +15,12 @@ from shoal.kinds.file.serving import files as serving
 from shoal.node.collection import garbage
 from shoal.node.handler import Piece
 from shoal.protocol.requests import NameFile, PutFile
+from shoal.storage import interface
+from shoal.storage.commit import GroupCommit
 from simulation.parts.files import PIECE_BYTES
 from tests.mutants.mutant import Mutant
+
+_LATE_S = 1.0
 
 
 def a_content_that_an_event_names_is_collected(patch: pytest.MonkeyPatch) -> None:
@@ -45,7 +51,25 @@ def a_file_without_a_chunk_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(serving.Files, "_put", put)
 
 
+def a_write_does_not_wait_for_what_is_laid_down(patch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def laying(self: GroupCommit, values: Mapping[bytes, bytes]) -> AsyncIterator[None]:
+        large = [each for each in values.items() if len(each[1]) >= interface.LARGE_BYTES_MIN]
+        lay = self._storage.begin_laying(large) if large else None
+        if lay is not None:
+            asyncio.get_running_loop().call_later(_LATE_S, lay)
+        yield
+
+    patch.setattr(GroupCommit, "laying", laying)
+
+
 MUTANTS = (
+    Mutant(
+        a_write_does_not_wait_for_what_is_laid_down,
+        "a file's chunks are laid down beside the write that names them, not before",
+        ("3", "10"),
+        profile="laid",
+    ),
     Mutant(a_content_that_an_event_names_is_collected, "a content to which an event refers is collected", ("3", "10")),
     Mutant(a_shared_chunk_goes_with_its_first_file, "a chunk that two files share goes with the first", ("3", "10", "4")),
     Mutant(a_file_without_a_chunk_is_acknowledged, "a file is acknowledged although a chunk of it is missing", ("3", "10")),

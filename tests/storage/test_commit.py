@@ -9,7 +9,7 @@ import pytest
 
 from shoal.errors import Overloaded, ReadOnly, ShuttingDown, StorageFull
 from shoal.storage.commit import WOKEN_PER_TURN, GroupCommit
-from shoal.storage.interface import MemoryStorage
+from shoal.storage.interface import LARGE_BYTES_MIN, MemoryStorage
 
 T = TypeVar("T")
 
@@ -100,6 +100,64 @@ async def test_a_write_is_covered_only_after_its_sync(bench: Bench) -> None:
     await bench.gate.let_one_go()
     assert waiter.done()
     assert bench.storage.crash(0).get(b"a") == b"1"
+
+
+LARGE = {b"": b"1" * LARGE_BYTES_MIN}  # By no hash: memory does not look at it.
+
+
+async def test_within_laying_a_value_is_durable(bench: Bench) -> None:
+    async def put() -> None:
+        async with bench.commit.laying(LARGE):
+            bench.commit.write({b"a": LARGE[b""]})
+        bench.storage.sync()
+
+    putting = asyncio.create_task(put())
+    await settle()
+    assert bench.storage.get(b"a") is None
+    await bench.gate.let_one_go()
+    await putting
+    assert bench.storage.left_by_crash(0).get(b"a") == LARGE[b""]
+
+
+async def test_a_crash_takes_what_was_not_laid_down(bench: Bench) -> None:
+    # What the test above relies on: a write that does not wait for it loses it.
+    bench.storage.begin_laying(list(LARGE.items()))
+    bench.storage.write({b"a": LARGE[b""]})
+    bench.storage.sync()
+    assert bench.storage.left_by_crash(None).get(b"a") == LARGE[b""]
+    assert bench.storage.left_by_crash(0).get(b"a") == bytes(LARGE_BYTES_MIN)
+
+
+async def test_a_small_value_is_not_laid_down(bench: Bench) -> None:
+    async with bench.commit.laying({b"": LARGE[b""][1:]}):
+        assert bench.gate.names == []
+
+
+async def test_a_full_disk_refuses_what_is_laid_down_and_all_after(bench: Bench) -> None:
+    bench.storage.fail_next("write")
+    bench.gate.open = True
+    with pytest.raises(StorageFull):
+        async with bench.commit.laying(LARGE):
+            pass
+    with pytest.raises(ReadOnly):
+        bench.write()
+    with pytest.raises(ReadOnly):
+        async with bench.commit.laying(LARGE):
+            pass
+
+
+async def test_who_is_cancelled_leaves_nothing_laid_down(bench: Bench) -> None:
+    async def put() -> None:
+        async with bench.commit.laying(LARGE):
+            raise AssertionError("it was cancelled before")
+
+    putting = asyncio.create_task(put())
+    await settle()
+    putting.cancel()
+    await settle()
+    bench.gate.let_all_go()
+    await settle()
+    assert bench.storage._laid == {}
 
 
 async def test_a_write_not_awaited_tells_when_it_is_durable(bench: Bench) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from hashlib import sha256
 from itertools import count
 from os import urandom
 from pathlib import Path
@@ -13,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chaos.trials.powercut import power_cut, synced_wal_bytes
+from chaos.trials.powercut import power_cut, synced_wal_bytes, unsynced_parts
 from shoal.config import Config, MiB
 from shoal.errors import Overloaded, StorageError
 from shoal.storage.commit import LoggedStorage
 from shoal.storage.encrypted.keyring import Keyring, KeysInMemory, LocalKeys
 from shoal.storage.encrypted.storage import EncryptedStorage
-from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, MemoryStorage, Snapshot
+from shoal.storage.interface import LARGE_BYTES_MIN, STORAGE_SNAPSHOTS_MAX, MemoryStorage, Snapshot
 from shoal.storage.rocks import RocksStorage
 from tests.support.examples import examples
 
@@ -67,6 +68,7 @@ class RocksHarness:
             self.directory / str(following),
             synced_wal_bytes=lambda: synced_wal_bytes(before),
             cut=cut,
+            unsynced=lambda: unsynced_parts(before),
         )
         before.close()
         self.generation = following
@@ -106,6 +108,20 @@ def storage(harness: Harness) -> LoggedStorage:
 
 def scan(storage: LoggedStorage) -> list[tuple[bytes, bytes]]:
     return list(storage.scan(b"", None))
+
+
+@pytest.mark.parametrize("cut", [min, max])
+def test_a_value_that_was_laid_down_is_as_durable_as_its_row(harness: Harness, cut: Callable[[int, int], int]) -> None:
+    content = urandom(LARGE_BYTES_MIN)
+    lay = harness.storage.begin_laying([(sha256(content).digest(), content)])
+    end = lay() if lay is not None else None  # An encrypted one seals it with its row.
+    harness.storage.write({b"a": content, b"b": b"1"})
+    assert scan(harness.storage) == [(b"a", content), (b"b", b"1")]
+    if end is not None:
+        end()
+    harness.storage.sync()
+    harness.crash(cut)
+    assert scan(harness.storage) == [(b"a", content), (b"b", b"1")]
 
 
 def test_a_write_is_visible_at_once(storage: LoggedStorage) -> None:

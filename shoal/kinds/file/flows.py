@@ -1,8 +1,8 @@
 """Files as streams: cut into chunks and sent on their way in, put together and proved on their way out.
 
 Laws:
-- Neither way is a file ever whole in memory: at most `SENDING_MAX` batches of chunks on the way in, and two on the way out, of
-  which the second is asked for while the first is handed over.
+- Neither way is a file ever whole in memory: at most `SENDING_MAX` batches of chunks on the way in (`LAYING_MAX` within a
+  node's process), and two on the way out, of which the second is asked for while the first is handed over.
 - Chunks that the thread has are not sent, unless they could not be read for the proof. So a file that was cut off is put again,
   and goes on where it was.
 - A stream is proved as it is read: each chunk by its digest, and all of it by the file's own hash if it was read in order.
@@ -44,11 +44,13 @@ from shoal.workflows.connection import Connection
 
 FILE_CHUNK_BYTES_MIN = 512 * 1024
 FILE_CHUNK_BYTES_USUAL = 1024 * 1024
-SENDING_MAX = 2  # Batches that are on their way.
+SENDING_MAX = 2  # Batches that are on their way to another process,
+LAYING_MAX = 8  # and to a node of this one: what one sync covers, and what the next one will.
 SMALL_BYTES = 64 * 1024  # A file of so many bytes is one request, and the node is asked nothing before.
 PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
 # At most in memory: batches on their way, the next, what is to be cut, and what is being cut.
-UPLOAD_BYTES = (SENDING_MAX + 2) * FILE_BATCH_BYTES + PIECE_BYTES
+UPLOAD_BYTES = (LAYING_MAX + 2) * FILE_BATCH_BYTES + PIECE_BYTES
+_HELD_BYTES = 4 * 1024 * 1024  # Of a stream that is cut; more only while a chunk may be larger.
 _BLOCK = 64 * 1024  # Positions that are hashed at once.
 
 
@@ -69,7 +71,10 @@ class Chunker:
     """Takes the pieces of one stream, and gives its chunks. `compiled`: by the package; None: if it is installed."""
 
     def __init__(self, *, compiled: bool | None = None) -> None:
-        self._held = bytearray()
+        self._held = bytearray(
+            _HELD_BYTES
+        )  # Its part from `_starts` to `_ends`. One that grew and shrank would be copied each time.
+        self._starts = self._ends = 0
         self._find = _compiled_cut if compiled or (compiled is None and compiled_cut()) else _plain_cut
         self._sizes = _Sizes(FILE_CHUNK_BYTES_MIN, FILE_CHUNK_BYTES_USUAL, FILE_CHUNK_BYTES_MAX)
 
@@ -80,21 +85,32 @@ class Chunker:
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
         """Take the next bytes; the chunks that they complete."""
-        self._held += piece
-        # With less, the end of what is held could be taken for that of the stream.
-        while len(self._held) >= self._sizes.most:
-            yield self._take()
+        for at in range(0, len(piece), PIECE_BYTES):
+            self._hold(piece[at : at + PIECE_BYTES])
+            # With less, the end of what is held could be taken for that of the stream.
+            while self._ends - self._starts >= self._sizes.most:
+                yield self._take()
 
     def finish(self) -> Iterator[bytes]:
         """The stream has ended: the rest of its chunks."""
-        while self._held:
+        while self._starts < self._ends:
             yield self._take()
 
+    def _hold(self, piece: bytes) -> None:
+        ends = self._ends + len(piece)
+        if ends > len(self._held):
+            left = self._held[self._starts : self._ends]
+            self._held = self._held if len(left) + len(piece) <= len(self._held) else bytearray(len(left) + len(piece))
+            self._held[: len(left)] = left
+            self._starts, self._ends, ends = 0, len(left), len(left) + len(piece)
+        self._held[self._ends : ends] = piece
+        self._ends = ends
+
     def _take(self) -> bytes:
-        cut = self._find(self._held, self._sizes)
-        with memoryview(self._held) as held:
-            chunk = bytes(held[:cut])
-        del self._held[:cut]
+        with memoryview(self._held) as held, held[self._starts : self._ends] as rest:
+            cut = self._find(rest, self._sizes)
+            chunk = bytes(rest[:cut])
+        self._starts += cut
         return chunk
 
 
@@ -104,8 +120,8 @@ class _Sizes(NamedTuple):
     most: int
 
 
-def _compiled_cut(held: bytearray, sizes: _Sizes) -> int:
-    with memoryview(held) as whole, whole[: sizes.most] as looked:
+def _compiled_cut(held: memoryview, sizes: _Sizes) -> int:
+    with held[: sizes.most] as looked:
         return int(next(compiled_cut()(looked, *sizes)).length)
 
 
@@ -117,13 +133,13 @@ def _pattern(usual: int) -> tuple[re.Pattern[bytes], int]:
     return re.compile(rb"\x00{%d}[\x00-\x%02x]" % (whole, (1 << 7 - rest) - 1), re.DOTALL), HASHED_BYTES + whole
 
 
-def _plain_cut(held: bytearray, sizes: _Sizes) -> int:
+def _plain_cut(held: memoryview, sizes: _Sizes) -> int:
     size = min(len(held), sizes.most)
     pattern, window = _pattern(sizes.usual - sizes.least)
     for looked in range(sizes.least, size, _BLOCK):
         # A match that ends at `looked` began one window before.
         begins, ends = looked - window, min(looked + _BLOCK, size)
-        hashes = rolling(bytes(memoryview(held)[begins:ends]))
+        hashes = rolling(bytes(held[begins:ends]))
         match = pattern.search(hashes, 0, max(0, ends - begins - HASHED_BYTES + 1))
         if match is not None:
             return begins + match.start() + window
@@ -138,6 +154,7 @@ class Upload:
     """One file on its way into a thread.
 
     `aside` runs what takes long on another thread; None: it is done at once. `whole`: chunks that the thread has are sent, too.
+    `is_here`: the node is in this process.
     """
 
     def __init__(
@@ -149,8 +166,10 @@ class Upload:
         durability: Durability | None = None,
         aside: Callable[[Callable[[], list[Chunked]]], Awaitable[list[Chunked]]] | None = None,
         whole: bool = False,
+        is_here: bool = False,
     ) -> None:
         self._aside, self._whole = aside, whole
+        self._sending_max = LAYING_MAX if is_here else SENDING_MAX
         self._connection = connection
         self._space, self._thread = space, thread
         self._durability = durability
@@ -255,7 +274,7 @@ class Upload:
 
     async def _send(self) -> None:
         batch, self._batch, self._batch_bytes = self._batch, {}, 0
-        while len(self._sending) >= SENDING_MAX:
+        while len(self._sending) >= self._sending_max:
             await self._sending.popleft()
         self._sending.append(asyncio.get_running_loop().create_task(self._sent(batch)))
 
@@ -269,7 +288,12 @@ class Upload:
         if missing:
             request = requests.KeepChunks(self._space, self._thread, missing)
             with saying(batch):
-                await self._connection.write(request, key=None, durability=self._durability)
+                await self._connection.write(request, key=None, durability=self._of_chunks())
+
+    def _of_chunks(self) -> Durability | None:
+        """Of a batch. Within a node's process the put's own sync is theirs, too: it is a later write of the same log."""
+        wanted = self._durability or self._connection.durability
+        return "memory" if self._sending_max == LAYING_MAX and wanted == "local" else self._durability
 
 
 class Download:

@@ -5,6 +5,7 @@ Laws:
   elsewhere is another object, so its hash is unknown here.
 - The hash of a file is said only if all of its chunks were sent: what is stored already is read before a name leads to it.
 - What is known is forgotten once the request is answered.
+- Chunks that came from elsewhere are hashed once, too, while the node handles their request; nothing is said of them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,21 @@ from contextlib import contextmanager
 from hashlib import sha256
 
 _hashes: dict[int, bytes] = {}  # By the identity of an object that somebody holds: SHA-256 of a chunk, or of a manifest's file.
+
+
+_made: dict[int, bytes] = {}  # The same, of chunks that came from elsewhere.
+
+
+@contextmanager
+def hashed(chunks: Mapping[bytes, bytes]) -> Iterator[None]:
+    """Keep the hashes that this node has made of chunks, until the block ends."""
+    identities = {id(chunk): digest for digest, chunk in chunks.items()}
+    _made.update(identities)
+    try:
+        yield
+    finally:
+        for identity in identities:
+            _made.pop(identity, None)
 
 
 @contextmanager
@@ -35,4 +51,4 @@ def said(thing: bytes) -> bytes | None:
 
 def digest_of(chunk: bytes) -> bytes:
     """The SHA-256 of a chunk."""
-    return said(chunk) or sha256(chunk).digest()
+    return said(chunk) or _made.get(id(chunk)) or sha256(chunk).digest()

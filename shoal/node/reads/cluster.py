@@ -83,7 +83,7 @@ from shoal.protocol.requests import (
 )
 from shoal.storage.commit import GroupCommit
 from shoal.storage.keys import KINDS, Kind
-from shoal.storage.layout import ENCRYPTED_NUMBER, FORMAT_NUMBER
+from shoal.storage.layout import ENCRYPTED_NUMBER, OLDEST_NUMBER
 from shoal.values.filtering import Filter
 
 _ENGINE = 1000  # Times the engine's major version, plus its minor one.
@@ -103,7 +103,7 @@ def speaks() -> dict[str, int]:
         "sessions": PROTOCOL,
         "sessions_oldest": PROTOCOL_OLDEST,
         "storage": ENCRYPTED_NUMBER,
-        "storage_oldest": FORMAT_NUMBER,
+        "storage_oldest": OLDEST_NUMBER,
         "engine": int(major) * _ENGINE + int(minor),
     }
 

@@ -188,6 +188,9 @@ class EncryptedStorage:
         """`write` in two steps (`Storage.begin_write`). The first does nothing: rows are sealed when they are handed over."""
         return partial(self.write, rows)
 
+    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> None:
+        """Large values are sealed and written like others (`Storage.begin_laying`)."""
+
     def hand_over(self) -> None:
         """Seal what is held, and write it below. The first row in a space makes its keys, which blocks for the disk.
 

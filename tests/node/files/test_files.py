@@ -16,7 +16,7 @@ from shoal.client.store import Space
 from shoal.config import Config
 from shoal.errors import FileIncomplete, InvalidInput, InvalidName, NotFound, TooLarge, Unsupported
 from shoal.kinds import Kind
-from shoal.kinds.file import flows
+from shoal.kinds.file import flows, proven
 from shoal.kinds.file import state as files
 from shoal.kinds.file.flows import Chunker
 from shoal.kinds.file.serving import files as serving
@@ -85,6 +85,18 @@ async def test_a_file_is_read_back_whole_and_in_parts(bench: Bench) -> None:
         assert await stream.read() == data[-5:]
         with pytest.raises(InvalidInput):
             await stream.seek(-1)
+
+
+async def test_a_chunk_that_comes_is_hashed_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[int] = []
+
+    def counting(data: bytes) -> Any:
+        hashed.append(len(data))
+        return sha256(data)
+
+    monkeypatch.setattr(proven, "sha256", counting)
+    await bench.node.session().call(requests.KeepChunks("crew", "t", [content(900), content(901, 2)]))
+    assert hashed == [900, 901]
 
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 2048, 4096, 4097, 9999])

@@ -120,7 +120,6 @@ async def test_damaged_chunks_of_files_are_whole_again(fleet: Fleet, damage: str
     assert (told.repaired, told.repairs_failed) == (len(sound), 0)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_put_fetches_a_chunk_that_it_shares_and_that_is_missing(fleet: Fleet) -> None:
     content = Random(1).randbytes(3 << 20)
     await fleet["a"].store().space("crew").thread("t").put_file("page", content)
@@ -149,6 +148,7 @@ async def test_a_missing_chunk_that_nobody_has_is_damage_until_it_is_sent_again(
         assert await stream.read() == content
 
 
+@pytest.mark.parametrize("damage", DAMAGES)
 async def test_a_record_whose_save_has_left_the_log_is_mended(fleet: Fleet, damage: str) -> None:
     await saved(fleet)
     for member in fleet.members.values():

@@ -19,7 +19,8 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
@@ -30,7 +31,7 @@ from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import Rows
 from shoal.errors import FileIncomplete, InvalidInput, NotFound, StoreCorrupt, TooLarge, Unsupported
 from shoal.kinds.file import state as files
-from shoal.kinds.file.proven import digest_of, said
+from shoal.kinds.file.proven import digest_of, hashed, said
 from shoal.kinds.file.requests import carries_all
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name
@@ -54,12 +55,14 @@ from shoal.protocol.requests import (
     KeepChunks,
     ListFiles,
     NameFile,
+    ObjectWrite,
     PutFile,
     ReadChunks,
     ReadFile,
     RemoveFile,
     SweepFiles,
 )
+from shoal.storage import large
 from shoal.values.registry import mentioned, mentioned_in, packed_marks
 
 TYPE_CHARACTERS_MAX = 255
@@ -70,6 +73,8 @@ _PROVED_MAX = 1024
 _MOVED_BYTES = 16 * 1024 * 1024
 _CHUNK_COST = 4096  # Reading a chunk takes as long as hashing so many bytes, at least.
 _COMING = b""  # In the place of a content: which one the chunks are of is not known yet.
+LAYING = frozenset({KeepChunks, NameFile})
+"""Writes whose chunks are laid down before them (`laid_by`)."""
 _OWN = frozenset({KeepChunks, NameFile, RemoveFile, DropFiles})
 # The tables of a thread whose rows hold values: checkpoints, events, entries, consumers, notes, steps, moves of its status.
 _HOLDING = (b"C", b"E", b"I", b"K", b"P", b"S", b"U", b"W", b"X")
@@ -311,7 +316,7 @@ class Files:
                 raise _missing(request, digest)
             if chunk is None:
                 raise NotFound(f"thread {request.thread!r} has no chunk {digest.hex()[:80]}: the file was deleted meanwhile.")
-            if sha256(chunk).digest() != digest:
+            if large.digest_of(chunk) != digest:
                 raise StoreCorrupt(
                     f"a chunk of a file of thread {request.thread!r} is damaged. Run `shoal verify`.",
                     lost=(files.CHUNK + digest,),
@@ -364,6 +369,17 @@ def _check_carried(request: PutFile | NameFile, sent: Mapping[bytes, bytes]) -> 
 
 def _by_digest(chunks: Iterable[bytes]) -> Mapping[bytes, bytes]:
     return {digest_of(chunk): chunk for chunk in chunks}
+
+
+@contextmanager
+def laid_by(write: ObjectWrite[Any]) -> Iterator[Mapping[bytes, bytes]]:
+    """The chunks that a write of `LAYING` brings, by their SHA-256, which is not made again within: these are to be on the disk
+    before it is decided.
+    """
+    assert isinstance(write, KeepChunks | NameFile)
+    chunks = _by_digest(write.chunks)
+    with hashed(chunks):
+        yield chunks
 
 
 def _incomplete(request: PutFile | NameFile) -> FileIncomplete:
