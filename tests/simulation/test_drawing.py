@@ -173,7 +173,7 @@ def test_calm_seeds_have_no_faults_and_storms_more_than_usual() -> None:
 
     assert faults("calm") == 0
     assert faults("storm") > 2 * faults("default")
-    own = {"escapes", "redacted", "shipped", "cold", "cold-members", "cold-shipped", "shelved", "told", "odd", "asking"}
+    own = {"escapes", "redacted", "shipped", "cold", "cold-members", "cold-shipped", "shelved", "told", "odd", "asking", "laid"}
     assert set(PROFILES) == {"default", "calm", "storm", "composed", "members", "lives"} | own
 
 

@@ -144,8 +144,8 @@ async def test_a_missing_chunk_that_nobody_has_is_damage_until_it_is_sent_again(
         async with thread.open_file("page") as stream:
             await stream.read()
     await thread.put_file("longer", content + b"more")
-    async with thread.open_file("page") as stream:
-        assert await stream.read() == content
+    async with thread.open_file("longer") as stream:
+        assert await stream.read() == content + b"more"
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
