@@ -83,13 +83,14 @@ class Node:
         self._commit = GroupCommit(
             storage,
             run_blocking=environment.run_blocking,
-            run_laying=environment.run_laying,
             writes_pending_max=config.writes_pending_max,
             on_durable=self._durable,
             now=environment.monotonic,
             on_failed=self._failed,
         )
         self._commit.when_begun(self._begun)
+        if environment.run_laying is not None:
+            self._commit.lay_by(environment.run_laying)
         if self._commit.failed is not None:
             self._failed(self._commit.failed)
         context = self._context = context_of(storage, self._commit, config, environment)

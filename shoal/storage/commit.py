@@ -167,7 +167,6 @@ class GroupCommit:
     `written` and `durable` are the numbers of the last write made and of the last one known durable; `failed` says why
     writes are rejected, or is None; `cycles` counts the syncs that succeeded. `on_durable` must not raise;
     nor must `on_failed`, which is called once, as soon as storage fails, with the reason why writes are rejected from then on.
-    `run_laying` runs what lays large values down, else `run_blocking` does.
     """
 
     def __init__(
@@ -180,7 +179,6 @@ class GroupCommit:
         now: Callable[[], float],
         witness_interval_s: float | None = None,
         on_failed: Callable[[str], None] | None = None,
-        run_laying: RunBlocking | None = None,
     ) -> None:
         self.written = 0
         self.durable = 0
@@ -190,7 +188,7 @@ class GroupCommit:
         """Counts what is written; None: nobody does."""
         self._storage = storage
         self._run_blocking = run_blocking
-        self._run_laying = run_laying or run_blocking
+        self._run_laying = run_blocking
         self._layings: deque[_Laying] = deque()  # Groups that wait; as many values as there are requests under way.
         self._layer: asyncio.Task[None] | None = None
         self._writes_pending_max = writes_pending_max
@@ -265,6 +263,10 @@ class GroupCommit:
     def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
         """`write` in two steps (`Storage.begin_write`). `rows` must stay as they are."""
         return partial(self.write, rows, (), self._storage.begin_write(rows))
+
+    def lay_by(self, run: RunBlocking) -> None:
+        """From now on, lay large values down by `run`, in place of `run_blocking`."""
+        self._run_laying = run
 
     @asynccontextmanager
     async def laying(self, values: Mapping[bytes, bytes]) -> AsyncIterator[None]:

@@ -154,7 +154,7 @@ SNAPSHOTS_MAX = STORAGE_SNAPSHOTS_MAX
 
 
 class _Lying:
-    """What was laid down beside the rows, at once."""
+    """Values that are laid down together, beside the rows."""
 
     def __init__(self) -> None:
         self.is_durable = False

@@ -162,7 +162,7 @@ class LargeFiles:
         return places
 
     def let_go(self, number: int) -> None:
-        """What was laid down in a file has its rows, or gets none."""
+        """A group of values that were laid down in a file has its rows, or gets none."""
         with self._guard:
             self._laid[number] -= 1
             if not self._laid[number]:

@@ -146,7 +146,7 @@ async def test_a_full_disk_refuses_what_is_laid_down_and_all_after(bench: Bench)
             pass
 
 
-async def test_who_is_cancelled_leaves_nothing_laid_down(bench: Bench) -> None:
+async def test_a_cancelled_write_leaves_nothing_laid_down(bench: Bench) -> None:
     async def put() -> None:
         async with bench.commit.laying(LARGE):
             raise AssertionError("it was cancelled before")

@@ -187,7 +187,7 @@ def test_another_object_of_the_same_bytes_is_written_like_others(tmp_path: Path,
     assert [storage.get(key) for key in (b"a", b"b")] == [content] * 2, "a place belongs to one row"
 
 
-def test_what_is_deleted_leaves_no_byte(tmp_path: Path, open_store: OpenStore) -> None:
+def test_deleted_values_leave_no_byte(tmp_path: Path, open_store: OpenStore) -> None:
     storage = open_store(tmp_path)
     kept, gone = put(storage, b"kept", b"gone")
     storage.write({b"gone": None})
@@ -199,7 +199,7 @@ def test_what_is_deleted_leaves_no_byte(tmp_path: Path, open_store: OpenStore) -
     assert open_store(tmp_path).get(b"kept") == kept
 
 
-def test_what_was_laid_down_and_never_written_goes(tmp_path: Path, open_store: OpenStore) -> None:
+def test_a_value_that_was_never_written_goes(tmp_path: Path, open_store: OpenStore) -> None:
     storage = open_store(tmp_path)
     content = value()
     with laying(storage, content):
@@ -208,7 +208,7 @@ def test_what_was_laid_down_and_never_written_goes(tmp_path: Path, open_store: O
     assert files(tmp_path) == []
 
 
-def test_what_is_laid_down_stays_until_it_is_written(tmp_path: Path, open_store: OpenStore) -> None:
+def test_a_value_stays_until_it_is_written(tmp_path: Path, open_store: OpenStore) -> None:
     storage = open_store(tmp_path)
     content = value()
     with laying(storage, content):
