@@ -222,7 +222,7 @@ async def _connect(
     in_order: bool,
     wait_s: float,
 ) -> Store:
-    from shoal.transport.credentials import from_environment
+    from shoal.transport.keyring import from_environment
     from shoal.transport.session import RemoteSession, SessionContext
 
     settings = _settings(config, durability)

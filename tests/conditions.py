@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import json
 
-from shoal.node.conditions.observation import Condition
-from shoal.node.conditions.table import CONDITIONS
+from shoal.node.conditions.of_node import Condition
+from shoal.node.conditions.watcher import CONDITIONS
 
 PAGE = """# Conditions
 

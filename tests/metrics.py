@@ -10,7 +10,7 @@ import msgspec
 from prometheus_client.metrics_core import Metric
 
 from shoal.api.health import Metrics
-from shoal.node.conditions.table import CONDITIONS
+from shoal.node.conditions.watcher import CONDITIONS
 from shoal.protocol.requests import ClusterView, ConditionsView, Member, NodeStatus, ReadCounter
 from shoal.workflows import measured
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from shoal.node.conditions.observation import Condition
-from shoal.node.conditions.table import CONDITIONS
+from shoal.node.conditions.of_node import Condition
+from shoal.node.conditions.watcher import CONDITIONS
 from tests import conditions
 from tests.cli.conftest import PATIENCE_S, clean_environment
 from tests.deploy.conftest import Started, free_addresses, ready, running

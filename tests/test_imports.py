@@ -216,7 +216,7 @@ def test_listing_the_commands_imports_none(arguments: list[str]) -> None:
     )
     assert within(modules, ("shoal.cli",)) == [
         "shoal.cli",
-        *(f"shoal.cli.{name}" for name in ("execution", "main", "target")),
+        *(f"shoal.cli.{name}" for name in ("execution", "main")),
     ]
 
 

@@ -40,11 +40,10 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 
-from shoal.access import tokens
+from shoal.access import gate
 from shoal.access.bearer import Token
-from shoal.access.gate import Gate
+from shoal.access.gate import ALGORITHM, ISSUER, Gate, Keys
 from shoal.access.grants import Grant
-from shoal.access.tokens import ALGORITHM, ISSUER, Keys
 from shoal.config import Config
 from shoal.errors import InvalidConfig, InvalidInput, NotFound, StorageError, Unavailable
 from shoal.logs import events
@@ -187,7 +186,7 @@ def issue(
         key = _private(directory / _SIGNING / f"{id}.pem")
         ends_s = float(int(now_s + lasts_s))
         token = Token(entropy(_ID_BYTES).hex(), author, ISSUER, cluster, id, float(int(now_s)), ends_s, grants)
-        text = tokens.sign(token, key)
+        text = gate.sign(token, key)
         if len(text) > bytes_max:
             raise InvalidInput(
                 f"the token would have {len(text)} bytes, and nodes accept at most {bytes_max}. Nothing was written. "

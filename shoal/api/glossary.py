@@ -20,7 +20,7 @@ from typing import Any
 from msgspec import Struct
 
 from shoal import errors
-from shoal.api import batches, contents, threads
+from shoal.api import contents, threads
 from shoal.api.derived import EXAMPLES, SOURCES
 from shoal.api.http import problems
 from shoal.api.route import Route
@@ -390,13 +390,13 @@ BODIES: dict[Any, Any] = {
     **EXAMPLES,
     threads.BeginBody: {"name": "charge", "arguments": {"order": 17, "cents": 4200}, "holder": "worker-1"},
     threads.SaveBody: {"state": {"messages": ["hello"], "plan": {"step": 1}}, "metadata": {"cost": 3}, "author": "planner"},
-    batches.BatchBody: {
+    threads.BatchBody: {
         "writes": [
             {"op": "save", "thread": "{crew}/planner", "state": {"plan": {"step": 1}}},
             {"op": "add", "counter": "{crew}/tokens", "add": 250},
         ]
     },
-    batches.ReadBody: {
+    threads.ReadBody: {
         "reads": [{"op": "counter", "counter": "{crew}/tokens"}, {"op": "register", "register": "{crew}/goal"}],
     },
     list[contents.PatchOperation]: [{"op": "add", "path": "/tasks", "value": {"t1": {"done": False}}}],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shoal.api import batches, contents, health, pages, threads, watching
+from shoal.api import contents, health, pages, threads, watching
 from shoal.api.derived import OPERATIONS
 from shoal.api.health import Figures
 from shoal.api.http.exchange import ReadQuery, WriteQuery
@@ -184,10 +184,10 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "POST",
         f"{SPACE}/batch",
-        batches.batch,
+        threads.batch,
         "Write several objects of one partition, all or none",
-        batches.BatchView,
-        body=batches.BatchBody,
+        threads.BatchView,
+        body=threads.BatchBody,
         query=WriteQuery,
         errors=(
             SpansPartitions,
@@ -205,10 +205,10 @@ BY_HAND: tuple[Route, ...] = (
     Route(
         "POST",
         f"{SPACE}/read",
-        batches.read,
+        threads.read,
         "Read several objects of one partition, as of one moment",
-        batches.ReadView,
-        body=batches.ReadBody,
+        threads.ReadView,
+        body=threads.ReadBody,
         query=ReadQuery,
         reads=True,
         errors=(SpansPartitions, NotFound),

@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 import typer
 
 from shoal import values
-from shoal.cli.execution import execute
+from shoal.cli.execution import Data, Json, SpaceName, Target, Url, chosen, execute, opened
 from shoal.cli.output import emit, line
 from shoal.cli.settings import size_of
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, opened
 from shoal.errors import InvalidInput, InvalidValue
 from shoal.records import NamedTuple
 

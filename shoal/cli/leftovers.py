@@ -24,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 
 import shoal
-from shoal.cli.target import check_store, encryption_key, tls_ca, token_file
+from shoal.cli.execution import check_store, encryption_key, tls_ca, token_file
 from shoal.client.store import Space, Store
 from shoal.config import Config
 from shoal.errors import BookmarkLost, NotFound, SessionBehind, ShoalError

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from shoal import __version__
-from shoal.cli import execution, target
+from shoal.cli import execution
 from shoal.cli.execution import Commands
 from shoal.records import NamedTuple
 
@@ -135,12 +135,12 @@ def root(
 
     Commands that use a store take [bold]--data DIR[/] for one on this machine, or [bold]--url URL[/] for a running node.
     """
-    target.wait_s.set(wait)
-    target.tls_ca.set(tls_ca or None)
-    target.encryption_key.set(encryption_key)
-    target.token_file.set(token_file)
-    target.context.set(context)
-    target.durability.set(durability)
+    execution.wait_s.set(wait)
+    execution.tls_ca.set(tls_ca or None)
+    execution.encryption_key.set(encryption_key)
+    execution.token_file.set(token_file)
+    execution.context.set(context)
+    execution.durability.set(durability)
 
 
 def _empty() -> typer.Typer:

@@ -33,7 +33,7 @@ from shoal.errors import ShoalError
 from shoal.logs import events
 from shoal.logs.lines import JsonForm, TextForm, log
 from shoal.raising import needed
-from shoal.traces import export
+from shoal.traces import spans
 
 _M_ARENA_MAX = -8  # Of malloc.h.
 
@@ -143,7 +143,7 @@ def tell_traces(reason: str) -> None:
 @contextmanager
 def traced(instance: str, warn: Callable[[str], None]) -> Iterator[None]:
     """Within, spans are sent where the environment says, if it does; `instance` names this process among others."""
-    finish = export.started(os.environ, instance=instance, warn=warn)
+    finish = spans.started(os.environ, instance=instance, warn=warn)
     try:
         yield
     finally:

@@ -46,8 +46,7 @@ from shoal.node.service import Credentials
 from shoal.protocol.requests import Status
 from shoal.transport.keyring import ClusterKey
 from shoal.transport.peer_link import PEER_PATH, LinkContext, Warnings
-from shoal.transport.peers import Peers
-from shoal.transport.seeds import Resolve, resolved
+from shoal.transport.peers import Peers, Resolve, resolved
 
 if TYPE_CHECKING:
     from shoal.access.access import Access

@@ -20,7 +20,7 @@ from shoal.access.failures import Failures
 from shoal.api.http.origins import Hosts
 from shoal.api.http.problems import CrossOrigin
 from shoal.cli import settings
-from shoal.cli.target import Target, ensured, tls_ca, token_file, wait_s
+from shoal.cli.execution import Target, ensured, tls_ca, token_file, wait_s
 from shoal.client.store import Store
 from shoal.config import Config
 from shoal.errors import InvalidConfig, Unauthenticated

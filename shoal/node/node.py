@@ -30,7 +30,7 @@ from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.node.backup.backups import Backups
 from shoal.node.collection.sealing import KeyKeeper
-from shoal.node.conditions.observation import Use
+from shoal.node.conditions.of_node import Use
 from shoal.node.conditions.watcher import Watcher
 from shoal.node.consensus.quorum_register import QUORUM_REGISTER_KEYS_MAX
 from shoal.node.context import context_of

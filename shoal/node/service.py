@@ -52,7 +52,7 @@ from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.names import check_key, check_name
 from shoal.node.collection.sealing import KeyKeeper
-from shoal.node.conditions.observation import Signals
+from shoal.node.conditions.of_node import Signals
 from shoal.node.conditions.watcher import Watcher
 from shoal.node.context import NodeContext
 from shoal.node.database import Database

@@ -1,4 +1,5 @@
-"""The keys that a node proves to its peers and takes from them, and the steps in which a cluster changes its key.
+"""The keys that a node proves to its peers and takes from them, and the steps in which a cluster changes its key;
+and the token that a client shows to nodes.
 
 A node has one key, or two while the cluster changes it. In the file of `cluster_key_file` they are lines:
 
@@ -19,17 +20,27 @@ Laws:
 - A handshake uses the keys that were loaded last.
 - A broken file changes nothing: the former keys stay in use, and `trouble` says why.
 - A file that every user of the machine may read is refused.
+
+The token that a client shows to nodes: from the caller, a file, a function, or the environment.
+
+Laws:
+- A file is read, and a function called, for each connection and each request that is refused for its token, so that a new
+  token is used as soon as there is one.
+- A token is in no `repr`, message or traceback.
 """
 
 from __future__ import annotations
 
 import hmac
 import os
+import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from inspect import isawaitable
+from pathlib import Path, PurePath
 
 from shoal.config import Config, check_cluster_key
 from shoal.errors import InvalidConfig
+from shoal.protocol.session import Credential
 from shoal.records import NamedTuple
 
 _NAME_CHARS = 12
@@ -199,3 +210,78 @@ def read(file: Path) -> Keyring:
             f"the cluster's key cannot be read from {file}: {why}. Nothing was changed.", field="cluster_key_file"
         ) from None
     return parsed(text)
+
+
+_CREDENTIALS_BYTES_MAX = 64 * 1024  # Nodes accept far fewer; this bounds what is read.
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
+
+
+class Credentials:
+    """Where a client's token comes from.
+
+    Raises:
+        InvalidConfig: it is no token, file or function.
+    """
+
+    __slots__ = ("_given",)
+
+    def __init__(self, given: Credential | None) -> None:
+        if isinstance(given, str):
+            given = _checked(given, "the token")
+        elif not (given is None or callable(given) or isinstance(given, PurePath)):
+            raise InvalidConfig(
+                f"token must be a text, the path of a file (pathlib.Path), or a function; got {type(given).__name__}. "
+                "Nothing was sent.",
+                field="token",
+            )
+        self._given = given
+
+    def __repr__(self) -> str:
+        return "Credentials(…)" if self._given is not None else "Credentials(None)"
+
+    @property
+    def is_renewable(self) -> bool:
+        """Whether the next token may be another."""
+        return self._given is not None and not isinstance(self._given, str)
+
+    async def token(self) -> str | None:
+        """The token as it is now; None if there is none.
+
+        Raises:
+            InvalidConfig: the file cannot be read, or holds no token; or the function returned none.
+        """
+        given = self._given
+        if given is None or isinstance(given, str):
+            return given
+        if isinstance(given, PurePath):
+            return _checked(_read(Path(given)), f"the file {given}")
+        found = given()
+        text = await found if isawaitable(found) else found
+        return _checked(text, "what the function returned as a token")
+
+
+def from_environment(environment: Mapping[str, str]) -> Credential | None:
+    """The token that SHOAL_TOKEN_FILE or SHOAL_TOKEN names."""
+    if environment.get("SHOAL_TOKEN_FILE"):
+        return Path(environment["SHOAL_TOKEN_FILE"])
+    return environment.get("SHOAL_TOKEN") or None
+
+
+def _read(file: Path) -> str:
+    try:
+        with file.open("rb") as opened:
+            return opened.read(_CREDENTIALS_BYTES_MAX).decode("ascii", "replace")
+    except OSError as error:
+        raise InvalidConfig(f"the token in {file} cannot be read: {error.strerror}. Nothing was sent.", field="token") from None
+
+
+def _checked(text: object, what: str) -> str:
+    """The token in a text, which may end with a line break. What is wrong with it is told without showing it."""
+    token = text.strip() if isinstance(text, str) else ""
+    if not _TOKEN.fullmatch(token) or len(token) > _CREDENTIALS_BYTES_MAX:
+        raise InvalidConfig(
+            f"{what} is no token: it must be one line of letters, digits and `._~+/=-`. Nothing was sent. "
+            "`shoal token create` makes one.",
+            field="token",
+        )
+    return token

@@ -67,8 +67,8 @@ from shoal.protocol.requests import (
     Write,
 )
 from shoal.protocol.session import RANDOM_BYTES, Credential, make_key
-from shoal.transport.credentials import Credentials
 from shoal.transport.dialling import shuffled, split_urls, summed_up, unreached
+from shoal.transport.keyring import Credentials
 from shoal.transport.link import Link
 
 _Answer = TypeVar("_Answer")

@@ -23,8 +23,7 @@ a model, a named tuple or a subclass of str the error says how to register it. `
 """
 
 from shoal.values.codec import VALUE_BYTES_MAX, check, decode, decode_channel, encode
-from shoal.values.forms import NESTED_MAX
-from shoal.values.order import canonical
+from shoal.values.forms import NESTED_MAX, canonical
 from shoal.values.registry import register
 from shoal.values.tagged import from_json, project, to_json
 

@@ -19,9 +19,8 @@ from rich.console import Console
 
 import shoal
 from shoal.access.access import Access, reaches_quorum
-from shoal.access.gate import Gate
+from shoal.access.gate import Gate, Keys
 from shoal.access.keys import load
-from shoal.access.tokens import Keys
 from shoal.cli.serving import credentials_of
 from shoal.config import Config
 from shoal.demo.course import Access as LetIn

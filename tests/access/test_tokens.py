@@ -17,10 +17,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shoal.access import grants, keys, tokens
+from shoal.access import gate as gates
+from shoal.access import grants, keys
 from shoal.access.bearer import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX, Token
-from shoal.access.gate import Gate
-from shoal.access.tokens import author_of
+from shoal.access.gate import Gate, author_of
 from shoal.config import Config
 from shoal.errors import InvalidConfig, InvalidInput, ShoalError, Unauthenticated
 from shoal.names import RESERVED
@@ -31,7 +31,7 @@ from tests.access.conftest import Made, Mint
 
 def verified(text: str, mint: Mint, *, now_s: float | None = None, cluster: str = "shoal") -> Token:
     known = keys.load(mint.keys, cluster=cluster)
-    return tokens.verified(
+    return gates.verified(
         text,
         {known.issuer: known},
         now_s=time.time() if now_s is None else now_s,
@@ -101,13 +101,13 @@ def test_the_algorithm_that_a_token_names_is_not_believed(mint: Mint) -> None:
 
 def test_another_algorithm_of_the_same_key_is_refused() -> None:
     private, issuer = rsa.generate_private_key(65537, 2048), "https://id.example"
-    known = tokens.Keys(issuer, "shoal", ("RS256",), {"k": private.public_key()})
-    claims = {"iss": issuer, "aud": "shoal", "sub": "ana", "jti": "1", "exp": 100, tokens.GRANTS: ["crew:read"]}
+    known = gates.Keys(issuer, "shoal", ("RS256",), {"k": private.public_key()})
+    claims = {"iss": issuer, "aud": "shoal", "sub": "ana", "jti": "1", "exp": 100, gates.GRANTS: ["crew:read"]}
     issuers = {issuer: known}
 
     def signed_by(algorithm: str) -> Token:
         text = jwt.encode(claims, private, algorithm=algorithm, headers={"kid": "k"})
-        return tokens.verified(text, issuers, now_s=0.0, bytes_max=5000, grants_max=5)
+        return gates.verified(text, issuers, now_s=0.0, bytes_max=5000, grants_max=5)
 
     assert signed_by("RS256").author == "ana@id.example"
     for algorithm in ("PS256", "RS512"):
@@ -197,7 +197,7 @@ def test_a_token_of_a_megabyte_is_not_looked_at(mint: Mint) -> None:
 )
 def test_any_text_is_refused_and_never_shown(text: str) -> None:
     with pytest.raises(Unauthenticated) as caught:
-        tokens.verified(text, {}, now_s=0.0, bytes_max=TOKEN_BYTES_MAX, grants_max=1)
+        gates.verified(text, {}, now_s=0.0, bytes_max=TOKEN_BYTES_MAX, grants_max=1)
     assert caught.value.detail["reason"] in ("malformed", "issuer")
     if len(text) > 12:
         assert text not in "".join(traceback.format_exception(caught.value, chain=False))
@@ -219,10 +219,10 @@ def test_any_text_is_refused_and_never_shown(text: str) -> None:
     st.binary(max_size=70),
 )
 def test_no_header_and_no_claim_gets_past_or_breaks_anything(header: Any, claims: Any, signature: bytes) -> None:
-    known = tokens.Keys("shoal", "shoal", ("EdDSA",), {})
+    known = gates.Keys("shoal", "shoal", ("EdDSA",), {})
     for text in (by_hand(header, claims, signature), by_hand(claims, header, signature)):
         with pytest.raises(Unauthenticated):
-            tokens.verified(text, {"shoal": known}, now_s=0.0, bytes_max=1 << 16, grants_max=4)
+            gates.verified(text, {"shoal": known}, now_s=0.0, bytes_max=1 << 16, grants_max=4)
 
 
 # ── grants ────────────────────────────────────────────────────────────────────
@@ -359,8 +359,8 @@ def gate_of(mint: Mint) -> Gate:
 
 def test_a_token_is_verified_once(mint: Mint, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, made, seen = gate_of(mint), mint.make("crew:read"), []
-    sound = tokens.verified
-    monkeypatch.setattr(tokens, "verified", lambda text, *args, **more: seen.append(text) or sound(text, *args, **more))  # type: ignore[func-returns-value]
+    sound = gates.verified
+    monkeypatch.setattr(gates, "verified", lambda text, *args, **more: seen.append(text) or sound(text, *args, **more))  # type: ignore[func-returns-value]
     first = gate.bearer(made.text, address="10.0.0.1")
     for _ in range(3):
         assert gate.bearer(made.text, address="10.0.0.2") is first
@@ -383,6 +383,6 @@ def test_a_revoked_token_ends_its_bearers(mint: Mint) -> None:
     with pytest.raises(Unauthenticated, match="is revoked"):
         bearers[0].check_valid()
     bearers[1].check_valid()
-    gate.trust(tokens.Keys("shoal", "shoal", ("EdDSA",), {}))
+    gate.trust(gates.Keys("shoal", "shoal", ("EdDSA",), {}))
     with pytest.raises(Unauthenticated, match="withdrawn"):
         bearers[1].check_valid()

@@ -22,7 +22,7 @@ from shoal.config import Config
 from shoal.crdt.dot import VersionVector
 from shoal.errors import InvalidInput, NotFound, ShoalError
 from shoal.names import check_name
-from shoal.node.conditions.table import CONDITIONS
+from shoal.node.conditions.watcher import CONDITIONS
 from shoal.protocol import requests
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import (

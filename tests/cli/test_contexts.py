@@ -11,10 +11,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from shoal.cli import target
+from shoal.cli import execution
 from shoal.cli.commands import contexts
+from shoal.cli.execution import Target, chosen
 from shoal.cli.main import app
-from shoal.cli.target import Target, chosen
 from shoal.errors import InvalidInput, NotFound
 
 URL = "https://n1:7400,https://n2:7400"
@@ -53,30 +53,30 @@ def test_options_and_variables_take_precedence() -> None:
 
 def test_a_named_context_beside_a_store_is_refused() -> None:
     shoal("add", "crew", URL)
-    token = target.context.set("crew")
+    token = execution.context.set("crew")
     try:
         assert chosen(None, None, environment={**_environment(), "SHOAL_URL": "http://n9"}) == Target(None, URL)
         with pytest.raises(typer.BadParameter, match="Remove one"):
             chosen(None, "http://n9", environment=_environment())
-        target.context.set("nowhere")
+        execution.context.set("nowhere")
         with pytest.raises(NotFound, match="There are: crew"):
             chosen(None, None, environment=_environment())
     finally:
-        target.context.reset(token)
+        execution.context.reset(token)
 
 
 def test_a_contexts_token_and_ca_are_used(tmp_path: Path) -> None:
     shoal("add", "crew", URL, "--token-file", str(tmp_path / "t"), "--tls-ca", str(tmp_path / "ca.pem"))
-    given, token, ca = tmp_path / "mine", target.token_file.set(None), target.tls_ca.set(None)
+    given, token, ca = tmp_path / "mine", execution.token_file.set(None), execution.tls_ca.set(None)
     try:
         chosen(None, None, environment=_environment())
-        assert (target.token_file.get(), target.tls_ca.get()) == (tmp_path / "t", str(tmp_path / "ca.pem"))
-        target.token_file.set(given)
+        assert (execution.token_file.get(), execution.tls_ca.get()) == (tmp_path / "t", str(tmp_path / "ca.pem"))
+        execution.token_file.set(given)
         chosen(None, None, environment=_environment())
-        assert target.token_file.get() == given
+        assert execution.token_file.get() == given
     finally:
-        target.token_file.reset(token)
-        target.tls_ca.reset(ca)
+        execution.token_file.reset(token)
+        execution.tls_ca.reset(ca)
 
 
 def test_nobody_else_can_read_the_file(home: Path) -> None:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from shoal.cli.commands.doctor import ASK_S
 from shoal.cli.main import app
-from shoal.node.conditions.table import CONDITIONS
+from shoal.node.conditions.watcher import CONDITIONS
 from tests.cli.conftest import PATIENCE_S, served
 from tests.deploy.conftest import Started, free_addresses, ready, running
 

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import shoal
-from shoal.cli.target import Target, chosen, durability, ensured, opened
+from shoal.cli.execution import Target, chosen, durability, ensured, opened
 from shoal.errors import NotFound
 
 

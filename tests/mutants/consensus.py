@@ -10,8 +10,19 @@ import pytest
 
 from shoal.cluster.consensus import acceptor
 from shoal.cluster.consensus.acceptor import Acceptor
-from shoal.cluster.consensus.ballots import NO_TERM, NOTHING, AnyMotion, Ballot, Change, Electorate, Term, Terms, Value
-from shoal.cluster.consensus.proposal import Lead, Proposal
+from shoal.cluster.consensus.ballots import (
+    NO_TERM,
+    NOTHING,
+    AnyMotion,
+    Ballot,
+    Change,
+    Electorate,
+    Lead,
+    Proposal,
+    Term,
+    Terms,
+    Value,
+)
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from shoal.errors import NoQuorum, OutcomeUnknown
 from shoal.node.consensus.quorum_register import QuorumRegister

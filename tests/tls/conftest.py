@@ -21,8 +21,7 @@ from shoal.node.environment import system_environment
 from shoal.node.node import Node, open_node
 from shoal.tls import authority
 from shoal.tls.current import CurrentTls
-from shoal.transport.peers import Peers
-from shoal.transport.seeds import Resolve, resolved
+from shoal.transport.peers import Peers, Resolve, resolved
 from simulation.bounds import altered, parted
 
 WAIT_S = 30

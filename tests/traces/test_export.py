@@ -15,7 +15,7 @@ import pytest
 
 import shoal
 from chaos.ports import free_ports
-from shoal.traces import export
+from shoal.traces import spans
 from tests.cli.conftest import PATIENCE_S, served
 from tests.deploy.conftest import COMPOSE, NODES, composed
 from tests.deploy.kubelet import expanded, stateful
@@ -38,7 +38,7 @@ OTLP = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
     ],
 )
 def test_traces_are_wanted_as_the_variables_say(environment: dict[str, str], exporters: list[str]) -> None:
-    assert export.wanted(environment) == exporters
+    assert spans.wanted(environment) == exporters
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_traces_are_wanted_as_the_variables_say(environment: dict[str, str], exp
 )
 def test_a_wrong_variable_is_told_and_stops_nothing(environment: dict[str, str]) -> None:
     told: list[str] = []
-    export.started(environment, instance="n1:7400", warn=told.append)()
+    spans.started(environment, instance="n1:7400", warn=told.append)()
     [warning] = told
     assert "serves without" in warning
 
@@ -59,13 +59,13 @@ def test_a_wrong_variable_is_told_and_stops_nothing(environment: dict[str, str])
 def test_a_missing_package_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
     told: list[str] = []
-    export.started(OTLP, instance="n1:7400", warn=told.append)()
+    spans.started(OTLP, instance="n1:7400", warn=told.append)()
     assert "opentelemetry.sdk" in told[0]
     assert "pip install '.[otlp]'" in told[0]
 
 
 def test_the_end_waits_for_no_collector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "EXPORT_END_S", 0.01)
+    monkeypatch.setattr(spans, "EXPORT_END_S", 0.01)
     answered, ended = threading.Event(), threading.Event()
 
     class Hanging:
@@ -73,7 +73,7 @@ def test_the_end_waits_for_no_collector(monkeypatch: pytest.MonkeyPatch) -> None
             answered.wait(PATIENCE_S)
             ended.set()
 
-    waiting = threading.Thread(target=export._end, args=(Hanging(),))
+    waiting = threading.Thread(target=spans._end, args=(Hanging(),))
     waiting.start()
     waiting.join(PATIENCE_S / 2)
     assert not ended.is_set()
@@ -166,10 +166,10 @@ async def test_a_pod_of_the_chart_sends_its_spans(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["secrets", "cert-manager", "csi", "trial"])
 def test_without_a_collector_the_chart_asks_for_no_traces(name: str) -> None:
     [container] = stateful(name)["spec"]["template"]["spec"]["containers"]
-    assert export.wanted({each["name"]: each.get("value", "") for each in container["env"]}) == []
+    assert spans.wanted({each["name"]: each.get("value", "") for each in container["env"]}) == []
 
 
 def test_compose_passes_a_collector_on_and_asks_for_no_traces_without_one() -> None:
     nodes = composed(COMPOSE, OTLP)["services"]
-    assert {name: export.wanted(nodes[name]["environment"]) for name in NODES} == {name: ["otlp"] for name in NODES}
-    assert {name: export.wanted(NODES[name]["environment"]) for name in NODES} == {name: [] for name in NODES}
+    assert {name: spans.wanted(nodes[name]["environment"]) for name in NODES} == {name: ["otlp"] for name in NODES}
+    assert {name: spans.wanted(NODES[name]["environment"]) for name in NODES} == {name: [] for name in NODES}

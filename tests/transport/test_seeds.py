@@ -18,7 +18,7 @@ from shoal.config import Config
 from shoal.errors import CatchingUp
 from shoal.node.environment import system_environment
 from shoal.node.node import Node, open_node
-from shoal.transport import seeds
+from shoal.transport import peers
 from shoal.transport.peer_link import LinkContext
 
 WAIT_S = 30.0
@@ -179,7 +179,7 @@ async def seeded(rounds: int, monkeypatch: pytest.MonkeyPatch) -> tuple[list[flo
         warn=cast(Any, None),
         keys=cast(Any, None),
     )
-    made = seeds.Seeds(context, Waiting(rounds), addresses=["gone:1"], resolve=nowhere)
+    made = peers.Seeds(context, Waiting(rounds), addresses=["gone:1"], resolve=nowhere)
     await made._run()
     return pauses, reported
 

@@ -33,8 +33,8 @@ from shoal.errors import (
 from shoal.protocol.frames import encode_error, encode_push, encode_reply
 from shoal.protocol.requests import Added, Change, CounterValue, Prune, Watch
 from shoal.protocol.session import is_made_before
-from shoal.transport.credentials import Credentials
 from shoal.transport.dialling import split_urls
+from shoal.transport.keyring import Credentials
 from shoal.transport.link import Link
 from shoal.transport.session import RemoteSession, SessionContext
 from tests.transport.calls import CONFIG, READ, WRITE, added, counted, pass_time

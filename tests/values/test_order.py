@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shoal import values
-from shoal.values.order import OTHER, TEXT_BYTES_MAX, length, of_plain, ordered
+from shoal.values.forms import OTHER, TEXT_BYTES_MAX, length, of_plain, ordered
 
 NUMBERS = st.one_of(st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=2 * TEXT_BYTES_MAX)

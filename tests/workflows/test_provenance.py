@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shoal.crdt.dot import Origin, VersionVector
-from shoal.kinds.thread.flows.provenance import SAID_AGAIN_EVERY, Provenance
+from shoal.kinds.thread.flows.checkpoints import SAID_AGAIN_EVERY, Provenance
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import Save, Saved
 from simulation.bounds import altered

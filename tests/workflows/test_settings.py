@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shoal import values
-from shoal.kinds.thread.flows.provenance import differences_of, setting_of, some
+from shoal.kinds.thread.flows.checkpoints import differences_of, setting_of, some
 
 
 def test_the_order_of_keys_makes_no_other_setting() -> None:

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shoal.cli.execution import FAILED, failure
+from shoal.cli.execution import FAILED, Json, failure
 from shoal.cli.output import emit, note, table
-from shoal.cli.target import Json
 from shoal.errors import ShoalError
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import typer
 
 from shoal.access.bearer import TOKEN_BYTES_MAX, TOKEN_GRANTS_MAX
 from shoal.cli.arguments import age_of, file_text
-from shoal.cli.execution import FAILED, execute, failure
+from shoal.cli.execution import FAILED, Data, Json, Target, Url, chosen, execute, failure, opened
 from shoal.cli.output import emit, line, moment, note, pairs, table
-from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.config import Config
 from shoal.errors import InvalidInput, ShoalError
 
@@ -128,12 +127,12 @@ def inspect(
 
     Example: shoal token inspect planner.token --keys ./tokens/keys.json
     """
+    from shoal.access import gate
     from shoal.access import keys as files
-    from shoal.access import tokens
 
     try:
         text = file_text(file).strip()
-        token = tokens.unverified(text, grants_max=TOKEN_GRANTS_MAX)
+        token = gate.unverified(text, grants_max=TOKEN_GRANTS_MAX)
         state = "not verified"
         if keys is not None:
             known = files.load(str(keys), cluster=cluster)
@@ -244,10 +243,10 @@ async def _revoked(target: Target) -> set[str]:
 
 
 def _verdict(text: str, known: Any) -> str:
-    from shoal.access import tokens
+    from shoal.access import gate
 
     try:
-        tokens.verified(
+        gate.verified(
             text,
             {known.issuer: known},
             now_s=time.time(),

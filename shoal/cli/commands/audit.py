@@ -12,10 +12,9 @@ from msgspec import structs
 
 from shoal.cli.arguments import PANEL, Run, ThreadName, Work, in_store
 from shoal.cli.derived import group_of
-from shoal.cli.execution import FAILED, execute
+from shoal.cli.execution import FAILED, Data, Json, Target, Url, chosen, execute, opened
 from shoal.cli.finding import SHORT, check_thread
 from shoal.cli.output import Listing, ago, emit, line, note, plain, to_text
-from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput
 from shoal.names import RESERVED
 

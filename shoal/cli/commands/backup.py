@@ -18,9 +18,8 @@ import typer
 
 from shoal.cli.arguments import age_of, moment_of
 from shoal.cli.commands.transfer import As, Resume, show_report
-from shoal.cli.execution import FAILED, execute
+from shoal.cli.execution import FAILED, Data, Json, Target, Url, chosen, encryption_key, ensured, execute, opened
 from shoal.cli.output import Listing, ago, emit, line, moment, note, pairs, shown_bytes
-from shoal.cli.target import Data, Json, Target, Url, chosen, encryption_key, ensured, opened
 from shoal.config import Config
 from shoal.errors import InvalidInput, NotFound
 

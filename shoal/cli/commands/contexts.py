@@ -21,11 +21,10 @@ import typer
 from typer._completion_classes import completion_init
 from typer._completion_shared import get_completion_script
 
-from shoal.cli import target
+from shoal.cli import execution
 from shoal.cli.arguments import DryRun, Yes
-from shoal.cli.execution import agreed
+from shoal.cli.execution import Json, agreed
 from shoal.cli.output import emit, is_terminal, line, note, table
-from shoal.cli.target import Json
 from shoal.errors import InvalidInput, NotFound
 from shoal.records import NamedTuple
 
@@ -39,7 +38,7 @@ class Contexts(NamedTuple):
     """All contexts of a user, and which one is in use; empty: none."""
 
     current: str
-    named: Mapping[str, target.Context]
+    named: Mapping[str, execution.Context]
 
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Its name.", show_default=False)]
@@ -70,7 +69,7 @@ def add(
         if urlsplit(each).username is not None:
             raise InvalidInput("a context keeps no password in its URL. Nothing was written. Give --token-file.")
     found = read()
-    named = {**found.named, name: target.Context(url, _absolute(token_file), _absolute(tls_ca))}
+    named = {**found.named, name: execution.Context(url, _absolute(token_file), _absolute(tls_ca))}
     if len(named) > CONTEXTS_MAX:
         raise InvalidInput(f"there are {CONTEXTS_MAX} contexts, which is the most. Nothing was written. Remove one.")
     _write(Contexts(found.current or name, named))
@@ -147,7 +146,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Contexts:
     try:
         found: Any = json.loads(path.read_text())
         named = {
-            name: target.Context(each["url"], each.get("token_file"), each.get("tls_ca"))
+            name: execution.Context(each["url"], each.get("token_file"), each.get("tls_ca"))
             for name, each in found["contexts"].items()
         }
         return Contexts(found["current"], named)
@@ -159,7 +158,7 @@ def read(environment: Mapping[str, str] = os.environ) -> Contexts:
         raise InvalidInput(f"{path} does not hold contexts. Nothing was written. Mend it, or remove it.") from None
 
 
-def find(name: str, environment: Mapping[str, str]) -> target.Context | None:
+def find(name: str, environment: Mapping[str, str]) -> execution.Context | None:
     """The named context, or the one in use if no name is given; None if there is none.
 
     Raises:
@@ -191,7 +190,7 @@ def _write(contexts: Contexts) -> None:
         raise InvalidInput(f"{path} cannot be written: {error.strerror}. The contexts are as before.") from None
 
 
-def _packed(context: target.Context) -> dict[str, str | None]:
+def _packed(context: execution.Context) -> dict[str, str | None]:
     return {"url": context.url, "token_file": context.token_file, "tls_ca": context.tls_ca}
 
 

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from shoal.cli.execution import FAILED, execute, failure, interruptible
-from shoal.cli.target import tls_ca, token_file
+from shoal.cli.execution import FAILED, execute, failure, interruptible, tls_ca, token_file
 
 PANEL = "Run"
 AGENTS_MAX = 64

@@ -12,9 +12,8 @@ import typer
 from rich.console import Console
 
 from shoal.audit.statements import read
-from shoal.cli.execution import FAILED, failure
+from shoal.cli.execution import FAILED, Data, Json, check_store, encryption_key, failure
 from shoal.cli.output import emit, line
-from shoal.cli.target import Data, Json, check_store, encryption_key
 from shoal.config import Config
 from shoal.errors import ShoalError
 from shoal.node.verification.report import Report

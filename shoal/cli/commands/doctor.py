@@ -22,10 +22,9 @@ import msgspec
 import typer
 
 from shoal.cli.arguments import PANEL
-from shoal.cli.execution import FAILED, execute, failure
-from shoal.cli.operating.following import asked_at, followed, named
+from shoal.cli.execution import FAILED, Data, Json, Target, Url, chosen, execute, failure, opened
+from shoal.cli.operating.upgrading import asked_at, followed, named
 from shoal.cli.output import ago, emit, line
-from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import ShoalError
 from shoal.protocol.requests import ConditionsView, StandingCondition
 from shoal.records import NamedTuple

@@ -13,9 +13,8 @@ import msgspec
 import typer
 
 from shoal.cli.arguments import PANEL, DryRun, Run, Work, Yes, bytes_of, in_store
-from shoal.cli.execution import FAILED, agreed, execute
+from shoal.cli.execution import FAILED, Data, Json, Target, Url, agreed, chosen, execute, opened
 from shoal.cli.output import emit, line, note_empty, shown_bytes
-from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.config import Config
 from shoal.errors import Unsupported
 from shoal.workflows.spaces import DeleteSpace

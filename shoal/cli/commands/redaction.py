@@ -10,9 +10,8 @@ from typing import Annotated
 import typer
 
 from shoal.cli.arguments import PANEL, DryRun, Yes
-from shoal.cli.execution import agreed, execute
+from shoal.cli.execution import Data, Json, Target, Url, agreed, chosen, execute, opened
 from shoal.cli.output import document, emit, line, note, note_empty
-from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import InvalidInput
 from shoal.kinds.redaction.flows import PatternToSet
 from shoal.kinds.redaction.handle import SpaceRedaction

@@ -14,9 +14,8 @@ import msgspec
 import typer
 
 from shoal.cli.arguments import PANEL, DryRun, KeepLast, OlderThan, Prefix, Yes, age_with_unit
-from shoal.cli.execution import agreed, execute
+from shoal.cli.execution import Data, Json, Target, Url, agreed, chosen, execute, opened
 from shoal.cli.output import document, emit, line, note, note_empty, shown_bytes, span
-from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.errors import NotFound
 from shoal.kinds.retention.flows import Retained
 from shoal.kinds.retention.handle import SpaceRetention

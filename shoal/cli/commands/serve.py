@@ -12,11 +12,10 @@ from typing import Annotated
 import msgspec
 import typer
 
-from shoal.cli import node, settings, target
+from shoal.cli import execution, node, settings
 from shoal.cli.access import certificates, tokens
 from shoal.cli.arguments import By
-from shoal.cli.execution import execute, failure, interruptible
-from shoal.cli.target import Data, SpaceName, Url, chosen, ensured, opened
+from shoal.cli.execution import Data, SpaceName, Url, chosen, ensured, execute, failure, interruptible, opened
 from shoal.config import LOG_LEVELS, Config
 from shoal.errors import InvalidConfig
 from shoal.names import check_name
@@ -202,7 +201,7 @@ def ui(
 
 def _before_the_command() -> list[settings.Given]:
     """The options of `shoal` itself that are settings of a node, too, as in `shoal --encryption-key KEY serve`."""
-    options = {"encryption_key": target.encryption_key.get(), "tls_ca": target.tls_ca.get()}
+    options = {"encryption_key": execution.encryption_key.get(), "tls_ca": execution.tls_ca.get()}
     return [
         settings.Given(field, value, f"--{field.replace('_', '-')}")
         for field, value in options.items()
@@ -241,7 +240,7 @@ def mcp(
 
     Example: shoal mcp --url http://127.0.0.1:7400 --listen 127.0.0.1:7500
     """
-    target = chosen(data, url, environment=os.environ)
+    execution = chosen(data, url, environment=os.environ)
     check_name("space", space)
     if listen is None and (tls or assignments):
         raise typer.BadParameter("--tls and --set belong to --listen. Nothing was started.")
@@ -257,13 +256,13 @@ def mcp(
         config = _listening(listen, tls, assignments or [])
         node.configure(config)
         node.warn(settings.unknown_variables(os.environ))
-        work = serving_mcp(target, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
+        work = serving_mcp(execution, space, config, insecure=insecure, author=by, memory_only=memory, read_only=read_only)
         with node.traced(listen, node.tell_traces):
             execute(interruptible(work))
         return
 
     async def served() -> None:
-        async with opened(target) if read_only else ensured(target) as store:
+        async with opened(execution) if read_only else ensured(execution) as store:
             await serve(store, space, author=by, memory_only=memory, read_only=read_only)
 
     with node.traced(f"mcp:{os.getpid()}", partial(typer.echo, err=True)):

@@ -18,12 +18,11 @@ import msgspec
 import typer
 
 from shoal.cli.arguments import PANEL
-from shoal.cli.execution import execute
+from shoal.cli.execution import Data, Json, Target, Url, chosen, execute, opened
 from shoal.cli.operating.cluster_key import rebuild, rotate_key
 from shoal.cli.operating.top import top, usage
 from shoal.cli.operating.upgrading import upgrade_check, wait
 from shoal.cli.output import Listing, ago, emit, is_terminal, line, moment, note, pairs, size, table
-from shoal.cli.target import Data, Json, Target, Url, chosen, opened
 from shoal.client.store import Store
 from shoal.protocol.requests import ClusterView, Member, MembersView, NodeStatus, StandingCondition
 

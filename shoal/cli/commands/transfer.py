@@ -21,9 +21,8 @@ from msgspec import structs
 
 from shoal.cli.arguments import PANEL, Reveal, Run, Work, in_store
 from shoal.cli.derived import group_of
-from shoal.cli.execution import FAILED, agreed, execute, failure
+from shoal.cli.execution import FAILED, Data, Json, SpaceName, Target, Url, agreed, chosen, ensured, execute, failure, opened
 from shoal.cli.output import Listing, emit, line, moment, note, plain
-from shoal.cli.target import Data, Json, SpaceName, Target, Url, chosen, ensured, opened
 from shoal.workflows.transfer.importing import Aim, Existing, ImportReport
 
 if TYPE_CHECKING:

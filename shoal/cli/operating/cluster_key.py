@@ -26,9 +26,8 @@ import msgspec
 import typer
 
 from shoal.cli.arguments import DryRun, Yes
-from shoal.cli.execution import agreed, execute, failure
+from shoal.cli.execution import Json, Target, Url, agreed, chosen, execute, failure, opened
 from shoal.cli.output import emit, line, note, table
-from shoal.cli.target import Json, Target, Url, chosen, opened
 from shoal.errors import ShoalError
 from shoal.protocol.requests import ClusterView, NodeStatus, RebuildView
 from shoal.records import NamedTuple

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from shoal.cli.execution import execute
+from shoal.cli.execution import Data, Json, Target, Url, chosen, execute, opened, tls_ca, token_file
 from shoal.cli.output import document, emit, is_terminal, line, moment, note, note_empty, plain, shown_bytes, table
-from shoal.cli.target import Data, Json, Target, Url, chosen, opened, tls_ca, token_file
 from shoal.config import Config
 from shoal.protocol.requests import ClusterView, NodeStatus, SpaceUsageView, UsagePoint, UsageView
 from shoal.records import NamedTuple
@@ -103,7 +102,7 @@ async def _figures(target: Target) -> Mapping[str, Any] | None:
     import aiohttp
 
     from shoal.tls.contexts import dialling_nodes
-    from shoal.transport.credentials import Credentials, from_environment
+    from shoal.transport.keyring import Credentials, from_environment
 
     assert target.url is not None
     url = target.url.split(",")[0].strip().rstrip("/")

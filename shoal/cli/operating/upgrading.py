@@ -1,4 +1,5 @@
-"""`shoal cluster wait` and `shoal cluster upgrade-check`: when the next node may be stopped, and whether this version may join.
+"""`shoal cluster wait` and `shoal cluster upgrade-check`: when the next node may be stopped, and whether this version may
+join: of all members that one URL leads to.
 
 Laws:
 - `wait` succeeds only if each other member has told, since it was linked, that it holds what the node held when the command
@@ -6,23 +7,28 @@ Laws:
 - `upgrade-check` agrees only if each member has answered by itself, and can work with this version. A member that was not
   asked, did not answer, or does not say what it has is a reason against it. One URL leads to all members.
 - Neither changes anything.
+
+The members of a cluster from the URLs of some: each is asked, also those that only another one knows.
+
+Laws:
+- Each member is asked once: one that answered is known by its id, and one that did not by its address.
+- The last of them is reached in `HOPS_MAX` rounds: from a node that waits to be added to a member, and from that to all.
+- Beside those that were given, at most as many are asked as a cluster may have members, whatever a node names.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Protocol, TypeVar
 from urllib.parse import urlsplit
 
 import typer
 
 from shoal import __version__
-from shoal.cli.execution import execute, failure
-from shoal.cli.operating.following import asked_at, followed, named
+from shoal.cli.execution import Json, Target, Url, chosen, execute, failure, opened
 from shoal.cli.output import emit, line, table
-from shoal.cli.target import Json, Target, Url, chosen, opened
 from shoal.errors import ShoalError
 from shoal.protocol.requests import ClusterView, Member, NodeStatus
 from shoal.records import NamedTuple
@@ -196,3 +202,47 @@ def waiting_features(seats: Sequence[Seat]) -> list[str]:
     newest = max((seat.status.speaks.get("peers", 0) for seat in seats if seat.status is not None), default=0)
     used = min((seat.status.together for seat in seats if seat.status is not None and seat.status.together), default=newest)
     return [f"features of protocol {newest} wait until all members have it; {used} is used"] if used < newest else []
+
+
+HOPS_MAX = 3
+ASKED_MAX = 64  # As many members as a cluster may have.
+
+
+class Seen(Protocol):
+    """A node that was asked, whether or not it answered."""
+
+    @property
+    def name(self) -> str:
+        """Its own address; of one that did not answer: where it was asked."""
+
+    @property
+    def node(self) -> str:
+        """The id of its directory; empty: it did not answer."""
+
+    @property
+    def members(self) -> Sequence[tuple[str, str]]:
+        """The members that it knows: their addresses and ids."""
+
+
+A = TypeVar("A", bound=Seen)
+
+
+def asked_at(url: str) -> str:
+    """HOST:PORT of a URL, to name a node that did not answer."""
+    return urlsplit(url).netloc or url
+
+
+def named(urls: str) -> list[str]:
+    """The URLs of an option."""
+    return [url.strip().rstrip("/") for url in urls.split(",") if url.strip()]
+
+
+async def followed(answers: Sequence[A], ask: Callable[[str], Awaitable[A]], scheme: str) -> list[A]:
+    """These answers, and those of the members that they name and that were not asked. `ask` takes a URL, and raises nothing."""
+    found, most = list(answers), len(answers) + ASKED_MAX
+    for _ in range(HOPS_MAX):
+        ids = {each.node for each in found}
+        names = {each.name for each in found}
+        others = {name for each in found for name, node in each.members if node not in ids and name not in names}
+        found += await asyncio.gather(*(ask(f"{scheme}://{name}") for name in sorted(others)[: most - len(found)]))
+    return found

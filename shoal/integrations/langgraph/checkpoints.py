@@ -38,8 +38,7 @@ from shoal.errors import NotFound, StoreCorrupt, TooLarge
 from shoal.integrations.contents import text_of
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.encoding import Place, branch_of, id_of, label_of, name_of, prefix_of, split_label
-from shoal.integrations.langgraph.large import Large
-from shoal.integrations.langgraph.writes import NOTHING_PACKED, Base, Bases, Packed, Writes
+from shoal.integrations.langgraph.writes import NOTHING_PACKED, Base, Bases, Large, Packed, Writes
 from shoal.protocol import requests
 from shoal.protocol.base import FILTER_TERMS_MAX
 from shoal.protocol.requests import NO_HEAD, Labelled, Note

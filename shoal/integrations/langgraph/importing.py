@@ -32,9 +32,9 @@ from shoal.client.store import Store
 from shoal.errors import InvalidInput, InvalidValue, ShoalError, Unavailable, Unsupported
 from shoal.integrations.langgraph import encoding
 from shoal.integrations.langgraph.encoding import AllowedTypes, StrictSerializer
-from shoal.integrations.langgraph.large import Large
 from shoal.integrations.langgraph.saver import ShoalSaver
 from shoal.integrations.langgraph.store import ShoalStore
+from shoal.integrations.langgraph.writes import Large
 from shoal.protocol.requests import Annotate, Note
 from shoal.raising import after, why
 from shoal.records import NamedTuple

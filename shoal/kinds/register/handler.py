@@ -25,7 +25,7 @@ from shoal.protocol.requests import (
     Swapped,
     WasSet,
 )
-from shoal.values.order import canonical
+from shoal.values.forms import canonical
 from shoal.values.work import Allowance
 
 SIBLINGS_MAX = 32  # Concurrent values of one register.

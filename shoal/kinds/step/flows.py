@@ -25,8 +25,14 @@ from shoal.errors import (
     StepFailed,
     StepUnresolved,
 )
-from shoal.kinds.thread.flows.checkpoints import ThreadCheckpoints
-from shoal.kinds.thread.flows.provenance import SAID_AGAIN_EVERY, Provenance, differences_of, drift_refused, setting_of
+from shoal.kinds.thread.flows.checkpoints import (
+    SAID_AGAIN_EVERY,
+    Provenance,
+    ThreadCheckpoints,
+    differences_of,
+    drift_refused,
+    setting_of,
+)
 from shoal.protocol import requests
 from shoal.protocol.base import Http, Value
 from shoal.protocol.requests import Durability, StepState

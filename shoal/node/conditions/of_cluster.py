@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shoal.node.conditions.observation import Condition, Finding, Found, Observation, Unknown
+from shoal.node.conditions.of_node import Condition, Finding, Found, Observation, Unknown
 from shoal.protocol.requests import Member
 
 LAG_MS_MAX = 10_000  # A member that lacks an operation that is older than this is behind.

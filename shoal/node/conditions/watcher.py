@@ -6,6 +6,13 @@ Laws:
 - What happened between two looks stands for `RECENT_S` after it, so that no look misses it.
 - A look that fails ends nothing: it is logged, and the next one is made.
 - What is remembered is bounded: one entry for each finding of the last look.
+
+The table of conditions, and what an observation says of each.
+
+Laws:
+- A name is once in the table, and stays: alerts, logs and boards are keyed by it.
+- Of an observation each condition is either known, true or not, or named as unknown with the reason.
+- At most `SHOWN_MAX` findings of one condition are told; the last one says how many more there are.
 """
 
 from __future__ import annotations
@@ -18,14 +25,15 @@ import msgspec
 from shoal import __version__
 from shoal.logs import events
 from shoal.logs.lines import log, tell_left_out
-from shoal.node.conditions.observation import Observation, Signals, Use, Volume
-from shoal.node.conditions.table import CONDITIONS, look
+from shoal.node.conditions import of_cluster, of_node
+from shoal.node.conditions.of_node import Condition, Finding, Observation, Signals, Unknown, Use, Volume
 from shoal.node.context import NodeContext
 from shoal.node.handler import Answers
 from shoal.node.incarnation import had_fellows
 from shoal.node.replicas import Cluster
 from shoal.protocol.bookmark import Bookmark
-from shoal.protocol.requests import ConditionsView, NodeStatus, ReadConditions, StandingCondition, Status
+from shoal.protocol.requests import ConditionsView, NodeStatus, ReadConditions, Severity, StandingCondition, Status
+from shoal.records import NamedTuple
 
 RECENT_S = 10.0  # What happened stands so long.
 TOLD_AFTER_S = 4.0  # The log tells of what has stood so long: at the second look.
@@ -204,3 +212,56 @@ class Watcher:
         for place in [place for place in self._logged if place not in self._since]:
             each = self._logged.pop(place)
             log(events.CONDITION_GONE, condition=each.name, about=each.about)
+
+
+SHOWN_MAX = 8
+APART = "this directory is of a member of a cluster, and was opened alone: ask the members with --url"
+
+CONDITIONS: Mapping[str, Condition] = {each.name: each for each in (*of_cluster.CONDITIONS, *of_node.CONDITIONS)}
+"""By their names, in the order in which they are told of."""
+
+_ORDER: Mapping[Severity, int] = {"page": 0, "ticket": 1, "note": 2}
+
+
+class Look(NamedTuple):
+    """The conditions that an observation shows."""
+
+    standing: tuple[StandingCondition, ...]  # The worst first; since when is not filled in.
+    unknown: dict[str, str]  # Conditions of which it is not known whether they are true, with the reason.
+
+    @property
+    def looked(self) -> list[str]:
+        """The names of the conditions of which it is known."""
+        return [name for name in CONDITIONS if name not in self.unknown]
+
+
+def look(seen: Observation) -> Look:
+    """Look for each condition of the table."""
+    standing: list[StandingCondition] = []
+    unknown: dict[str, str] = {}
+    for condition in CONDITIONS.values():
+        if seen.apart and condition in of_cluster.CONDITIONS:
+            unknown[condition.name] = APART
+            continue
+        found = list(condition.look(seen))
+        findings = [each for each in found if isinstance(each, Finding)]
+        whys = [each.why for each in found if isinstance(each, Unknown)]
+        if whys and not findings:  # One that is true is known, whatever else is not.
+            unknown[condition.name] = "; ".join(whys[:SHOWN_MAX])
+        more = max(0, len(findings) - SHOWN_MAX)
+        standing += [_standing(condition, finding, more=more) for finding in findings[:SHOWN_MAX]]
+    standing.sort(key=lambda each: _ORDER[each.severity])
+    return Look(tuple(standing), unknown)
+
+
+def _standing(condition: Condition, finding: Finding, *, more: int) -> StandingCondition:
+    return StandingCondition(
+        condition.name,
+        condition.severity,
+        f"{finding.says} (and {more:,} more)" if more else finding.says,
+        condition.means,
+        condition.mends.replace("{about}", finding.about or "NAME"),
+        condition.page,
+        0,
+        finding.about,
+    )

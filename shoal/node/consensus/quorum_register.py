@@ -30,13 +30,15 @@ from shoal.cluster.consensus.ballots import (
     Change,
     Electorate,
     Known,
+    Lead,
+    Phase,
     Prepare,
+    Proposal,
     Rules,
     Value,
     Verdict,
     Vote,
 )
-from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Foundation, Remains
 from shoal.cluster.messages import Message
 from shoal.errors import (

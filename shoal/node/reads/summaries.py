@@ -20,6 +20,7 @@ from shoal import values
 from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, InvalidValue, StoreCorrupt
 from shoal.kinds.label.asks import Ask, open_asks
+from shoal.kinds.label.handler import questions
 from shoal.kinds.label.state import marked
 from shoal.kinds.step import state as status
 from shoal.kinds.thread.state import dag
@@ -30,7 +31,6 @@ from shoal.node.database import Database
 from shoal.node.handler import Answers, Target
 from shoal.node.naming import check_text
 from shoal.node.reads.cluster import LISTING_SCAN_MAX, Listings
-from shoal.node.reads.questions import questions
 from shoal.node.reads.timeline import changed
 from shoal.node.turns import Steps, in_turns
 from shoal.protocol.bookmark import Bookmark

@@ -33,12 +33,13 @@ from shoal.cluster.consensus.ballots import (
     Ballots,
     Change,
     Electorate,
+    Phase,
     Prepare,
+    Proposal,
     Value,
     Verdict,
     Vote,
 )
-from shoal.cluster.consensus.proposal import Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery
 
 MEMBERS = ("a", "b", "c")

@@ -19,12 +19,14 @@ from shoal.cluster.consensus.ballots import (
     Ballots,
     Change,
     Electorate,
+    Lead,
+    Phase,
+    Proposal,
     Term,
     Terms,
     Value,
     Vote,
 )
-from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from tests.cluster.consensus import explorer
 from tests.cluster.consensus.explorer import Broken, Case, Client, explore, wander

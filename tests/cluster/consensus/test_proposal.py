@@ -16,14 +16,16 @@ from shoal.cluster.consensus.ballots import (
     Change,
     Electorate,
     Known,
+    Lead,
+    Phase,
     Prepare,
+    Proposal,
     Refusal,
     Rules,
     Term,
     Value,
     Vote,
 )
-from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 
 MEMBERS = Electorate((frozenset("abc"),))
 CHANGE = Change(b"c" * ID_BYTES, 0, b"content")

@@ -19,13 +19,15 @@ from shoal.cluster.consensus.ballots import (
     Change,
     Electorate,
     Known,
+    Lead,
+    Phase,
     Prepare,
+    Proposal,
     Terms,
     Value,
     Verdict,
     Vote,
 )
-from shoal.cluster.consensus.proposal import Lead, Phase, Proposal
 from shoal.cluster.consensus.recovery import Recovery, Restored
 from simulation.judging.linearity import Operation, broken
 

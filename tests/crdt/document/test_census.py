@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from shoal.errors import TooLarge
 from shoal.kinds.document.state import content, patch, yjs
-from shoal.kinds.document.state.census import Census
 from shoal.kinds.document.state.content import open_root, to_py
 from shoal.kinds.document.state.live import LiveDocument
 from shoal.kinds.document.state.structs import Item, Shared, walk
+from shoal.kinds.document.state.untold import Census
 from tests.support.edits import ACTIONS, AUTHORS, ROOTS, Step, causal_order, play
 from tests.support.examples import examples
 

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shoal.errors import InvalidName, InvalidValue, RootConflict, ShoalError, TooLarge
-from shoal.kinds.document.shared.containers import Array, Map
-from shoal.kinds.document.shared.doc import Doc
+from shoal.kinds.document.shared.doc import Array, Doc, Map
 from shoal.kinds.document.state import markup
 from shoal.kinds.document.state.content import open_root, to_py
 from shoal.kinds.document.state.editing import PUT_AT_ONCE, VALUES_MAX, Editor, Transactions, Turn, on_copy, read_content

@@ -20,7 +20,7 @@ from shoal.api.derived import show
 from shoal.api.health import Metrics
 from shoal.cli.commands import doctor
 from shoal.errors import ShoalError
-from shoal.node.conditions.table import CONDITIONS
+from shoal.node.conditions.watcher import CONDITIONS
 from shoal.protocol.requests import ConditionsView
 from simulation.world.fleet import Fleet, Member
 from tests import conditions

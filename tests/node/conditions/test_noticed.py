@@ -16,7 +16,7 @@ from shoal.cluster.consensus.ballots import Accept, Prepare
 from shoal.cluster.messages import SnapshotPiece
 from shoal.errors import Overloaded, ShoalError, StoreCorrupt
 from shoal.kinds.thread.state.dag import CHUNK
-from shoal.node.conditions.table import CONDITIONS
+from shoal.node.conditions.watcher import CONDITIONS
 from shoal.node.environment import LOOK_S
 from shoal.node.service import Credentials
 from shoal.protocol.requests import BackupView, DeclareBackup, Watch

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from shoal.node.conditions.table import CONDITIONS
+from shoal.node.conditions.watcher import CONDITIONS
 from simulation.world.fleet import Fleet
 from tests.node.conditions import test_noticed as single
 from tests.node.conditions.conftest import Page, faces, names, noticed

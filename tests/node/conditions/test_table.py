@@ -14,13 +14,12 @@ import msgspec
 import pytest
 
 from shoal.cli.commands import doctor
-from shoal.cli.operating.following import ASKED_MAX, followed
-from shoal.cli.target import Target
+from shoal.cli.execution import Target
+from shoal.cli.operating.upgrading import ASKED_MAX, followed
 from shoal.cluster.membership.epochs import MEMBERS_MAX
 from shoal.node.conditions import of_cluster, of_node
-from shoal.node.conditions.observation import Observation, Signals, Volume
-from shoal.node.conditions.table import CONDITIONS, SHOWN_MAX, look
-from shoal.node.conditions.watcher import RECENT_S
+from shoal.node.conditions.of_node import Observation, Signals, Volume
+from shoal.node.conditions.watcher import CONDITIONS, RECENT_S, SHOWN_MAX, look
 from shoal.node.service import Credentials
 from shoal.protocol.requests import ClusterView, ConditionsView, Member, MembersView, NodeStatus
 from tests import conditions

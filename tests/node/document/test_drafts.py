@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from shoal.errors import Conflict, InvalidValue, RootConflict
-from shoal.kinds.document.serving import drafting
-from shoal.kinds.document.serving.drafting import Drafts
+from shoal.kinds.document.serving import opening
+from shoal.kinds.document.serving.opening import Drafts
 from shoal.kinds.document.state import genesis
 from shoal.node.turns import at_once
 from shoal.protocol import requests
@@ -45,13 +45,13 @@ async def test_a_long_edit_is_made_once_and_before_it_is_decided(
     session = bench.node.session()
     await session.call(replace())
     made: list[bool] = []
-    sound, is_decided = drafting.edit, False
+    sound, is_decided = opening.edit, False
 
     def noted(*what: Any) -> Any:
         made.append(is_decided)
         return sound(*what)
 
-    monkeypatch.setattr(drafting, "edit", noted)
+    monkeypatch.setattr(opening, "edit", noted)
     before = bench.node._database.documents._edited
 
     def decided(*what: Any) -> Any:
@@ -84,7 +84,7 @@ async def test_drafts_change_nothing_of_what_is_written(bench: Bench, monkeypatc
     for is_drafted in (True, False):
         with monkeypatch.context() as patch:
             if not is_drafted:
-                patch.setattr(drafting, "is_long", lambda _: False)
+                patch.setattr(opening, "is_long", lambda _: False)
             session = bench.node.session()
             begin = requests.Begin("crew", "doc", replace().content)
             for request in (begin, ACTS[act]) if act in ACTS else (begin,):

@@ -12,9 +12,9 @@ from msgspec import msgpack
 from shoal.config import Config
 from shoal.crdt.rows import Rows
 from shoal.kinds.label.asks import Ask
+from shoal.kinds.label.handler import CHARS_MAX, DECODED_MAX, questions
 from shoal.kinds.label.state import Note
 from shoal.node.catalog import is_asking
-from shoal.node.reads.questions import CHARS_MAX, DECODED_MAX, questions
 from shoal.node.verification.verify import verify
 from shoal.node.writes import erasing
 from shoal.protocol.requests import Annotate, ListSummaries, MoveThread, ThreadStatus, ThreadSummary

@@ -24,7 +24,7 @@ from shoal.crdt.applier import Blobs, is_gone
 from shoal.crdt.dot import Origin
 from shoal.crdt.rows import POSITION_BYTES, Rows, Stamp
 from shoal.errors import DocumentChanged, InvalidInput, NotFound, NotReady, ShoalError, TooLarge
-from shoal.kinds.document.serving import drafting
+from shoal.kinds.document.serving import opening
 from shoal.kinds.document.serving.opening import DOCUMENT_BYTES_PER_UPDATE, DocumentGenerations, OpenDocument, Opening
 from shoal.kinds.document.state import compaction, document, editing, genesis, repeats, yjs
 from shoal.kinds.document.state.live import Checked, LiveDocument, merged
@@ -118,7 +118,7 @@ class Documents(Memory):
         self._open: OrderedDict[bytes, OpenDocument] = OrderedDict()
         self._bytes = 0  # The sum of their `counted`.
         self._opening: dict[bytes, Opening] = {}
-        self._drafts = drafting.Drafts()
+        self._drafts = opening.Drafts()
 
     # ── writes ────────────────────────────────────────────────────────────────
 
@@ -279,7 +279,7 @@ class Documents(Memory):
         generation = self._generations.number(context.transaction, context.target)
         client_id = editing.client_of(context.stamp.dot.origin, generation, author)
         drafted = self._drafts.edited(request, live, client_id)
-        edited = drafting.edit(live, request, client_id) if drafted is None else drafted.made
+        edited = opening.edit(live, request, client_id) if drafted is None else drafted.made
         made = _Authored(*edited, {client_id: author} if author else {})
         attempt = None
         if (key := context.implied_key) is not None:
@@ -302,8 +302,8 @@ class Documents(Memory):
         if _may_not_count(place, change, attached):
             self.lose(place)
             return
-        if (opening := self._opening.get(place.snapshot_key)) is not None:
-            opening.meet(stamp.pack_position())
+        if (under_way := self._opening.get(place.snapshot_key)) is not None:
+            under_way.meet(stamp.pack_position())
         opened = self._open.get(place.snapshot_key)
         covered = place.transaction.get(place.snapshot_key)
         if covered is not None and covered[:POSITION_BYTES] >= stamp.pack_position():
@@ -453,7 +453,7 @@ class Documents(Memory):
 
     def _prepare(self, target: Target, view: Callable[[], View], request: object) -> Preparation | None:
         found, is_there = self._find(target.snapshot_key), self._catalog.holds(target)
-        is_drafted = drafting.is_long(request)
+        is_drafted = opening.is_long(request)
         is_ready = found is not None and not (
             found.live.is_uncounted(document_pace().bytes // _STEP_COUNTED) and _walks(request)
         )
@@ -567,8 +567,8 @@ class Documents(Memory):
         prefix = keys.rows_of(keys.SNAPSHOT, number)[0]
         for key in [key for key in self._open if key.startswith(prefix)]:
             self._drop(key)
-        for key, opening in self._opening.items():
-            opening.is_void = opening.is_void or key.startswith(prefix)
+        for key, each in self._opening.items():
+            each.is_void = each.is_void or key.startswith(prefix)
 
     def ended(self, transaction: Transaction, target: Target) -> None:
         """Drop the live replica and the snapshot, because the document is deleted."""

@@ -43,7 +43,7 @@ from pycrdt._pycrdt import Array as EngineArray
 from pycrdt._pycrdt import Map as EngineMap
 
 from shoal.errors import InvalidValue, RootConflict, TooLarge
-from shoal.kinds.document.shared.containers import Array, Map
+from shoal.kinds.document.shared.doc import Array, Map
 from shoal.kinds.document.shared.positions import EMBEDDED, characters, packed
 from shoal.kinds.document.shared.texts import Text, XmlFragment
 from shoal.kinds.document.state.untold import settled

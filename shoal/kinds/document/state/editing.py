@@ -24,7 +24,7 @@ import pycrdt
 from shoal import values
 from shoal.crdt.dot import Origin
 from shoal.errors import EngineFailed, InvalidValue, TooLarge
-from shoal.kinds.document.shared.containers import Map
+from shoal.kinds.document.shared.doc import Map
 from shoal.kinds.document.shared.plain import check_text, fail
 from shoal.kinds.document.state import markup
 from shoal.kinds.document.state.content import EXACT_INTEGER_MAX, Unbounded, Walk, check_kind, open_root, to_py

@@ -29,11 +29,11 @@ from shoal import values
 from shoal.errors import InvalidValue, RootConflict, ShoalError, StoreCorrupt, TooLarge
 from shoal.kinds.document.shared.doc import Doc
 from shoal.kinds.document.state import readiness, untold, yjs
-from shoal.kinds.document.state.census import Census
 from shoal.kinds.document.state.content import Walk, check_kind, open_root, to_py
 from shoal.kinds.document.state.readiness import Early, Lacking
 from shoal.kinds.document.state.structs import brings, infer
 from shoal.kinds.document.state.surrogates import Fitted, Replica, fit
+from shoal.kinds.document.state.untold import Census
 from shoal.kinds.document.state.yjs import RootKind
 from shoal.names import check_name
 from shoal.raising import is_panic

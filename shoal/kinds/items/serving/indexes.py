@@ -12,7 +12,7 @@ Laws:
 - Each generation has index rows of its own. Those of an ended one are swept with its rows.
 
 Rows (below the prefix of a generation's rows, but in the table of indexes; a path is that of `shoal.kinds.items.state`, a
-value is in the form of `shoal.values.order`):
+value is in the form of `shoal.values.forms`):
     S field                      msgpack [form, built, path]: the index of a field, built up to a path
     V field₂₊ₙ value path        nothing: this item's field has this value
 
@@ -52,7 +52,7 @@ from shoal.node.turns import lasting
 from shoal.protocol.requests import IndexItems, ItemIndex, ItemIndexes, ItemsIndexed, ListItemIndexes, UnindexItems
 from shoal.storage import keys
 from shoal.values.filtering import field_of
-from shoal.values.order import ordered
+from shoal.values.forms import ordered
 
 ITEM_INDEXES_MAX = 16  # Indexed fields of the items under one first label.
 

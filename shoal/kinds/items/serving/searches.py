@@ -45,7 +45,7 @@ from shoal.protocol.base import FILTER_TERMS_MAX
 from shoal.protocol.requests import ItemsPage, SearchItems, SearchPlan
 from shoal.records import NamedTuple
 from shoal.values.filtering import Filter
-from shoal.values.order import NUMBER, OTHER, TEXT, length, of_plain
+from shoal.values.forms import NUMBER, OTHER, TEXT, length, of_plain
 
 ITEM_PROBE_ROWS_MAX = 256  # Index rows that a search reads to decide whether the index is selective.
 
@@ -56,7 +56,7 @@ _AFTER = {NUMBER: TEXT, TEXT: b"\x03"}  # Above all values of the class.
 
 
 class Span(NamedTuple):
-    """A range of values that may match, in the form of `shoal.values.order`: `low` ≤ value < `high`."""
+    """A range of values that may match, in the form of `shoal.values.forms`: `low` ≤ value < `high`."""
 
     low: bytes
     high: bytes

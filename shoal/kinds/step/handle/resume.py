@@ -31,9 +31,8 @@ from shoal.client.connection import StoreConnection, lasting, reread
 from shoal.errors import InvalidInput, NotFound
 from shoal.kinds.journal.flows import Event, shown_event
 from shoal.kinds.step.flows import StepRecord, catch_up, drift, record_of
-from shoal.kinds.thread.flows.checkpoints import Checkpoint
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, some
 from shoal.kinds.thread.flows.merging import edit
-from shoal.kinds.thread.flows.provenance import some
 from shoal.kinds.thread.handle.checkout import Checkout
 from shoal.protocol import requests
 from shoal.protocol.conformance import check_word

@@ -23,9 +23,8 @@ from shoal.errors import (
 )
 from shoal.kinds.thread.flows import audit, merging, mutations
 from shoal.kinds.thread.flows.audit import AuditKind
-from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, Provenance, ThreadCheckpoints
 from shoal.kinds.thread.flows.merging import ABSENT, UNRESOLVED
-from shoal.kinds.thread.flows.provenance import Provenance
 from shoal.protocol.base import ChannelNames, Channels, Http, Merged, Named, Positive, Shape, Time, Value
 from shoal.protocol.requests import Durability, Saved
 from shoal.schemas.secret_fields import hidden

@@ -43,8 +43,7 @@ from msgspec.structs import replace
 from shoal.client.arguments import named_method
 from shoal.client.connection import SAVE_ATTEMPTS_MAX, StoreConnection, contended
 from shoal.errors import HeadMoved, InvalidInput, NotFound, OutcomeUnknown, Pruned, ShoalError, TooLarge
-from shoal.kinds.thread.flows.checkpoints import Checkpoint, ThreadCheckpoints, saved_checkpoint, shown_checkpoint
-from shoal.kinds.thread.flows.provenance import Provenance
+from shoal.kinds.thread.flows.checkpoints import Checkpoint, Provenance, ThreadCheckpoints, saved_checkpoint, shown_checkpoint
 from shoal.kinds.thread.handle.declared import Declared, narrowed
 from shoal.kinds.worklist.handle.worklist import Message, take_request
 from shoal.names import check_name

@@ -15,7 +15,7 @@ from shoal.kinds.journal.handle import Journal, Loop
 from shoal.kinds.lease.handle.leases import Leasing
 from shoal.kinds.step.handle.resume import ThreadControl, ThreadResume
 from shoal.kinds.step.handle.steps import StepLog, ThreadSteps
-from shoal.kinds.thread.flows.provenance import Provenance
+from shoal.kinds.thread.flows.checkpoints import Provenance
 from shoal.kinds.thread.handle.checkout import Checkout
 from shoal.kinds.thread.handle.history import ThreadBranches, ThreadHistory, ThreadInspection, ThreadSchema
 from shoal.kinds.thread.handle.saves import ThreadSaves
