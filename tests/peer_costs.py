@@ -170,7 +170,8 @@ def _hard() -> Iterator[Made]:
 
 def all_made() -> Iterator[tuple[str, Made]]:
     """Every operation, with its name."""
-    for of, applier in mutation._APPLIERS.items():
+    kinds: dict[Any, Any] = mutation._APPLIERS
+    for of, applier in kinds.items():
         tag = str(of.__struct_config__.tag)
         for made in _large(applier.kind, of):
             yield tag, made

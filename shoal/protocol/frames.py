@@ -348,7 +348,7 @@ def decode_request(raw: Raw | bytes) -> AnyRequest:
     """
     try:
         if memoryview(raw).nbytes > TOGETHER_MAX:  # A shorter one cannot have more.
-            _check_together(raw)
+            _check_lengths(raw)
         return _requests().decode(raw)
     except _UNDECODABLE as reason:
         _refuse(raw, reason, _REQUESTS, "request")
@@ -428,23 +428,42 @@ def _refuse(raw: Raw | bytes, reason: Exception, known: dict[str, type[Struct]],
     ) from None
 
 
+def _bounds_of(kind: type[Struct]) -> list[tuple[int, str, int]]:
+    """The fields of a request whose lengths are bounded, by their places: their names, and the bounds."""
+    return [
+        (place, field.name, mark.max_length)
+        for place, field in enumerate(msgspec.structs.fields(kind))
+        for part in (field.type, *get_args(field.type))
+        for mark in getattr(part, "__metadata__", ())
+        if isinstance(mark, msgspec.Meta) and mark.max_length is not None
+    ]
+
+
+_BOUNDS = {tag: bounds for tag, kind in _REQUESTS.items() if (bounds := _bounds_of(kind))}
+"""By the tag of a request: its lists and dicts with their bounds."""
+
 _TOGETHER = {tag: (place, name, most) for tag, kind in _REQUESTS.items() for place, (name, most) in together_of(kind).items()}
 """By the tag of a request: which of its fields has parts whose lists and dicts are bounded together, and the bound."""
 
 
-def _check_together(raw: Raw | bytes) -> None:
-    """Count the elements of a request's parts before anything is made of them.
+def _check_lengths(raw: Raw | bytes) -> None:
+    """Count the elements of a request's lists and dicts, and of its parts', before anything is made of them.
 
     Raises:
-        TooLarge: they are more than its field allows.
+        TooLarge: they are more than a field allows.
     """
     if _length(raw) > FIELDS_MAX:
         raise too_many(None, FIELDS_MAX)
-    place, name, most = _TOGETHER.get(str(_tag(raw)), (0, "", 0))
+    tag, *fields = _raws(raw) or [Raw(b"\xc0")]
+    named = msgspec.msgpack.decode(tag, type=str)
+    for place, name, most in _BOUNDS.get(named, ()):
+        if place < len(fields) and _length(fields[place]) > most:
+            raise too_many(name, most)
+    place, name, most = _TOGETHER.get(named, (0, "", 0))
     if not most:
         return
-    parts, left = _raws(raw)[1 + place : 2 + place], most
-    if not parts or _length(parts[0]) > most:
+    parts, left = fields[place : 1 + place], most
+    if not parts:
         return  # The decoder refuses it.
     for part in _raws(parts[0]):
         if _length(part) > FIELDS_MAX:

@@ -207,3 +207,10 @@ def test_fields_of_no_request_become_no_objects(raw: bytes) -> None:
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 100_000
+
+
+def test_a_list_that_is_too_long_is_refused_before_it_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = msgspec.msgpack.encode(requests.GetItems("s", "n", [([], "k")] * 10_000))
+    monkeypatch.setattr(frames, "_requests", lambda: pytest.fail("it was decoded"))
+    with pytest.raises(TooLarge, match="paths has too many elements"):
+        decode_request(packed)

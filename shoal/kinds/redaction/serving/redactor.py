@@ -22,7 +22,7 @@ import msgspec
 from msgspec import structs
 
 from shoal.crdt.dot import VersionVector
-from shoal.errors import InvalidInput, RedactionFailed, RedactionRefused, ShoalError
+from shoal.errors import InvalidInput, RedactionFailed, RedactionRefused, ShoalError, TooLarge
 from shoal.kinds.redaction.serving import fields, patterns
 from shoal.kinds.redaction.serving.hooks import Hook, Replacement, Text, Writing
 from shoal.kinds.redaction.serving.patterns import Engine, Rewriter
@@ -297,6 +297,12 @@ class Redactor:
                 raise InvalidInput(f"the rules of space {space!r} are not kept here: {known.trouble}. Nothing was written.")
             engine = Engine(Rules(space)) if known is None or known.engine is None else known.engine
         else:
+            if len(request.rules) > rules.TRIED_BYTES_MAX:
+                raise TooLarge(
+                    f"the rules have {len(request.rules)} bytes, and at most {rules.TRIED_BYTES_MAX} are tried. Nothing was "
+                    "written. Try them in parts.",
+                    field="rules",
+                )
             told = rules.read(space, [(request.rules, 0)])
             if told.trouble:
                 raise InvalidInput(f"these are no rules: {told.trouble}. Nothing was written.", field="rules")

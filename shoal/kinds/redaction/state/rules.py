@@ -22,6 +22,7 @@ RULES = "redaction"
 PATTERNS_MAX = 32  # Of one record.
 PATTERN_BYTES_MAX = 1024  # Of one.
 REPLACE_BYTES_MAX = 256
+TRIED_BYTES_MAX = 128 * 1024  # Of rules that are tried before they are set: they are read in one step.
 NAME_BYTES_MAX = 64
 HOOKS_MAX = 4
 CREDENTIALS, CARDS = "credentials", "cards"
