@@ -27,6 +27,7 @@ STREAMS = "stream/"
 MEMOIZED_MAX = 4096
 """How many results each function of a name keeps: enough for the names in use, and few enough that others leave soon."""
 
+_DRIVE, _PARTING = re.compile("[A-Za-z]:[/\\\\]"), re.compile("[/\\\\]")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -40,6 +41,21 @@ def check_name(kind: str, name: object, /) -> str:
         return _legal(kind, name)
     except TypeError:
         raise _no_string(kind, name) from None
+
+
+def check_path(name: object, /) -> str:
+    """As `check_name`, for the name of a file that is put. It may be a path below the directory into which somebody fetches it.
+
+    Raises:
+        InvalidName: it is not legal, or leads outside; nothing was written.
+    """
+    legal = check_name("file", name)
+    if legal.startswith(("/", "\\")) or _DRIVE.match(legal) or not {".", ".."}.isdisjoint(_PARTING.split(legal)):
+        raise InvalidName(
+            f"a file's name is a path below a directory, and {legal[:80]!r} leads outside. Nothing was written. Name it "
+            "without a first slash, and without '.' and '..' between slashes."
+        )
+    return legal
 
 
 def check_label(label: object, /) -> str:

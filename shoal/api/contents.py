@@ -38,6 +38,7 @@ from shoal.api.http.exchange import (
 from shoal.api.http.problems import RangeNotSatisfiable, UnsupportedEncoding, internal
 from shoal.errors import InvalidInput, ShoalError
 from shoal.kinds.file.flows import UPLOAD_BYTES, Download, Upload, found_file
+from shoal.names import check_path
 from shoal.protocol.requests import SPACE_FILES, DocumentJson, FileInfo, Patch, ReadDocumentJson, Replace, document_version
 from shoal.values.stepped import has_more_values
 from shoal.values.work import NODES_MAX
@@ -140,7 +141,7 @@ async def put(exchange: Exchange) -> web.Response:
     request = exchange.request
     if request.headers.get(hdrs.CONTENT_ENCODING, "identity").strip().lower() != "identity":
         raise UnsupportedEncoding("a file is stored as it is sent. Nothing was written. Send it without a Content-Encoding.")
-    name, kind = exchange.name("name"), request.headers.get(hdrs.CONTENT_TYPE, "") or _BINARY
+    name, kind = check_path(exchange.name("name")), request.headers.get(hdrs.CONTENT_TYPE, "") or _BINARY
     expected = _expected(request)
     durability = exchange.query(WriteQuery).durability
     upload = Upload(

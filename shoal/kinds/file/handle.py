@@ -14,6 +14,7 @@ from shoal.client.arguments import named
 from shoal.client.connection import StoreConnection
 from shoal.errors import Cold, FileIncomplete, InvalidInput, StoreCorrupt
 from shoal.kinds.file.flows import PIECE_BYTES, Download, Upload, found_file
+from shoal.names import check_path
 from shoal.protocol import requests
 from shoal.protocol.requests import Durability, FileInfo
 from shoal.values.registry import FileRef
@@ -151,6 +152,7 @@ class ThreadFiles:
         self, name: str, source: Source, *, type: str | None = None, durability: Durability | None = None
     ) -> FileRef:
         """Store a file: see `Thread.put_file`."""
+        check_path(name)  # Before anything of it is read and sent.
         kind = type or mimetypes.guess_type(name)[0] or "application/octet-stream"
         is_repeatable = isinstance(source, str | os.PathLike | bytes)
         whole = False

@@ -578,6 +578,26 @@ async def test_a_put_that_lies_is_refused(bench: Bench, changes: dict[str, objec
     assert await read(bench.space.thread("t"), "a") == content(3000)
 
 
+OUTSIDE = ["../x", "a/../../x", "/etc/passwd", "..\\x", "\\\\host\\x", "C:\\x", "c:/x", "./x", "a/.", ".."]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+async def test_a_path_outside_is_refused_before_it_is_read(bench: Bench, name: str) -> None:
+    """Whoever fetches files into a directory would write elsewhere."""
+    with pytest.raises(InvalidName, match="Nothing was written"):
+        await bench.node.session().call(put(content(3000), name=name))
+
+    async def unread() -> AsyncIterator[bytes]:
+        pytest.fail("it was read")
+        yield b""
+
+    with pytest.raises(InvalidName, match="Nothing was written"):
+        await bench.space.thread("t").put_file(name, unread())
+    assert await bench.space.thread("t").files() == []
+    for inside in ("a/b.png", "..a/b", "a..", ".hidden", "a:b", "C:x"):
+        await bench.space.thread("t").put_file(inside, b"x")
+
+
 async def test_a_put_repeats_a_bounded_number_of_bytes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "REPEATED_BYTES_MAX", 10_000)
     session, chunk = bench.node.session(), bytes(1000)

@@ -34,7 +34,7 @@ from shoal.kinds.file import state as files
 from shoal.kinds.file.proven import digest_of, hashed, said
 from shoal.kinds.file.requests import carries_all
 from shoal.kinds.thread.state import dag
-from shoal.names import check_name
+from shoal.names import check_name, check_path
 from shoal.node.catalog import Recent
 from shoal.node.handler import Checks, Maintainers, Piece, Readers, Target, Upkeep, View, WriteContext, Writers
 from shoal.node.naming import check_size, of_hex
@@ -137,7 +137,7 @@ class Files:
 
     def _check_put(self, request: PutFile | NameFile) -> None:
         self._check_chunks(request)
-        check_name("file", request.name)
+        check_path(request.name)
         of_hex(request.sha256, files.DIGEST_BYTES, "the sha256 of a file is")
         check_type(request.media_type)
         if len(request.manifest) > files.CHUNKS_MAX * files.ENTRY_BYTES:
