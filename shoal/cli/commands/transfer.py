@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from shoal.kinds.thread.handle.thread import Thread
     from shoal.workflows.transfer.exporting import Wanted
 
-_TOLD_S = 2.0  # Between two lines that say how far an import is.
+_TOLD_S = 5.0  # Between two lines that say how far an import is.
 
 As = Annotated[
     str | None, typer.Option("--as", metavar="NAME", help="Another name for the thread or space.", show_default=False)

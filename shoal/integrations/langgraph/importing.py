@@ -202,11 +202,14 @@ def _postgres(url: str, serde: SerializerProtocol) -> Iterator[Source]:
     shapes = import_module("psycopg.rows")
     try:
         given = psycopg.conninfo.conninfo_to_dict(url)
+        is_url = "@" not in str(given.get("host") or "")
     except psycopg.Error:  # Its text repeats the URL, with the password.
+        is_url = False
+    if not is_url:
         raise InvalidInput(
             "this is no URL of PostgreSQL: postgresql://user:password@host:5432/database, where special characters of the "
             "password are written as %XX (an @ as %40). Nothing was written."
-        ) from None
+        )
     try:
         connection = psycopg.connect(
             **{"connect_timeout": CONNECT_S, **given},
@@ -215,7 +218,10 @@ def _postgres(url: str, serde: SerializerProtocol) -> Iterator[Source]:
             row_factory=shapes.dict_row,
         )
     except psycopg.Error as error:
-        raise InvalidInput(f"the database cannot be opened: {_said(error)}. Nothing was written.") from None
+        raise InvalidInput(
+            f"the database cannot be opened: {_said(error)}. Nothing was written. Check its address, the user, the password and "
+            "the database's name."
+        ) from None
     with connection:
         connection.set_read_only(True)
         connection.set_isolation_level(psycopg.IsolationLevel.REPEATABLE_READ)

@@ -314,6 +314,7 @@ async def test_a_user_without_rights_is_told(store: Store, graphs: tuple[str, An
     "url",
     [
         "postgresql://ana:s3cret@@host/x",
+        "postgresql://ana:half@s3cret@127.0.0.1:1/x",
         "postgresql://ana:s3cret@[::1/x",
         "postgresql://ana:s3cret@host:port/x",
         "postgres+asyncpg://ana:s3cret@host/x",
