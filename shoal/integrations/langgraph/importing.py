@@ -219,8 +219,8 @@ def _postgres(url: str, serde: SerializerProtocol) -> Iterator[Source]:
         )
     except psycopg.Error as error:
         raise InvalidInput(
-            f"the database cannot be opened: {_said(error)}. Nothing was written. Check its address, the user, the password and "
-            "the database's name."
+            f"the database cannot be opened: {_said(error)}. Nothing was written. Check its address, the user, the password "
+            "and the database's name."
         ) from None
     with connection:
         connection.set_read_only(True)
