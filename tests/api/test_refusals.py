@@ -15,8 +15,11 @@ import aiohttp
 import msgspec
 import pytest
 
+from shoal.api.http.bodies import Bodies
 from shoal.api.http.origins import SEALED
 from shoal.api.watching import WATCH_ID_BYTES_MAX
+from shoal.config import Config
+from shoal.errors import Overloaded
 from shoal.logs.lines import captured
 
 Served = Any  # Of conftest.py.
@@ -234,6 +237,37 @@ async def test_all_bodies_together_are_bounded_and_make_place_again(serve: Serve
     assert (answer.problem()["status"], answer.problem()["code"]) == (429, "overloaded")
     assert answer.headers["retry-after"] == "1"
     assert (await send(served, http1(b"POST", COUNTER, GZIP, gzip.compress(body + b" " * 1000)))).status == 429
+
+
+def test_bodies_of_one_author_leave_room_for_others() -> None:
+    bodies = Bodies(Config(bodies_bytes_max=1000))
+    with bodies.under_way("mallory") as first, bodies.under_way("mallory") as second:
+        for receiving in (first, second):
+            receiving.take(375)  # Three times the room that is left then.
+        with pytest.raises(Overloaded, match="'mallory'"):
+            first.take(1)
+        with bodies.under_way("bob") as other, bodies.under_way(None) as unnamed:
+            other.take(150)
+            with pytest.raises(Overloaded, match="'bob'"):
+                other.take(100)
+            unnamed.take(100)  # Where nobody is asked who it is, no share is known.
+    with bodies.under_way("mallory") as again:
+        again.take(750)
+
+
+async def test_a_body_that_drips_is_refused(serve: Serve) -> None:
+    served = await serve(heartbeat_s=0.2)
+    async with connected(served) as (reader, writer):
+        writer.write(http1(b"POST", COUNTER, JSON + b"Content-Length: 200\r\n"))
+        answer = asyncio.create_task(reader.readuntil(b"\r\n"))
+        for byte in b"{" + b" " * 100:  # Never silent for as long as `heartbeat_s`.
+            if answer.done():
+                break
+            writer.write(bytes([byte]))
+            await asyncio.sleep(0.02)
+        assert answer.done()
+        assert b" 408 " in answer.result()
+    assert served.session.asked == []
 
 
 # ── lone surrogates ───────────────────────────────────────────────────────────

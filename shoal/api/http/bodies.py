@@ -3,8 +3,11 @@
 Laws:
 - A body is rejected as soon as its Content-Length, the part that has arrived, or its decompressed size
   exceeds `request_bytes_max`. All bodies together take at most `bodies_bytes_max`.
+- Where clients have tokens, the bodies of one author take at most `_SHARE` times the room that they leave: whatever one
+  author holds, others can send.
 - A body that does not match its headers is an error of its sender: 400, and nothing is written.
-- If a client sends nothing of a body for `heartbeat_s`, the request fails. A client that leaves is not an error of the node.
+- If a client sends nothing of a body for `heartbeat_s`, the request fails; so it does if the node has waited for longer than
+  that, and for more than a second for each `_SLOWEST` bytes. A client that leaves is not an error of the node.
 
 Deadlines of HTTP requests: after its deadline a caller may repeat a write elsewhere, so no write begins later.
 
@@ -43,6 +46,9 @@ from shoal.protocol.session import Session, Wrapper, noting
 from shoal.raising import why
 from shoal.values.work import NODES_MAX, Allowance
 
+_SHARE = 3
+_SLOWEST = 1024  # Bytes a second.
+
 ENCODINGS = ("gzip", "deflate")
 _GZIP_BITS = 16 + zlib.MAX_WBITS
 _LEFT = (ConnectionError, web.RequestPayloadError, HttpProcessingError)
@@ -54,21 +60,26 @@ class Bodies:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._bytes = 0
+        self._of: dict[str, int] = {}  # By author: those of whom bodies are under way.
 
     @contextmanager
-    def under_way(self) -> Iterator[Receiving]:
-        """A context for one request: the bytes that it reads count until it is answered."""
-        receiving = Receiving(self, self._config)
+    def under_way(self, author: str | None) -> Iterator[Receiving]:
+        """A context for one request: the bytes that it reads count until it is answered. `author`: None if nobody is asked."""
+        receiving = Receiving(self, self._config, author)
         try:
             yield receiving
         finally:
             self._bytes -= receiving.bytes
+            if author is not None and receiving.bytes:
+                left = self._of.pop(author) - receiving.bytes
+                if left:
+                    self._of[author] = left
 
-    def take(self, size: int) -> None:
+    def take(self, size: int, author: str | None) -> None:
         """Count `size` bytes.
 
         Raises:
-            Overloaded: all bodies together would exceed their bound.
+            Overloaded: all bodies together, or those of the author, would exceed their bound.
         """
         if self._bytes + size > self._config.bodies_bytes_max:
             raise Overloaded(
@@ -76,15 +87,27 @@ class Bodies:
                 "Try again later, or at another node.",
                 retry_after_s=1.0,
             )
+        if author is not None:
+            taken = self._of.get(author, 0) + size
+            if taken > _SHARE * (self._config.bodies_bytes_max - self._bytes - size):
+                raise Overloaded(
+                    f"the bodies of all requests of {author!r} under way would leave too little room for those of others. "
+                    "Nothing was written. Send fewer at once, or try again later.",
+                    retry_after_s=1.0,
+                )
+            self._of[author] = taken
         self._bytes += size
 
 
 class Receiving:
     """The body of one request, which its handler may read."""
 
-    def __init__(self, bodies: Bodies, config: Config) -> None:
+    def __init__(self, bodies: Bodies, config: Config, author: str | None) -> None:
         self._bodies = bodies
         self._config = config
+        self._author = author
+        self._arrived = 0
+        self._waited_s = 0.0
         self.bytes = 0  # Its part of the sum.
 
     async def read(self, request: web.Request) -> bytes:
@@ -108,14 +131,14 @@ class Receiving:
         Raises:
             InvalidValue, RequestTimeout, Overloaded: it is incomplete, stopped, or too many are under way.
         """
-        self._take(held_bytes)
+        self.take(held_bytes)
         try:
             while part := await self._part(request.content):
                 yield part
         except TimeoutError:
             raise RequestTimeout(
-                f"the body stopped for {self._config.heartbeat_s:g} s. The file was not stored. Send it again: what has "
-                "arrived is not stored twice."
+                f"the body stopped for {self._config.heartbeat_s:g} s, or came too slowly. The file was not stored. Send it "
+                "again: what has arrived is not stored twice."
             ) from None
         except _LEFT as reason:
             raise InvalidValue(
@@ -134,11 +157,11 @@ class Receiving:
                     return bytes(body)
                 if len(body) + len(part) > self._config.request_bytes_max:
                     raise self._too_large()
-                self._take(len(part))
+                self.take(len(part))
                 body += part
         except TimeoutError:
             raise RequestTimeout(
-                f"the body stopped for {self._config.heartbeat_s:g} s. Nothing was written. Send it again."
+                f"the body stopped for {self._config.heartbeat_s:g} s, or came too slowly. Nothing was written. Send it again."
             ) from None
         except _LEFT as reason:
             raise InvalidValue(f"the body is incomplete or malformed ({type(reason).__name__}). Nothing was written.") from None
@@ -146,8 +169,13 @@ class Receiving:
     async def _part(self, content: StreamReader) -> bytes:
         if content.is_eof():
             return await content.readany()  # All of it is here.
-        async with asyncio.timeout(self._config.heartbeat_s):
-            return await content.readany()
+        began = asyncio.get_running_loop().time()
+        late_s = self._config.heartbeat_s + self._arrived / _SLOWEST - self._waited_s
+        async with asyncio.timeout(min(self._config.heartbeat_s, late_s)):
+            part = await content.readany()
+        self._waited_s += asyncio.get_running_loop().time() - began
+        self._arrived += len(part)
+        return part
 
     def _decompressed(self, raw: bytes, encoding: str) -> bytes:
         bound = self._config.request_bytes_max
@@ -166,11 +194,16 @@ class Receiving:
         if stream.unused_data:
             # Further members of a gzip file, too: thousands of empty ones would cost much, and clients send one.
             raise InvalidValue(f"the body's {encoding} data is followed by other bytes. Nothing was written.")
-        self._take(len(whole))
+        self.take(len(whole))
         return whole
 
-    def _take(self, size: int) -> None:
-        self._bodies.take(size)
+    def take(self, size: int) -> None:
+        """Count `size` more bytes as this body's.
+
+        Raises:
+            Overloaded: all bodies together, or those of the author, would exceed their bound.
+        """
+        self._bodies.take(size, self._author)
         self.bytes += size
 
     def _too_large(self) -> TooLarge:
