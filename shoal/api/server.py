@@ -302,7 +302,7 @@ def _handler(
         if deadline_s is not None:
             session = Limited(session, deadline_s, now_s=now_s)
         try:
-            with sessions.request_under_way(), bodies.under_way(bearer and bearer.token.author) as body:
+            with sessions.request_under_way(), bodies.under_way(bearer.token.author if bearer else None) as body:
                 exchange = Exchange(
                     request,
                     session=Noting(session, bookmark),

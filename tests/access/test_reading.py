@@ -18,7 +18,7 @@ from shoal.access.bearer import Bearer
 from shoal.access.grants import action_of, discloses
 from shoal.access.guard import READS
 from shoal.access.guard import ReadLog as Log
-from shoal.errors import FileIncomplete, Forbidden, ReadOnly, Unsupported
+from shoal.errors import FileIncomplete, Forbidden, ReadOnly, RegisterChanged, Unsupported
 from shoal.kinds.file import state as files
 from shoal.names import RESERVED
 from shoal.protocol.requests import Append, ListSummaries, NameFile, PutFile, ReadCounter, ReadLog, Request, Search
@@ -145,6 +145,16 @@ async def test_reads_of_content_are_noted_under_any_name(mint: Mint, serve: Serv
         await store.connection.read(ReadLog(0, b"\0" * 16))
     read = {(tag, space) for each in await noted(served, mint) for tag, space, _ in each["reads"]}
     assert {("claim-item", "crew"), ("begin-step", "crew"), ("end-step", "crew"), ("add", "crew"), ("read-log", "*")} <= read
+
+
+async def test_a_refusal_that_shows_a_value_is_noted(mint: Mint, serve: Serve) -> None:
+    served = await serve(token_keys=mint.keys, audit_reads="crew")
+    async with shoal.connect(served.url, token=mint.make("crew:write").text) as store:
+        register = store.space("crew").register("r")
+        await register.set("her diagnosis")
+        with pytest.raises(RegisterChanged, match="her diagnosis"):
+            await register.compare_and_set("a guess", 1)
+    assert ["compare-and-set", "crew", "r"] in [found for each in await noted(served, mint) for found in each["reads"]]
 
 
 async def test_a_text_that_is_looked_for_is_not_noted(mint: Mint, serve: Serve) -> None:

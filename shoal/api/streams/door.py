@@ -68,7 +68,7 @@ class StreamDoor:
             await self._check(request, bearer, space, stream)
             match request.method:
                 case "PUT" | "POST":
-                    with self._bodies.under_way(bearer and bearer.token.author) as receiving:  # Until it is written.
+                    with self._bodies.under_way(bearer.token.author if bearer else None) as receiving:  # Until it is written.
                         body = await self._body(request, receiving)
                         if request.method == "POST":
                             return await self._append(request, space, stream, body)

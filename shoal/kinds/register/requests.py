@@ -74,6 +74,7 @@ class Assigned(Reply, array_like=True, frozen=True, tag="assigned"):
 
 
 @operation(
+    discloses=True,  # A refusal shows the present value.
     http=Http(
         "POST",
         "/registers/{register}/compare-and-set",
