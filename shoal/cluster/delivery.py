@@ -102,7 +102,7 @@ class Delivery:
             else:
                 self._keep(arrival, found, now, sender)
         for partition, reach in reached.items():
-            if reach and partition in self._waiting:
+            if partition in self._waiting and reach:
                 self._release(partition, reach, found)
         return found
 

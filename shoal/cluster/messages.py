@@ -50,7 +50,7 @@ SNAPSHOT_ID_BYTES = 16
 TROUBLE_CHARS_MAX = 1000  # Of the text in one Trouble.
 
 
-class Shipment(Struct, array_like=True, frozen=True):
+class Shipment(Struct, array_like=True, frozen=True, gc=False):
     """An operation on its way: as its origin logged it, with the attached bytes that its payload names by their hash."""
 
     partition: int
@@ -406,8 +406,12 @@ def decode(packed: bytes) -> Message:
             _check_shipments(operations)
             return Supply(id, operations)
         case Have(held, needs):
-            _check_places((partition, origin) for partition, origin, _ in held)
-            _check_places((partition, bytes(ORIGIN_BYTES)) for partition, _ in needs)
+            for partition, origin, _ in held:  # Of each operation several times: no generator.
+                if not 0 <= partition < PARTITIONS or len(origin) != ORIGIN_BYTES:
+                    raise _impossible_place()
+            for partition, _ in needs:
+                if not 0 <= partition < PARTITIONS:
+                    raise _impossible_place()
         case Want(_, ranges):
             _check_ranges(ranges)
         case Parts(parts) | Vectors(parts):
@@ -492,7 +496,11 @@ def _check_shipments(operations: list[Shipment]) -> None:
 
 def _check_places(places: Iterator[tuple[int, bytes]]) -> None:
     if not all(0 <= partition < PARTITIONS and len(origin) == ORIGIN_BYTES for partition, origin in places):
-        raise InvalidValue("a peer's message names an impossible partition or origin. Nothing was written.")
+        raise _impossible_place()
+
+
+def _impossible_place() -> InvalidValue:
+    return InvalidValue("a peer's message names an impossible partition or origin. Nothing was written.")
 
 
 def _check_ranges(ranges: list[Range]) -> None:

@@ -232,7 +232,7 @@ class PeerState:
         """The message about these operations, which are held. Those beyond its bound are left in `unsaid`."""
         needs: list[tuple[int, bytes]] = []
         size = 0
-        for partition in dict.fromkeys(partition for partition, _ in said):
+        for partition in dict.fromkeys([partition for partition, _ in said]):
             needed = self.known.needs(partition)
             if needed is None:
                 continue

@@ -481,18 +481,19 @@ class Replication:
         of this node's own: peers are told that they are durable here.
         """
         said: dict[bytes, dict[tuple[int, Origin], int]] = {}
+        linked = [(peer, state) for peer, state in self._peers.items() if state.linked]
         for source, partition, dot, count in runs:
-            place = partition, dot.origin
+            place, sequence = (partition, dot.origin), dot.sequence
             self._quarantine.stored(partition, dot, count)
-            for peer, state in self._peers.items():
-                if state.linked:
-                    told = said.setdefault(peer, {}) if peer == source else state.unsaid
-                    told[place] = max(dot.sequence, told.get(place, 0))
-        for peer, state in self._peers.items() if issued else ():
-            if state.linked:
-                told = said.get(peer, state.unsaid)
-                for place, sequence in (issued or {}).items():
-                    told[place] = max(sequence, told.get(place, 0))
+            for peer, state in linked:
+                told = said.setdefault(peer, {}) if peer == source else state.unsaid
+                if sequence > told.get(place, 0):
+                    told[place] = sequence
+        for peer, state in linked if issued else ():
+            told = said.get(peer, state.unsaid)
+            for place, sequence in (issued or {}).items():
+                if sequence > told.get(place, 0):
+                    told[place] = sequence
         for peer, held in said.items():
             self._send(peer, self._state(peer).have(held))
 
@@ -565,6 +566,11 @@ class Replication:
         """Whether `peer` counts as an owner."""
         state = self._peers.get(peer)
         return state is not None and state.member and state.mark.is_held
+
+    def holds(self, peer: bytes, partition: int, wanted: VersionVector) -> bool:
+        """Whether `peer` counts as an owner, and is known to hold all of `wanted`."""
+        state = self._peers.get(peer)
+        return state is not None and state.known.holds(partition, wanted) and self.is_member(peer)
 
     def mark(self, peer: bytes) -> Mark:
         """The most that `peer` was ever known to hold."""

@@ -37,15 +37,16 @@ _PATIENCE_S = 0.05  # The next shared run begins then, even if the last one stil
 class _Waiter:
     """A condition that something waits for, in one of the lists below; `ended` is called once, with whether it came true."""
 
-    __slots__ = ("_ended", "_others", "_timer", "condition")
+    __slots__ = ("_deadlines", "_ended", "_others", "condition")
 
     def __init__(
-        self, others: list[_Waiter], condition: Callable[[], bool], seconds: float, ended: Callable[[bool], None]
+        self, others: list[_Waiter], condition: Callable[[], bool], deadlines: _Deadlines, ended: Callable[[bool], None]
     ) -> None:
         self.condition = condition
         self._ended = ended
         self._others = others
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+        self._deadlines = deadlines
+        deadlines.add(self)
         others.append(self)
 
     def wake(self) -> None:
@@ -55,13 +56,50 @@ class _Waiter:
 
     def leave(self) -> None:
         """Wait no more."""
-        self._timer.cancel()
+        self._deadlines.drop(self)
         if self in self._others:
             self._others.remove(self)
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """The time is over."""
         self.leave()
         self._ended(self.condition())
+
+
+class _Deadlines:
+    """Those that wait equally long, in the order in which they began: one timer for them all, not one for each write."""
+
+    __slots__ = ("_seconds", "_timer", "_waiting")
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._waiting: dict[_Waiter, float] = {}  # Until when.
+        self._timer: asyncio.TimerHandle | None = None  # For the first of them, or for one before it.
+
+    def add(self, waiter: _Waiter) -> None:
+        """Let it expire in so many seconds."""
+        loop = asyncio.get_running_loop()
+        self._waiting[waiter] = until = loop.time() + self._seconds
+        if self._timer is None:
+            self._timer = loop.call_at(until, self._look)
+
+    def drop(self, waiter: _Waiter) -> None:
+        """It waits no more."""
+        self._waiting.pop(waiter, None)
+
+    def _look(self) -> None:
+        self._timer = None
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for waiter, until in self._waiting.items():
+            if until > now:
+                self._timer = loop.call_at(until, self._look)
+                break
+            loop.call_soon(self._expire, waiter)
+
+    def _expire(self, waiter: _Waiter) -> None:
+        if waiter in self._waiting:  # Else the end of one before it has woken it.
+            waiter.expire()
 
 
 class _Run:
@@ -137,6 +175,7 @@ class Quorum:
         self._asking: defaultdict[int, list[_Waiter]] = defaultdict(list)
         self._sharing: dict[tuple[int, Durability], Sharing] = {}  # Of questions to a quorum; idle ones leave it.
         self._linking: list[_Waiter] = []
+        self._deadlines: dict[float, _Deadlines] = {}  # By how long they wait: a few settings and constants.
 
     @property
     def refilling(self) -> bool:
@@ -215,7 +254,7 @@ class Quorum:
         if copied():
             told(None)
             return _nothing
-        return _Waiter(self._spreading[partition], copied, self._config.quorum_timeout_s, ended).leave
+        return _Waiter(self._spreading[partition], copied, self._within(self._config.quorum_timeout_s), ended).leave
 
     def when_each_holds(self, partition: int, wanted: VersionVector, told: Callable[[str, bool], None], /) -> list[str]:
         """Call `told` once for each other owner, with whether it is known to hold what `wanted` covers
@@ -227,7 +266,7 @@ class Quorum:
             if holds():
                 ended(True)
             else:
-                _Waiter(self._spreading[partition], holds, self._config.quorum_timeout_s, ended)
+                _Waiter(self._spreading[partition], holds, self._within(self._config.quorum_timeout_s), ended)
         return addresses
 
     def _does_hold(self, address: str, partition: int, wanted: VersionVector) -> bool:
@@ -340,11 +379,17 @@ class Quorum:
         if condition():
             return True
         future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        waiter = _Waiter(waiters, condition, seconds, partial(_end, future))
+        waiter = _Waiter(waiters, condition, self._within(seconds), partial(_end, future))
         try:
             return await future
         finally:
             waiter.leave()
+
+    def _within(self, seconds: float) -> _Deadlines:
+        found = self._deadlines.get(seconds)
+        if found is None:
+            found = self._deadlines[seconds] = _Deadlines(seconds)
+        return found
 
     # ── what happened ─────────────────────────────────────────────────────────
 
@@ -508,8 +553,8 @@ class Quorum:
         }
 
     def _holders(self, partition: int, wanted: VersionVector) -> list[str]:
-        counts, known = self._protocol.is_member, self._protocol.known
-        held = {m.node: m.address for m in self.members.owners if counts(m.node) and known(m.node).holds(partition, wanted)}
+        holds = self._protocol.holds
+        held = {m.node: m.address for m in self.members.owners if holds(m.node, partition, wanted)}
         return list(held.values())
 
     def _is_lost(self, partition: int, wanted: VersionVector, question: int) -> bool:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from shoal.node.peers.quorum import Sharing, _Waiter
+from shoal.node.peers.quorum import Sharing, _Deadlines, _Waiter
 from shoal.testing.machines import run
 
 
@@ -92,8 +92,47 @@ def test_a_run_that_nobody_waits_for_is_cancelled_and_one_that_somebody_does_is_
 def test_a_wait_ends_in_its_time() -> None:
     async def main() -> None:
         ended: list[bool] = []
-        _Waiter([], lambda: False, 2.0, ended.append)
+        _Waiter([], lambda: False, _Deadlines(2.0), ended.append)
         await asyncio.sleep(3.0)
         assert ended == [False]
+
+    run(main())
+
+
+def test_those_that_wait_equally_long_end_in_their_order_each_once() -> None:
+    async def main() -> None:
+        ended: list[tuple[str, float]] = []
+        deadlines, loop = _Deadlines(2.0), asyncio.get_running_loop()
+        began = loop.time()
+
+        def wait(name: str) -> _Waiter:
+            return _Waiter([], lambda: False, deadlines, lambda _: ended.append((name, loop.time() - began)))
+
+        wait("first")
+        left = wait("left")
+        await asyncio.sleep(1.0)
+        wait("later")
+        left.leave()
+        await asyncio.sleep(9.0)
+        wait("last")
+        await asyncio.sleep(3.0)
+        assert ended == [("first", 2.0), ("later", 3.0), ("last", 12.0)]
+
+    run(main())
+
+
+def test_one_that_the_end_of_another_wakes_ends_once() -> None:
+    async def main() -> None:
+        ended: list[str] = []
+        deadlines = _Deadlines(2.0)
+
+        def first(_: bool) -> None:
+            ended.append("first")
+            second.wake()
+
+        _Waiter([], lambda: False, deadlines, first)
+        second = _Waiter([], lambda: False, deadlines, lambda _: ended.append("second"))
+        await asyncio.sleep(3.0)
+        assert ended == ["first", "second"]
 
     run(main())
