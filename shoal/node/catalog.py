@@ -21,8 +21,8 @@ than in a plain set.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Generic, TypeVar
 
 from shoal.crdt.rows import POSITION_BYTES, Rows, successor
 from shoal.kinds.label import asks
@@ -37,30 +37,47 @@ from shoal.storage.keys import Kind
 T = TypeVar("T", bound=Hashable)
 
 
+class _Newer(dict[Any, bool]):
+    """Members, all True; of another one it is asked."""
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, ask: Callable[[Any], bool]) -> None:
+        self._ask = ask
+
+    def __missing__(self, member: Any) -> bool:
+        return self._ask(member)
+
+
 class Recent(Generic[T]):
     """A set of at most `members_max` members, at least two. A lookup that finds a member renews it."""
 
     def __init__(self, members_max: int) -> None:
         self._half = max(1, members_max // 2)
-        self._newer: set[T] = set()
+        self._newer = _Newer(self._renewed)
         self._older: set[T] = set()
+        self.holds: Callable[[T], bool] = self._newer.__getitem__
+        """As `in`, by the lookup of a dict: each write asks several times."""
 
     def __contains__(self, member: T) -> bool:
-        if member in self._newer:
-            return True
+        return self.holds(member)
+
+    def __len__(self) -> int:
+        return len(self._newer.keys() | self._older)
+
+    def _renewed(self, member: T) -> bool:
+        """Whether the older half holds a member; it is a newer one from then on."""
         if member in self._older:
             self.put(member)
             return True
         return False
 
-    def __len__(self) -> int:
-        return len(self._newer | self._older)
-
     def put(self, member: T) -> None:
         """Add or renew a member; this may drop the older half."""
         if len(self._newer) >= self._half and member not in self._newer:
-            self._older, self._newer = self._newer, set()
-        self._newer.add(member)
+            self._older = set(self._newer)
+            self._newer.clear()
+        self._newer[member] = True
 
     def clear(self) -> None:
         """Remove all members."""
@@ -69,7 +86,7 @@ class Recent(Generic[T]):
 
     def drop(self, member: T) -> None:
         """Remove a member, if it is there."""
-        self._newer.discard(member)
+        self._newer.pop(member, None)
         self._older.discard(member)
 
 
@@ -131,7 +148,7 @@ class Catalog:
 
     def enter(self, transaction: Transaction, target: Target) -> None:
         """List an object, if it is not listed yet."""
-        if target in self._listed:
+        if self._listed.holds(target):
             return
         entry = _entry(target)
         if transaction.get(entry) is None:

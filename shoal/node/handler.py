@@ -17,9 +17,11 @@ may decide at once.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Protocol
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from shoal.cluster.handshake import PEER_PROTOCOL
 from shoal.cluster.operation import partition_of
@@ -27,6 +29,7 @@ from shoal.crdt.applier import NOTHING, Blobs
 from shoal.crdt.deletion import Delete
 from shoal.crdt.dot import VersionVector
 from shoal.crdt.rows import Stamp, successor
+from shoal.names import MEMOIZED_MAX
 from shoal.node import mutation
 from shoal.node.mutation import Change
 from shoal.node.naming import implied_key
@@ -59,7 +62,13 @@ class Target(NamedTuple):
         return keys.snapshot(self.partition, *self)
 
 
-class Place(NamedTuple):
+@lru_cache(maxsize=MEMOIZED_MAX)
+def rows_prefix(target: Target) -> bytes:
+    """The beginning of the keys of an object's rows."""
+    return keys.object_rows(target.partition, *target)
+
+
+class Place(Struct, frozen=True, gc=False):
     """Where an object is, within a transaction."""
 
     transaction: Transaction
@@ -98,7 +107,7 @@ def stored(storage: Storage, partition: int, kinds: Iterable[Kind]) -> Iterator[
             start = successor(keys.object_rows(partition, *target))
 
 
-class Made(NamedTuple):
+class Made(Struct, frozen=True, gc=False):
     """A change that a handler made."""
 
     stamp: Stamp
@@ -171,7 +180,7 @@ class WriteContext:
 
     def tell(self, edit: Edit | None) -> None:
         """Set the push that followers of a document get for the last change."""
-        self.made[-1] = self.made[-1]._replace(edit=edit)
+        self.made[-1] = replace(self.made[-1], edit=edit)
 
 
 class View(Struct, frozen=True):
@@ -248,7 +257,7 @@ class Handler(Protocol):
         ...
 
 
-class Applied(NamedTuple):
+class Applied(Struct, frozen=True, gc=False):
     """A peer's change that is in the rows now."""
 
     stamp: Stamp
@@ -293,6 +302,12 @@ class Memories:
 
     def __init__(self, memories: Mapping[Kind, Sequence[Memory]]) -> None:
         self._of = memories
+        found = {kind: [each for each in held if type(each).applied is not Memory.applied] for kind, held in memories.items()}
+        self._concerned: Mapping[Kind, Sequence[Memory]] = {kind: held for kind, held in found.items() if held}
+
+    def concerned(self, kind: Kind) -> Sequence[Memory]:
+        """Those for which a peer's change of an object of a kind means something."""
+        return self._concerned.get(kind, _NOTHING)
 
     def of(self, kind: Kind) -> Iterable[Memory]:
         """The memory about objects of a kind."""
@@ -300,7 +315,7 @@ class Memories:
 
     def are_within(self, kind: Kind) -> bool:
         """Whether a change of an object of this kind may be applied long before it is written."""
-        return all(each.is_within or type(each).applied is Memory.applied for each in self.of(kind))
+        return all(each.is_within for each in self.concerned(kind))
 
     def ended(self, transaction: Transaction, target: Target) -> None:
         """Drop what is kept of an object whose generation this transaction ends."""

@@ -58,7 +58,7 @@ def since(change: Change) -> int:
     return 0 if found is None else found(change)
 
 
-class Mutation(msgspec.Struct, array_like=True, frozen=True):
+class Mutation(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A change to an object: one element of an operation's payload, which is on disk and on the wire."""
 
     kind: int
@@ -68,13 +68,13 @@ class Mutation(msgspec.Struct, array_like=True, frozen=True):
     generation: int = 0  # Of the object: the current one at the issuer.
 
 
-class FencedMutation(Mutation, array_like=True, frozen=True):
+class FencedMutation(Mutation, array_like=True, frozen=True, gc=False):
     """A mutation that was made under a lease."""
 
     fence: int = 0  # Its fencing number; 0: it was made without a lease.
 
 
-class ImportedMutation(FencedMutation, array_like=True, frozen=True):
+class ImportedMutation(FencedMutation, array_like=True, frozen=True, gc=False):
     """A mutation that was made elsewhere before, and imported."""
 
     time_ms: int = 0  # When it was made; 0: with its operation.
@@ -137,7 +137,7 @@ def _decode_counted(payload: bytes) -> Sequence[ImportedMutation]:
         changes = decode(payload)
     except StoreCorrupt:  # It speaks of this node's log.
         raise BadOperation("its changes cannot be decoded", reason="content") from None
-    if are_beyond(changes, payload):
+    if (len(payload) > ELEMENTS_MAX or len(changes) > CHANGES_MAX) and are_beyond(changes, payload):
         raise BadOperation(f"it has more than {CHANGES_MAX} changes, or {ELEMENTS_MAX} elements in them", reason="content")
     return changes
 

@@ -87,7 +87,8 @@ class Partition:
     @property
     def shown(self) -> VersionVector:
         """The applied operations as clients and data types see them: with the time of the last retirement."""
-        return self.vector.showing(self.retired.summary.horizon)
+        horizon = self.retired.summary.horizon
+        return self.vector.showing(horizon) if horizon else self.vector
 
     def tip(self, origin: Origin) -> Tip:
         """The last applied operation of an origin; `NO_TIP` if there is none, or the origin was retired."""
@@ -142,7 +143,8 @@ class Partition:
         if self.durable[dot.origin] >= dot.sequence:
             return  # It was written together with an operation that retired its origin.
         self.durable = self.durable.advance(dot) if count == 1 else self.durable.join(VersionVector.of(dot))
-        self._count(dot.origin, count)
+        self.operations += count
+        self.totals.add(dot.origin, count)
         while self._leaving and self.durable.covers(self._leaving[0][0]):
             _, origins = self._leaving.pop(0)
             for origin in origins:
@@ -187,7 +189,8 @@ class Ahead:
     @property
     def shown(self) -> VersionVector:
         """As `Partition.shown`, including the operations taken here."""
-        return self.vector.showing(self.retired.summary.horizon)
+        horizon = self.retired.summary.horizon
+        return self.vector.showing(horizon) if horizon else self.vector
 
     def take(self, dot: Dot, tip: Tip, knowing: VersionVector) -> None:
         """Apply an operation from a peer, whose issuer had applied `knowing`. It may be the first to imply other tips."""
@@ -213,6 +216,19 @@ class Ahead:
             self.partition.retire(dot, origins, self.retired.written())
 
 
+class _Loaded(dict[int, Partition]):
+    """Partitions by their numbers; one that is missing is read."""
+
+    __slots__ = ("_read",)
+
+    def __init__(self, read: Callable[[int], Partition]) -> None:
+        self._read = read
+
+    def __missing__(self, number: int) -> Partition:
+        found = self[number] = self._read(number)
+        return found
+
+
 class Partitions:
     """All partitions, each loaded when first needed: at most `PARTITIONS`."""
 
@@ -220,7 +236,12 @@ class Partitions:
         self._storage = storage
         self._clock = clock
         self._retired: Callable[[int, Collection[Origin]], None] = lambda _number, _origins: None
-        self._loaded: dict[int, Partition] = {}
+        self._loaded = _Loaded(self._read)
+        self.load: Callable[[int], Partition] = self._loaded.__getitem__
+        """The partition of this number; the first call reads its tips and its base from storage.
+
+        The lookup of a dict: each write asks dozens of times.
+        """
         self.totals = Totals()
         """The durable operations of the loaded partitions."""
         self.closed: set[int] = set()
@@ -230,21 +251,17 @@ class Partitions:
         """From now on `retired` is called with a partition's number and the origins that an applied operation retired there."""
         self._retired = retired
 
-    def load(self, number: int) -> Partition:
-        """The partition of this number; the first call reads its tips and its base from storage."""
-        found = self._loaded.get(number)
-        if found is None:
-            retired = RetiredOrigins(self._storage, number)
-            self._clock.observe(retired.summary.horizon)
-            found = self._loaded[number] = Partition(
-                number,
-                self._tips(number),
-                self.totals,
-                bases=self._bases(number),
-                retired=retired,
-                on_retired=lambda origins: self._retired(number, origins),
-            )
-        return found
+    def _read(self, number: int) -> Partition:
+        retired = RetiredOrigins(self._storage, number)
+        self._clock.observe(retired.summary.horizon)
+        return Partition(
+            number,
+            self._tips(number),
+            self.totals,
+            bases=self._bases(number),
+            retired=retired,
+            on_retired=lambda origins: self._retired(number, origins),
+        )
 
     def close(self, number: int) -> Partition:
         """Let nobody read or write a partition, because it is about to be replaced."""

@@ -348,7 +348,8 @@ class Service:
 
         Returns False if something has to be, or if it was made before; the caller uses `call`.
         """
-        self._refuse_if_stopping()
+        if self._stopping:
+            self._refuse_if_stopping()
         traced = stages.get()
         if traced is not None:
             traced.begun()
@@ -362,11 +363,13 @@ class Service:
         is_prepared = self._database.prepared.isdisjoint(map(type, located.writes))
         if not is_prepared and self._database.preparations(zip(located.writes, located.targets, strict=True)):
             return False
-        if not self._quotas.is_ready(located):
+        is_limited = self._quotas.concerns(located)
+        if is_limited and not self._quotas.is_ready(located):
             return False
         if self._database.issuer.is_late(located) or type(located.writes[0]) in LAYING:
             return False
-        self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
+        if is_limited:
+            self._quotas.check(located, lambda: self._database.issuer.knows(located, key))
         try:
             issued = self._database.issuer.issue(located, key)
         except (Conflict, RightsElsewhere, SchemaViolation, StoreCorrupt, UnderClaim, UnderLease, Unsure):

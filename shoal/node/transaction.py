@@ -29,7 +29,7 @@ BLOB_BYTES_STEP_MAX = 4 * 1024 * 1024  # Hashed in one step: some 10 ms.
 _HASH_BYTES = 1024  # To hash nothing takes as long as so many bytes.
 
 
-class _Packed(msgspec.Struct, array_like=True, frozen=True):
+class _Packed(msgspec.Struct, array_like=True, frozen=True, gc=False):
     content: bytes
     chunks: list[bytes]
     erased: bool = False
@@ -115,11 +115,12 @@ class Readable(Protocol):
 class Transaction:
     """One write in the making. `rows` are its writes by key; None deletes. `lasts`: others get turns until it is made."""
 
-    __slots__ = ("_abandoned", "_changed", "_keys", "_read", "_storage", "_written", "lasts", "rows")
+    __slots__ = ("_abandoned", "_changed", "_get", "_keys", "_read", "_storage", "_written", "lasts", "rows")
 
     def __init__(self, storage: Readable, *, lasts: bool = False) -> None:
         self.lasts = lasts
         self._storage = storage
+        self._get = _fresh_get(storage) if lasts else storage.get  # Within one turn storage has one way to read.
         self._read: dict[bytes, bytes | None] = {}  # Nobody else writes while a transaction decides.
         self.rows: dict[bytes, bytes | None] = {}  # No key is ever removed from it, so new ones are the last.
         self._keys: list[bytes] = []  # Of `rows`, sorted; those that were written since the last scan are missing.
@@ -133,7 +134,7 @@ class Transaction:
         if value is _UNREAD:
             value = self._read.get(key, _UNREAD)
             if value is _UNREAD:
-                value = self._read[key] = self._storage.get(key)
+                value = self._read[key] = self._get(key)
         return value
 
     def size(self, key: bytes) -> int | None:
@@ -222,6 +223,11 @@ class Transaction:
             then()
 
 
+def _fresh_get(storage: Readable) -> Callable[[bytes], bytes | None]:
+    """Reads as the storage does at that time: it may begin to hold stubs (`shoal.storage.cold`)."""
+    return lambda key: storage.get(key)
+
+
 class Nested(Transaction):
     """A transaction begun on another one, which remembers reads. The outer one absorbs its writes or drops them."""
 
@@ -230,7 +236,7 @@ class Nested(Transaction):
     def get(self, key: bytes) -> bytes | None:
         """The value of `key`, or None. It is not remembered here."""
         value = self.rows.get(key, _UNREAD)
-        return self._storage.get(key) if value is _UNREAD else value
+        return self._get(key) if value is _UNREAD else value
 
     def clear(self) -> None:
         """Begin anew: what was written here was absorbed, or is dropped."""

@@ -73,6 +73,15 @@ DERIVED_TABLES = (SNAPSHOT, INDEX)
 """The same of derived rows: they are deleted when the partition is replaced, and made again when they are needed."""
 
 
+def kind_of(number: int) -> Kind:
+    """The kind of this number.
+
+    Raises:
+        ValueError: there is none.
+    """
+    return _KIND_OF.get(number) or Kind(number)  # An enum takes several calls to find a member.
+
+
 def meta(name: str) -> bytes:
     """A row about the store itself, as the node's id or its origin."""
     return META + name.encode()
@@ -123,7 +132,7 @@ def split_object(key: bytes) -> tuple[int, Kind, str, str, bytes]:
     """Partition, kind, space, name and the row's own key. It also splits keys below `index_rows`, and of `listed`."""
     space_ends = _space_ends(key)
     name_ends = space_ends + 2 + int.from_bytes(key[space_ends : space_ends + 2], "big")
-    kind = _KIND_OF.get(key[3]) or Kind(key[3])  # A number that names no kind raises ValueError.
+    kind = kind_of(key[3])
     space, name = key[_SPACE_BEGINS:space_ends].decode(), key[space_ends + 2 : name_ends].decode()
     return int.from_bytes(key[1:3], "big"), kind, space, name, key[name_ends:]
 

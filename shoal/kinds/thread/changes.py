@@ -17,14 +17,14 @@ from shoal.names import check_name
 
 
 def _apply(rows: Rows, stamp: Stamp, change: dag.Save, attached: Blobs) -> list[dag.Head]:
-    if is_gone(attached):
+    if attached.erased and is_gone(attached):
         dag.apply_erased(rows, change)
         return []
     return dag.apply(rows, stamp, change, record=attached.content, chunks=attached.chunks, decoded=attached.decoded)
 
 
 def _check(rows: Rows, _stamp: Stamp, change: dag.Save, attached: Blobs) -> Blobs:
-    if is_gone(attached):
+    if attached.erased and is_gone(attached):
         return attached
     record = dag.decode_record(attached.content)
     if dag.identify(record) != change.id:
@@ -95,9 +95,12 @@ def _erases(change: pruning.Prune, erased: Erased) -> None:
 
 
 def _asks(rows: Rows, _save: dag.Save, beside: Blobs) -> bool | None:
-    if is_gone(beside):
-        return None
-    return asks.is_touched(rows, (beside.decoded or dag.decode_record(beside.content)).label)
+    record = beside.decoded
+    if record is None:
+        if is_gone(beside):
+            return None
+        record = dag.decode_record(beside.content)
+    return asks.is_touched(rows, record.label) if record.label else None
 
 
 APPLIERS: Appliers = {

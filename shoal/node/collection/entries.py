@@ -29,7 +29,7 @@ from shoal.logs import events
 from shoal.logs.lines import log
 from shoal.node import mutation
 from shoal.node.catalog import Recent
-from shoal.node.handler import Target
+from shoal.node.handler import Target, rows_prefix
 from shoal.node.mutation import Mutation
 from shoal.node.transaction import ObjectRows, Readable, Transaction, pack_blobs, unpack_blobs
 from shoal.records import NamedTuple
@@ -40,7 +40,7 @@ from shoal.storage.keys import Kind
 LIMBO = b"Z"  # In the rows of an ended generation: the blobs of a change that arrived after the end.
 
 
-class Generation(Struct, frozen=True):
+class Generation(Struct, frozen=True, gc=False):
     """An object's generation; `number` counts its deletions from 0."""
 
     number: int
@@ -56,8 +56,10 @@ class Generations:
 
     def current(self, transaction: Transaction, target: Target) -> Generation:
         """The current generation, whose rows reads show."""
-        prefix = keys.object_rows(target.partition, *target)
-        if target in self._first:
+        prefix = rows_prefix(target)
+        if self._first.holds(target):
+            if target.kind is not Kind.ITEMS:  # A call less for each write.
+                return Generation(0, ObjectRows(transaction, prefix))
             return Generation(0, self._rows(transaction, target, prefix))
         packed = transaction.get(prefix + deletion.ROW)
         if packed is None:

@@ -60,13 +60,15 @@ Operation = Shipment | Arrival | Refused
 class _Waiting:
     """An operation that came, until it is taken."""
 
-    __slots__ = ("bytes", "is_large", "is_long", "is_taken", "operation", "shipment", "space")
+    __slots__ = ("bytes", "is_large", "is_long", "is_slow", "is_taken", "memory", "operation", "shipment", "space")
 
     def __init__(self, shipment: Shipment) -> None:
         self.shipment = shipment
         self.operation: Operation = shipment
         self.bytes = len(shipment.packed) + len(shipment.attached)
+        self.memory = self.bytes + OVERHEAD_BYTES  # The bytes that it takes while it waits, about.
         self.is_taken = self.is_large = self.is_long = False
+        self.is_slow = False  # Whether it is taken in more than one step.
         self.space = ""  # The node's own, if it names none: what is wrong with it is said when it is taken.
 
     def look(self) -> None:
@@ -94,16 +96,7 @@ class _Waiting:
         self.operation = Arrival(self.shipment, body, self.shipment.dot, changes)
         self.is_large = vetting.is_large(self.shipment, changes)
         self.is_long = vetting.is_long(self.shipment, changes)
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether it is taken in more than one step."""
-        return self.is_large or self.is_long
-
-    @property
-    def memory(self) -> int:
-        """The bytes that it takes while it waits, about."""
-        return self.bytes + OVERHEAD_BYTES
+        self.is_slow = self.is_large or self.is_long
 
 
 class _Ahead:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
@@ -29,10 +29,10 @@ from shoal.crdt.applier import Applier, Blobs, is_gone
 from shoal.crdt.dot import END_MS, Dot, is_plausible
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
-from shoal.kinds.document.changes import SHORT_BYTES
+from shoal.kinds.document.changes import SHORT_BYTES as SHORT_BYTES
 from shoal.kinds.document.state.document import Pace
 from shoal.kinds.thread.state import dag
-from shoal.names import check_key, check_name
+from shoal.names import MEMOIZED_MAX, check_key, check_name
 from shoal.node import mutation
 from shoal.node import partitions as retirement
 from shoal.node.collection import answers
@@ -182,11 +182,12 @@ class Incoming:
         place = batch.ahead.get(number)
         if place is None:
             place = batch.ahead[number] = _Ahead(self._partitions.load(number))
-        if not place.follows(arrival):
+        if batch.received.refused and not place.follows(arrival):
             return  # An operation before it was rejected.
         staged = len(batch.staged)
         try:
-            tip = self._drafted(batch, place, arrival) or self._apply(batch, place, arrival)
+            drafted = self._drafted(batch, place, arrival) if self._drafts else None
+            tip = drafted or self._apply(batch, place, arrival)
         except Exception as error:  # No content of an operation may stop the node.
             batch.drop()
             del batch.staged[staged:]
@@ -220,9 +221,10 @@ class Incoming:
         besides = yield from unpacking_sent(shipment.attached)
         if len(mutations) != len(besides):
             raise _bad(arrival, "the number of its blobs differs from that of its changes", "content")
-        is_fresh = body.key is not None and self._claim(own, number, body.key, dot, body.wall_ms)
-        fresh = body.key if is_fresh else None
+        fresh: str | None = None
         if body.key is not None:
+            if self._claim(own, number, body.key, dot, body.wall_ms):
+                fresh = body.key
             self._keyed(number)
         weight = 0
         for nth, (change, beside) in enumerate(zip(mutations, besides, strict=True)):
@@ -233,8 +235,8 @@ class Incoming:
             stamp = change.stamp(dot, body, place.shown, nth)
             yield from self._change(batch, number, stamp, change, beside, fresh)
         own.changed()
-        own.put(keys.log(number, dot), shipment.chain + shipment.packed)
-        return before.after(dot.sequence, body.hlc, shipment.chain, shipment.packed)
+        own.rows[keys.log(shipment.partition, dot)] = shipment.chain + shipment.packed
+        return before.after(dot.sequence, arrival.body.hlc, shipment.chain, shipment.packed)
 
     # ── many changes ──────────────────────────────────────────────────────────
 
@@ -311,7 +313,7 @@ class Incoming:
         own, made, name = batch.own, change.change, (number, change.kind, change.space, change.name)
         found = batch.objects.get(name)
         if found is None:
-            found = batch.objects[name] = _object(number, change)
+            found = batch.objects[name] = _Object(_target(*name))
         target, applier = found.target, mutation.applier_of(made)
         if not applier.takes(target.kind):
             raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
@@ -329,7 +331,8 @@ class Incoming:
             return
         else:
             applied = yield from self._receive(batch, place, applier, Applied(stamp, made, beside, None, fresh))
-        self._eraser.follow(own, target, stamp, change, beside, None if place is None else place.rows)
+        known = beside if applied is None else applied.attached  # Decoded by the check.
+        self._eraser.follow(own, target, stamp, change, known, None if place is None else place.rows)
         if self._feed.wanted(target.space):
             edit = None if place is None or applied is None else self._told(place, applied)
             began = change.generation + 1 if applier.effects.ends and place is not None else 0
@@ -337,7 +340,7 @@ class Incoming:
 
     def _receive(self, batch: _Batch, place: Place, applier: Applier, sent: Applied) -> Steps[Applied | None]:
         """Check and apply a change; None: its content was erased, maybe by an operation that has not arrived yet."""
-        stamp, change, beside, _, fresh = sent
+        stamp, change, beside, fresh = sent.stamp, sent.change, sent.attached, sent.fresh
         record = applier.effects.record
         if record is not None and self._dangles(place, beside, record):
             batch.own.when_written(partial(batch.received.dangling.append, place.target))
@@ -353,7 +356,7 @@ class Incoming:
                 return None
             outcome = applier.apply(place.rows, stamp, part, checked)
         applied = Applied(stamp, change, checked, outcome, fresh)
-        for memory in self._memories.of(place.target.kind):
+        for memory in self._memories.concerned(place.target.kind):
             memory.applied(place, applied)
         return applied
 
@@ -363,7 +366,7 @@ class Incoming:
 
     def _dangles(self, place: Place, beside: Blobs, record_of: Callable[[Blobs], dag.Record]) -> bool:
         """Whether a checkpoint builds on a pruned one, whose chunks may be swept here."""
-        if is_gone(beside) or not self._eraser.may_have_pruned(place.rows, place.target):
+        if not self._eraser.may_have_pruned(place.rows, place.target) or is_gone(beside):
             return False
         bases = {recipe.base for recipe in record_of(beside).channels.values() if recipe.base}
         return any(dag.shown(place.rows, base) is None for base in bases)
@@ -373,27 +376,28 @@ class Incoming:
         self._incarnation.settle(transaction)
         for partition, place in ahead.items():
             for origin, tip in place.tips.items():
-                transaction.put(keys.vector(partition, origin), tip.pack())
+                transaction.rows[keys.vector(partition, origin)] = tip.pack()
         number = self._commit.write(transaction.rows)
         for place in ahead.values():
             place.written(number)
-        self._clock.observe(max(place.latest for place in ahead.values()))
+        self._clock.observe(max([place.latest for place in ahead.values()]))
         transaction.written()
         if batch.staged:
             self._feed.stage(number, batch.staged, {partition: place.vector for partition, place in ahead.items()})
         return batch.received._replace(number=number)
 
 
-def _object(number: int, change: Mutation) -> _Object:
-    """The object that a change names.
+@lru_cache(maxsize=MEMOIZED_MAX)  # Only those that are legal are kept.
+def _target(number: int, kind: int, space: str, name: str) -> Target:
+    """The object of these names in this partition.
 
     Raises:
         BadOperation, InvalidName: no node issues such a change in this partition.
     """
-    target = Target(Kind(change.kind), check_name("space", change.space), check_name("object", change.name))
+    target = Target(keys.kind_of(kind), check_name("space", space), check_name("object", name))
     if target.partition != number:
         raise BadOperation("its object belongs to another partition", reason="content")
-    return _Object(target)
+    return target
 
 
 def _check_body(arrival: Arrival, before: Tip) -> None:

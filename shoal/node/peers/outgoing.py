@@ -26,7 +26,7 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TypeVar
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from shoal.cluster import operation
 from shoal.cluster.delivery import Arrival
@@ -230,7 +230,7 @@ Run = tuple[bytes, int, Dot, int]
 """The peer that sent operations of one origin, their partition, the last of them, and their number."""
 
 
-class _Unsettled(NamedTuple):
+class _Unsettled(Struct, frozen=True, gc=False):
     """Operations of one origin."""
 
     number: int  # Of the storage write.

@@ -39,6 +39,7 @@ from shoal.storage.keys import Kind
 
 RECORDS = Target(Kind.MAP, RESERVED, QUOTAS)
 """The map of the records."""
+_OF_RECORDS = RECORDS.partition
 
 _FREEING = frozenset(kind for kind in operations(ObjectWrite) if declaration_of(kind).frees)
 _CARRIED = {
@@ -152,7 +153,7 @@ class Quotas:
 
     def of(self, space: str) -> Known:
         """The quota of a space as it is now."""
-        vector = self._partitions.load(RECORDS.partition).vector
+        vector = self._partitions.load(_OF_RECORDS).vector
         if vector is not self._seen:
             self._seen = vector
             self._known.clear()
@@ -192,6 +193,13 @@ class Quotas:
             if refusal is not None and not is_known():
                 self._note(refusal)
                 raise refusal
+
+    def concerns(self, asked: Asked) -> bool:
+        """Whether a space of this write has a limit: else nothing is compared for it, and nothing counted."""
+        targets = asked.targets
+        if len(targets) == 1:
+            return self.of(targets[0].space).limits != _NONE
+        return any(self.of(space).limits != _NONE for space in {target.space for target in targets})
 
     def give_back(self, asked: Asked) -> None:
         """Give back the allowance for a write that is not made now: it will be checked again."""

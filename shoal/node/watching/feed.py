@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
@@ -276,6 +276,8 @@ class Feed:
         self._bytes_max = bytes_max
         self._tells_max = tells_max
         self._audiences: dict[str, Audience[Subscriber]] = {}  # By space.
+        self.wanted: Callable[[str], bool] = self._audiences.__contains__
+        """Whether a space has subscribers; if not, staging is skipped."""
         self._staged: deque[tuple[int, list[Staged], Mapping[int, VersionVector]]] = deque()  # Bounded by writes_pending_max.
         self._count = 0
         self._tellings: dict[str, deque[_Telling]] = {}  # By space, the one whose turn it is first; none is empty.
@@ -285,10 +287,6 @@ class Feed:
 
     def __len__(self) -> int:
         return self._count
-
-    def wanted(self, space: str) -> bool:
-        """Whether a space has subscribers; if not, staging is skipped."""
-        return space in self._audiences
 
     def stage(self, number: int, staged: list[Staged], vectors: Mapping[int, VersionVector]) -> None:
         """Stage the changes of write `number`, with the vectors of its partitions after it."""

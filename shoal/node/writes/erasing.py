@@ -163,8 +163,11 @@ class Eraser:
         made = change.change
         if effects.record is not None and beside.content and (marking := self._garbage.markings.get(target)) is not None:
             marking.protect(effects.record(beside))
-        if effects.sweeps is not None:
-            self._enter(effects.sweeps, transaction, target, stamp, change, rows)
+        sweeps = effects.sweeps
+        if sweeps is not None and (sweeps.found is None or rows is None or sweeps.found(rows, stamp, made) is not None):
+            self._enter(sweeps, transaction, target, stamp, change, rows)
+        else:
+            sweeps = None
         if effects.hides is not None:
             spots = [Spot(target.space, target.name, id) for id in effects.hides(made)]
             _at_once_and_later(transaction, lambda: self._hide(target, spots))
@@ -176,7 +179,7 @@ class Eraser:
             self._look(effects.asks, transaction, target, change, beside, rows)
         if effects.files:
             self._files.changed(transaction, target)
-        elif target.kind is Kind.THREAD and (effects.hides is not None or effects.sweeps is not None):
+        elif target.kind is Kind.THREAD and (effects.hides is not None or sweeps is not None):
             self._files.freed(transaction, target)
         if effects.frees is not None and effects.frees(made):
             self._erasure.note(transaction)
@@ -235,7 +238,7 @@ class Eraser:
 
     def may_have_pruned(self, rows: Rows, target: Target) -> bool:
         """Whether checkpoints of a thread may have been pruned; `rows` are the thread's."""
-        if target in self._unpruned:
+        if self._unpruned.holds(target):
             return False
         if pruning.ever_pruned(rows):
             return True
@@ -253,7 +256,7 @@ class Eraser:
         Raises:
             UnderLease: the thread is marked.
         """
-        if target not in self._unmarked:
+        if not self._unmarked.holds(target):
             mark = labels.marked(rows)
             if mark is None:
                 self._unmarked.put(target)
