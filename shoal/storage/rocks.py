@@ -311,7 +311,8 @@ class RocksStorage:
         return batch
 
     def _write(self, batch: WriteBatch) -> int:
-        self._refuse_if_failed()
+        if self.failed is not None:
+            self._refuse_if_failed()
         size = batch.size_in_bytes() + ROW_OVERHEAD_BYTES * batch.len()
         try:
             with self._writing:

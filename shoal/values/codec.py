@@ -164,8 +164,8 @@ _NO_CONTAINERS = bytes(byte for byte in range(256) if not (0x80 <= byte <= 0x9F 
 _skim = msgspec.msgpack.Decoder(msgspec.Raw).decode
 
 
-def encode(value: object, *, where: str = "value") -> bytes:
-    """`value` as msgpack. `where` names it in errors.
+def encode(value: object, *, where: str = "value", key: str | None = None) -> bytes:
+    """`value` as msgpack. `where` names it in errors, and with `key` the value under that key in what `where` names.
 
     Raises:
         InvalidValue: a part of it cannot be serialised; the message has the part's path and the remedy.
@@ -177,14 +177,18 @@ def encode(value: object, *, where: str = "value") -> bytes:
         raise
     except Exception as failure:
         # Without the traceback: it has a frame for every level of the value.
-        raise explain(value, where, failure=failure, pack=_LEVELS[0].pack) from failure.with_traceback(None)
+        raise explain(value, _place(where, key), failure=failure, pack=_LEVELS[0].pack) from failure.with_traceback(None)
     if len(packed) > VALUE_BYTES_MAX:
         raise TooLarge(
-            f"{where} takes {len(packed)} bytes; one value may take {VALUE_BYTES_MAX}, which no setting changes, and one "
-            "request `request_bytes_max`, 16 MiB by default. Nothing was written. Store it as a file, with put_file and a "
-            'reference to that (docs/FILES.md), or split it: docs/CONFIGURATION.md, "How large a value may be".'
+            f"{_place(where, key)} takes {len(packed)} bytes; one value may take {VALUE_BYTES_MAX}, which no setting changes, "
+            "and one request `request_bytes_max`, 16 MiB by default. Nothing was written. Store it as a file, with put_file "
+            'and a reference to that (docs/FILES.md), or split it: docs/CONFIGURATION.md, "How large a value may be".'
         )
     return packed
+
+
+def _place(where: str, key: str | None) -> str:
+    return where if key is None else f"{where}[{key!r}]"
 
 
 def decode(packed: bytes) -> Any:

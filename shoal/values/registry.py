@@ -283,7 +283,8 @@ def mentioned_in(request: Struct) -> set[bytes]:
         if kind in _PLAIN:
             continue
         if kind is bytes:
-            found |= mentioned(part)
+            if MARK in part:  # Most refer to none.
+                found |= mentioned(part)
         elif kind is dict:
             waiting.extend(part.values())
         elif kind is list:

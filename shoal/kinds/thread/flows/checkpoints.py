@@ -115,7 +115,7 @@ def encode_channels(state: Mapping[str, Any]) -> dict[str, bytes]:
     if type(state) is not dict and not isinstance(state, Mapping):  # isinstance of the abstract class is slow.
         raise InvalidValue(f"a state is a mapping of channel names to values, not {type(state).__name__}. Nothing was written.")
     check_names("channel", state)
-    return {name: values.encode(value, where=f"state[{name!r}]") for name, value in state.items()}
+    return {name: values.encode(value, where="state", key=name) for name, value in state.items()}
 
 
 def encode_appended(append: Mapping[str, Iterable[Any]]) -> dict[str, bytes]:
@@ -127,7 +127,7 @@ def encode_appended(append: Mapping[str, Iterable[Any]]) -> dict[str, bytes]:
                 f"append[{name!r}] is a list of elements, not {type(elements).__name__}. Nothing was written. "
                 "For one element use thread.append."
             )
-    return {name: values.encode(list(elements), where=f"append[{name!r}]") for name, elements in append.items()}
+    return {name: values.encode(list(elements), where="append", key=name) for name, elements in append.items()}
 
 
 def encode_metadata(metadata: Mapping[str, Any] | None) -> bytes:

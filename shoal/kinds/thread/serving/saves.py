@@ -328,7 +328,7 @@ class Saves:
         parent = None if request.parent == NO_HEAD else checkpoint_named(rows, request.thread, request.parent)
         if parent is not None and context.imported is None:
             self._check_there(rows, request, parent)
-        if heads and not request.fork and not any(head.id == parent for head in heads):
+        if heads and heads[0].id != parent and not request.fork and not any(head.id == parent for head in heads):
             raise _unseen(request, heads) if parent is None else _moved(request, heads, f"to build on {request.parent}")
         return parent
 

@@ -19,7 +19,7 @@ from shoal.crdt.rows import Rows
 from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.kinds.thread.state import channel, dag, pruning
 from shoal.kinds.thread.state import chunking as tree
-from shoal.kinds.thread.state.channel import Pieces, Recipe, Shape
+from shoal.kinds.thread.state.channel import NO_PIECES, SMALL_BYTES, Pieces, Recipe, Shape
 from shoal.node.handler import Memory, Target
 from shoal.node.transaction import Transaction
 from shoal.protocol.requests import Save
@@ -32,7 +32,7 @@ _PLACE = Recipe(b"", 0, b"")  # Holds the place of a changed channel until its r
 Shapes = Mapping[str, Shape]  # All channels of a checkpoint by name, each as far as it is known.
 
 
-class Spot(Struct, frozen=True):
+class Spot(Struct, frozen=True, gc=False):
     """Names a checkpoint in the cache. An id alone is no key: equal checkpoints of two threads have their own recipes."""
 
     space: str
@@ -72,7 +72,9 @@ class ShapeCache(Memory):
         for stale in (spot, replacing):
             if stale is not None:
                 self._drop(stale)
-        cost = _ENTRY_BYTES + sum([shape.cost_bytes for shape in shapes.values()])
+        cost = _ENTRY_BYTES
+        for shape in shapes.values():
+            cost += SMALL_BYTES + shape.size if shape.pieces is NO_PIECES else shape.cost_bytes
         self._entries[spot] = shapes, cost, has_secrets
         self._bytes += cost
         while self._bytes > self._bytes_max and self._entries:
@@ -132,20 +134,25 @@ def draft(rows: Rows, request: Save, parent: bytes | None, cached: Shapes | None
         shape = base.get(name)
         if shape is not None and shape.outline is None:
             shape = reader.outlined(base_id, name, shape)
-        _take(drafted, rows, name, _drafted(packed, shape, base_id), shape)
+        made = _drafted(packed, shape, base_id)
+        drafted.recipes[name], drafted.shapes[name] = made.recipe, made.shape
+        if made.rows:
+            _take(drafted, rows, made, shape)
     for name, elements in request.appended.items():
         shape = base.get(name)
         if shape is not None and shape.outline is None:
             shape = reader.outlined(base_id, name, shape)
             if shape is None:
                 raise corrupt(base_id, name, "a checkpoint that it builds on is missing or damaged", reader.records())
-        made = channel.draft(elements) if shape is None else channel.extend(elements, shape, base_id)
-        if made is None:
+        extended = channel.draft(elements) if shape is None else channel.extend(elements, shape, base_id)
+        if extended is None:
             raise InvalidInput(
                 f"channel {name!r} is not a list, so nothing can be appended to it. Nothing was written. Update the "
                 "whole channel."
             )
-        _take(drafted, rows, name, made, shape)
+        drafted.recipes[name], drafted.shapes[name] = extended.recipe, extended.shape
+        if extended.rows:
+            _take(drafted, rows, extended, shape)
     return drafted
 
 
@@ -155,6 +162,8 @@ def _drafted(packed: bytes, shape: Shape | None, base_id: bytes) -> channel.Draf
     more = None if shape is None else channel.beyond(packed, shape, start)
     if shape is None or more is None:
         values.check(packed)
+        if len(packed) - start < tree.CHUNK_BYTES_MIN:
+            return channel.draft_small(packed, start, shape, base_id)
         return channel.draft(packed, shape, base_id, start=start)
     header = packed[:start]
     if more or header != shape.header:
@@ -178,12 +187,10 @@ def _draft_kept(drafted: Drafted, request: Save, base: Shapes, parent: bytes) ->
             drafted.recipes[name], drafted.shapes[name] = made.recipe, made.shape
 
 
-def _take(drafted: Drafted, rows: Rows, name: str, made: channel.Draft, base: Shape | None) -> None:
-    drafted.recipes[name], drafted.shapes[name] = made.recipe, made.shape
-    if made.rows:
-        # With the parent's pieces at hand, the chunks are almost certainly new. Without them, they may all be stored already.
-        live = base is not None and base.pieces is not None
-        drafted.chunks.update(made.rows if live else _missing(rows, made.rows))
+def _take(drafted: Drafted, rows: Rows, made: channel.Draft, base: Shape | None) -> None:
+    # With the parent's pieces at hand, the chunks are almost certainly new. Without them, they may all be stored already.
+    live = base is not None and base.pieces is not None
+    drafted.chunks.update(made.rows if live else _missing(rows, made.rows))
 
 
 def sketches(record: dag.Record) -> dict[str, Shape]:

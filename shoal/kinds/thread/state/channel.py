@@ -37,7 +37,7 @@ _CHAIN_MAX = 16 * DEPTH_MAX
 _LOOK_BYTES = 4 * CHUNK_BYTES_MAX  # How far beyond a change the next common cut is looked for at first.
 
 
-class Recipe(msgspec.Struct, array_like=True, frozen=True):
+class Recipe(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """How to make a value: the header, the chunks, the tail.
 
     The chunks are those below `tops`, or without them those of `base`, and then `added`.
@@ -79,7 +79,10 @@ NO_PIECES = Pieces([], [])
 _NO_ROWS: Mapping[bytes, bytes] = {}
 
 
-class Shape(msgspec.Struct, frozen=True):
+SMALL_BYTES = 400  # What a shape costs in memory beside its value.
+
+
+class Shape(msgspec.Struct, frozen=True, gc=False):
     """A value taken apart, as far as it is known. The next save of the same channel is compared with it."""
 
     hash: bytes
@@ -92,13 +95,15 @@ class Shape(msgspec.Struct, frozen=True):
 
     @property
     def cost_bytes(self) -> int:
-        """The memory that it takes. A digest and its chunk cost about 100 bytes as Python objects, a shape about 400."""
+        """The memory that it takes. A digest and its chunk cost about 100 bytes as Python objects."""
         if self.pieces is not None:
-            return 400 + self.size + 100 * len(self.pieces.digests)
-        return 400 if self.outline is None else 400 + len(self.outline.tail) + 70 * sum(map(len, self.outline.tops))
+            return SMALL_BYTES + self.size + 100 * len(self.pieces.digests)
+        if self.outline is None:
+            return SMALL_BYTES
+        return SMALL_BYTES + len(self.outline.tail) + 70 * sum(map(len, self.outline.tops))
 
 
-class Draft(msgspec.Struct, frozen=True):
+class Draft(msgspec.Struct, frozen=True, gc=False):
     """A value's description: the recipe to store, the shape to compare the next value with, and the rows to write."""
 
     recipe: Recipe
@@ -128,7 +133,7 @@ def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"", *, sta
     if start is None:
         start = header_bytes(packed)
     if len(packed) - start < CHUNK_BYTES_MIN:
-        return _draft_small(packed, start, base, base_id)
+        return draft_small(packed, start, base, base_id)
     known = base.pieces if base is not None and base.pieces is not None else NO_PIECES
     kept, at = _kept(packed, start, known.chunks)
     changed, later, at = _changed(packed, at, known, kept, b"" if base is None or base.outline is None else base.outline.tail)
@@ -138,14 +143,16 @@ def draft(packed: bytes, base: Shape | None = None, base_id: bytes = b"", *, sta
     return _settle(value, _step(whole, kept, base), base, base_id)
 
 
-def _draft_small(packed: bytes, start: int, base: Shape | None, base_id: bytes) -> Draft:
-    """As `draft`, for a value that is too small to have a chunk: most channels of most saves."""
+def draft_small(packed: bytes, start: int, base: Shape | None, base_id: bytes) -> Draft:
+    """As `draft`, for a value of less than `CHUNK_BYTES_MIN`, too small to have a chunk: most channels of most saves."""
     header, tail = packed[:start], packed[start:]
-    hash = hash_of(header, (), tail)
+    hash = sha256(b"\x00" + packed).digest() if len(tail) > TINY_BYTES_MAX else b""  # As `hash_of` makes it.
     old = base.outline if base is not None else None
     if base is not None and base.hash == hash and base.header == header and (hash or (old is not None and old.tail == tail)):
         return point(replace(base, outline=Outline((), tail), pieces=NO_PIECES), base_id)
-    return _written(Recipe(hash, len(packed), header, tail), Outline((), tail), NO_PIECES, _NO_ROWS)
+    size = len(packed)
+    shape = Shape(hash, size, header, b"", 0, Outline((), tail), NO_PIECES)
+    return Draft(Recipe(hash, size, header, tail), shape, _NO_ROWS)
 
 
 def beyond(packed: bytes, base: Shape, at: int) -> bytes | None:
