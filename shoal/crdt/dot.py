@@ -221,7 +221,7 @@ class VersionVector(Mapping[Origin, int]):
 
     def items(self) -> ItemsView[Origin, int]:
         """As of a dict; much faster than what `Mapping` derives."""
-        return self._merged().items()
+        return ({**self._base, **self._over} if self._over else self._base).items()
 
     def _merged(self) -> dict[Origin, int]:
         return {**self._base, **self._over} if self._over else self._base

@@ -45,7 +45,7 @@ class Rows(Protocol):
         ...
 
 
-class Stamp(Struct, frozen=True):
+class Stamp(Struct, frozen=True, gc=False):
     """When and by whom an operation was issued. Equal on every replica."""
 
     dot: Dot

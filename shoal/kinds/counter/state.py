@@ -39,7 +39,7 @@ _CLAIM_BYTES = DOT_BYTES + 2
 SHOWN_MAX = 2**63 - 1  # As messages have signed integers of 64 bits.
 
 
-class Add(msgspec.Struct, array_like=True, frozen=True, tag="add"):
+class Add(msgspec.Struct, array_like=True, frozen=True, tag="add", gc=False):
     """The mutation: adds an amount, which may be negative."""
 
     amount: int

@@ -86,7 +86,7 @@ class Assign(msgspec.Struct, array_like=True, frozen=True, tag="assign"):
     key: str | None = None  # Of the request.
 
 
-class AssignBy(msgspec.Struct, array_like=True, frozen=True, tag="assign-by"):
+class AssignBy(msgspec.Struct, array_like=True, frozen=True, tag="assign-by", gc=False):
     """The mutation: assigns a value as `Assign` does, and notes it in the history."""
 
     value: bytes
@@ -112,7 +112,7 @@ class Fence(NamedTuple):
     position: bytes
 
 
-class AssignedValue(msgspec.Struct, array_like=True, frozen=True):
+class AssignedValue(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A live sibling, as it is stored."""
 
     position: bytes
@@ -126,7 +126,7 @@ class AssignedValue(msgspec.Struct, array_like=True, frozen=True):
         return Dot.unpack(self.position[8 : 8 + DOT_BYTES])
 
 
-class NotedValue(msgspec.Struct, array_like=True, frozen=True):
+class NotedValue(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A value in the history, as it is stored."""
 
     position: bytes

@@ -51,7 +51,7 @@ _MOVED = 1 << 63  # No HLC has this bit.
 _ELSEWHERE = b"\x01"
 
 
-class Save(msgspec.Struct, array_like=True, frozen=True, tag="save"):
+class Save(msgspec.Struct, array_like=True, frozen=True, tag="save", gc=False):
     """The mutation: saves a checkpoint. Its record and new chunks are stored once, as rows; the log holds this."""
 
     id: bytes
@@ -75,7 +75,7 @@ class Drop(msgspec.Struct, array_like=True, frozen=True, tag="drop"):
     over: list[bytes]  # Tokens that it supersedes.
 
 
-class Record(msgspec.Struct, array_like=True, frozen=True):
+class Record(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A checkpoint as it is stored, without the chunks of its channels."""
 
     parents: list[bytes]
@@ -93,13 +93,13 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     secret: list[str] = []  # JSON pointers to parts that must not be shown.
 
 
-class RecordWithFiles(Record, array_like=True, frozen=True):
+class RecordWithFiles(Record, array_like=True, frozen=True, gc=False):
     """A checkpoint whose values refer to files."""
 
     files: dict[str, bytes] = {}  # By channel: what `shoal.values.registry.packed_marks` makes of their hashes.
 
 
-class Head(msgspec.Struct, frozen=True, order=True):
+class Head(msgspec.Struct, frozen=True, order=True, gc=False):
     """A head of a branch. `token` is the save or move that made it, `id` the checkpoint."""
 
     hlc: int
@@ -175,7 +175,9 @@ def apply(
         if stored is not None:
             rows.put(TWIN + save.id + stored[:DOT_BYTES], stored[_STAMP_BYTES:])
         rows.put(key, _pack_stamp(stamp) + record)
-        _put_when(rows, decoded.branch, stamp, save.id, b"", before=stored)
+        if stored is not None:
+            rows.delete(when_row(decoded.branch, _wall_ms(stored), save.id))
+        rows.put(when_row(decoded.branch, stamp.wall_ms, save.id), b"")
         if decoded.label:
             labels.name(rows, decoded.label, labels.LabelEntry(stamp.hlc, save.id), first=first)
         return _move_heads(rows, decoded.branch, head, over=[*decoded.parents, *save.over], first=first)
