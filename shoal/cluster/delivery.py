@@ -20,7 +20,7 @@ Laws:
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import takewhile
 from typing import Any
@@ -244,6 +244,8 @@ class Quarantine:
         self._duration_s = duration_s
         self._found: OrderedDict[tuple[int, Origin, bytes], _Quarantined] = OrderedDict()
         self._senders: dict[tuple[int, Origin], set[bytes]] = {}
+        self.found: Mapping[tuple[int, Origin, bytes], _Quarantined] = self._found
+        """By partition, origin and sender. Mostly there is none, and nothing else is asked."""
 
     def put(self, partition: int, dot: Dot, reason: str, now: float, *, sender: bytes) -> None:
         """Quarantine an operation and all that follow it in its origin's log, from now for `duration_s`."""

@@ -214,7 +214,7 @@ class Knowledge:
             InvalidValue: it claims a sequence that no origin can reach.
         """
         own = self._replica.own_origin()
-        for partition, origin, sequence in cast(Iterable[tuple[int, Origin, int]], held):
+        for partition, origin, sequence in cast("Iterable[tuple[int, Origin, int]]", held):
             if not 0 <= sequence < _END or (origin == own and sequence > self._replica.applied(partition)[origin]):
                 raise _refused(partition, origin, sequence)
             fresh, vector = self._fresh.get(partition), self._vectors.get(partition)

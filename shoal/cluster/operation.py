@@ -149,7 +149,12 @@ def told_in(packed: bytes) -> RedactedBody | None:
 
 def chain(previous: bytes, partition: int, dot: Dot, packed: bytes) -> bytes:
     """The chain hash after `dot`, whose encoded body is `packed`; `previous` is the chain hash before it."""
-    return sha256(previous + partition.to_bytes(2, "big") + dot.pack() + packed).digest()
+    return chain_at(previous, partition.to_bytes(2, "big") + dot.pack(), packed)
+
+
+def chain_at(previous: bytes, place: bytes, packed: bytes) -> bytes:
+    """The same of the operation at a place: partition₂ origin₁₆ sequence₈, as in the key of its row in the log."""
+    return sha256(previous + place + packed).digest()
 
 
 def continues(previous: bytes, place: bytes, stored: bytes) -> bool:

@@ -260,7 +260,7 @@ class Replication:
         for each in operations:
             shipment = each if isinstance(each, Shipment) else each.shipment
             dot = shipment.dot
-            if self._quarantine.covers(shipment.partition, dot, now, sender=peer):
+            if self._quarantine.found and self._quarantine.covers(shipment.partition, dot, now, sender=peer):
                 continue
             if isinstance(each, Refused):
                 self.refused(peer, shipment, each.error, now)
@@ -484,7 +484,8 @@ class Replication:
         linked = [(peer, state) for peer, state in self._peers.items() if state.linked]
         for source, partition, dot, count in runs:
             place, sequence = (partition, dot.origin), dot.sequence
-            self._quarantine.stored(partition, dot, count)
+            if self._quarantine.found:
+                self._quarantine.stored(partition, dot, count)
             for peer, state in linked:
                 told = said.setdefault(peer, {}) if peer == source else state.unsaid
                 if sequence > told.get(place, 0):

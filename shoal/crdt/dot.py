@@ -33,6 +33,8 @@ from shoal.records import NamedTuple
 
 COUNTER_BITS = 16
 END_MS = 1 << 47  # The year 6429: half of what 48 bits hold. Clocks that have reached it count on in the other half.
+END_HLC = END_MS << COUNTER_BITS
+"""A reading below it is plausible at any time."""
 
 _STEP_MS_MAX = 3600 * 1000  # How far a reading past the end may be from the greatest one seen.
 
@@ -65,7 +67,7 @@ def is_plausible(hlc: int, *, seen: int) -> bool:
     A reading past `END_MS` must follow another one. With a fixed end, a node that accepted a time just
     before it could issue no operation that its peers accept.
     """
-    return hlc < END_MS << COUNTER_BITS or hlc <= seen + (_STEP_MS_MAX << COUNTER_BITS)
+    return hlc < END_HLC or hlc <= seen + (_STEP_MS_MAX << COUNTER_BITS)
 
 
 def wall_ms_of(hlc: int) -> int:
@@ -338,7 +340,12 @@ class VersionVector(Mapping[Origin, int]):
             before = self._merged() if self._frontier is None else self._frontier
             frontier = {o: n for o, n in before.items() if knowing[o] < n} if knowing is not NOTHING_SEEN else before.copy()
             frontier[origin] = sequence
-        return self._grown(origin, sequence, frontier)
+        base, over = self._base, {**self._over, origin: sequence}  # As `_grown`: each operation takes several of these.
+        if len(over) > OVER_MAX:
+            base, over = {**base, **over}, {}
+        vector = VersionVector.__new__(VersionVector)
+        vector._base, vector._over, vector._frontier, vector._retired = base, over, frontier, self._retired
+        return vector
 
     def issue(self, dot: Dot) -> VersionVector:
         """The vector after its holder has issued `dot`, which knows of everything here."""

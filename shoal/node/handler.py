@@ -302,12 +302,10 @@ class Memories:
 
     def __init__(self, memories: Mapping[Kind, Sequence[Memory]]) -> None:
         self._of = memories
-        found = {kind: [each for each in held if type(each).applied is not Memory.applied] for kind, held in memories.items()}
-        self._concerned: Mapping[Kind, Sequence[Memory]] = {kind: held for kind, held in found.items() if held}
-
-    def concerned(self, kind: Kind) -> Sequence[Memory]:
-        """Those for which a peer's change of an object of a kind means something."""
-        return self._concerned.get(kind, _NOTHING)
+        self.concerned: Mapping[Kind, Sequence[Memory]] = {
+            kind: [each for each in memories.get(kind, ()) if type(each).applied is not Memory.applied] for kind in Kind
+        }
+        """By kind, those for which a peer's change of an object means something."""
 
     def of(self, kind: Kind) -> Iterable[Memory]:
         """The memory about objects of a kind."""
@@ -315,7 +313,7 @@ class Memories:
 
     def are_within(self, kind: Kind) -> bool:
         """Whether a change of an object of this kind may be applied long before it is written."""
-        return all(each.is_within for each in self.concerned(kind))
+        return all(each.is_within for each in self.concerned[kind])
 
     def ended(self, transaction: Transaction, target: Target) -> None:
         """Drop what is kept of an object whose generation this transaction ends."""

@@ -8,7 +8,7 @@ them from there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Any
@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 else:
     Change = reduce(or_, _APPLIERS)  # What a payload may contain.
 
-_EFFECTS = {kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS}
+EFFECTS: Mapping[type, Effects] = {
+    kind: applier.effects for kind, applier in _APPLIERS.items() if applier.effects is not NO_EFFECTS
+}
 
 
 CHANGES_MAX = 4096  # Of one operation: as many as the largest batch has writes.
@@ -163,12 +165,12 @@ def applier_of(change: Change) -> Applier:
 
 def effects_of(change: Change) -> Effects | None:
     """The effects of a change beside its object's rows; None for most changes, which have none."""
-    return _EFFECTS.get(type(change))
+    return EFFECTS.get(type(change))
 
 
 def ends(change: Change) -> bool:
     """Whether it ends its object's generation."""
-    return (effects := _EFFECTS.get(type(change))) is not None and effects.ends
+    return (effects := EFFECTS.get(type(change))) is not None and effects.ends
 
 
 def edit_of(change: Change, attached: Blobs) -> Edit | None:

@@ -76,7 +76,7 @@ def checkpoint_named(rows: Rows, thread: str, text: str) -> bytes:
 
 def hexed(heads: list[dag.Head]) -> list[str]:
     """The ids of the heads, the winner first, each once."""
-    return list(dict.fromkeys(head.id.hex() for head in heads))
+    return list(dict.fromkeys([head.id.hex() for head in heads]))
 
 
 def position_of(id: str) -> bytes:

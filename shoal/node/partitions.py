@@ -184,7 +184,7 @@ class Ahead:
         """As `Partition.tip`, including the operations taken here."""
         if origin in self.retired.recent:
             return NO_TIP
-        return self.tips.get(origin) or self.partition.tip(origin)
+        return self.tips.get(origin) or self.partition.tips.get(origin, NO_TIP)
 
     @property
     def shown(self) -> VersionVector:

@@ -40,7 +40,8 @@ class ServiceSession:
         self, request: Request[R], /, *, key: str | None = None, durability: Durability = "local", stale: bool = False
     ) -> R:
         """Answer `request` (`Session.call`)."""
-        self._refuse_if_ended()
+        if self._ended:
+            self._refuse_if_ended()
         check_manner(key, durability, stale)
         request = conforming(request)
         sharing = self._service.sharing
@@ -52,8 +53,8 @@ class ServiceSession:
         if is_prompt and sharing.is_free(lane):
             # Fewer coroutines, each of which would be resumed for the answer.
             answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            told, begun = partial(_settle, answer), cast("Any", request)
-            if self._begin(begun, lane, told, key=key, durability=durability, stale=stale):
+            begun: Any = request
+            if self._begin(begun, lane, partial(_settle, answer), key=key, durability=durability, stale=stale):
                 return await self._unless_ended(answer)
             is_prompt = False
         work = self._answered(request, is_prompt, key=key, durability=durability, stale=stale)

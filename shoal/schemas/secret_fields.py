@@ -123,6 +123,8 @@ def kept(own: Stated, parents: Collection[Stated], *, is_whole: bool) -> list[st
     Raises:
         InvalidInput: together they are too many.
     """
+    if not parents:
+        return list(own.secret)
     replaces = [is_whole and bool(own.schema) and own.schema == each.schema and own.version > each.version for each in parents]
     more = {field for each, gone in zip(parents, replaces, strict=True) if not gone for field in each.secret}
     if more <= set(own.secret):

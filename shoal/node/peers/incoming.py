@@ -26,7 +26,7 @@ from shoal.cluster.delivery import Arrival
 from shoal.cluster.messages import Shipment
 from shoal.cluster.operation import NO_TIP, Readiness, Tip, readiness
 from shoal.crdt.applier import Applier, Blobs, is_gone
-from shoal.crdt.dot import END_MS, Dot, is_plausible
+from shoal.crdt.dot import END_HLC, END_MS, Dot, is_plausible
 from shoal.crdt.rows import Stamp
 from shoal.errors import BadOperation, ShoalError
 from shoal.kinds.document.changes import SHORT_BYTES as SHORT_BYTES
@@ -210,12 +210,13 @@ class Incoming:
         own, number, before = batch.own, shipment.partition, place.tip(dot.origin)
         if not before.sequence:
             _check_retired(arrival, place)
-        if operation.chain(before.chain, number, dot, shipment.packed) != shipment.chain:
+        row = keys.log(number, dot)
+        if operation.chain_at(before.chain, row[1:], shipment.packed) != shipment.chain:
             raise _bad(arrival, "its chain hash does not follow from its origin's operation before it", "chain")
         _check_body(arrival, before)
         if body.retires:
             retirement.check(place, dot, body.retires, own=self._incarnation.current, members=self._members())
-        if not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
+        if body.hlc >= END_HLC and not is_plausible(body.hlc, seen=max(self._clock.last, place.latest)):
             raise _bad(arrival, "its time is beyond all clocks", "content")
         mutations = (yield from mutation.decoding_sent(body.payload)) if mutations is None else mutations
         besides = yield from unpacking_sent(shipment.attached)
@@ -235,8 +236,8 @@ class Incoming:
             stamp = change.stamp(dot, body, place.shown, nth)
             yield from self._change(batch, number, stamp, change, beside, fresh)
         own.changed()
-        own.rows[keys.log(shipment.partition, dot)] = shipment.chain + shipment.packed
-        return before.after(dot.sequence, arrival.body.hlc, shipment.chain, shipment.packed)
+        own.rows[row] = shipment.chain + shipment.packed
+        return before.after(arrival.dot.sequence, arrival.body.hlc, shipment.chain, shipment.packed)
 
     # ── many changes ──────────────────────────────────────────────────────────
 
@@ -315,7 +316,7 @@ class Incoming:
         if found is None:
             found = batch.objects[name] = _Object(_target(*name))
         target, applier = found.target, mutation.applier_of(made)
-        if not applier.takes(target.kind):
+        if target.kind is not applier.kind and not applier.takes(target.kind):
             raise BadOperation(f"a {target.kind.label} takes no change of another kind of object", reason="content")
         place = found.place
         if place is None or change.generation != found.generation:
@@ -356,7 +357,7 @@ class Incoming:
                 return None
             outcome = applier.apply(place.rows, stamp, part, checked)
         applied = Applied(stamp, change, checked, outcome, fresh)
-        for memory in self._memories.concerned(place.target.kind):
+        for memory in self._memories.concerned[place.target.kind]:
             memory.applied(place, applied)
         return applied
 

@@ -246,7 +246,7 @@ class Quorum:
         """
 
         def copied() -> bool:
-            return not self.is_learner and self.members.decides(self._holders(partition, wanted), durability)
+            return self._protocol.learning is None and self.members.decides(self._holders(partition, wanted), durability)
 
         def ended(came_true: bool) -> None:
             told(None if came_true else self._late(partition, wanted, durability))

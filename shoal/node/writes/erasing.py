@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from shoal.crdt import deletion
 from shoal.crdt.applier import Blobs, Effects, Sweep, What
@@ -138,7 +138,7 @@ class Eraser:
 
         `rows` are those of the object's current generation, if the caller has them.
         """
-        effects = mutation.effects_of(change.change)
+        effects = mutation.EFFECTS.get(type(change.change))
         # Once it is written: a heavy change was decided long before. Else nobody can begin to look through it meanwhile.
         if target.kind is Kind.THREAD and (transaction.lasts or target in self._garbage.unmoved):
             transaction.when_written(partial(self._garbage.unmoved.discard, target))
@@ -176,7 +176,10 @@ class Eraser:
         if effects.lists:
             self.list_thread(transaction, target, made.step if isinstance(made, steps.Change) else None)
         elif effects.asks is not None:
-            self._look(effects.asks, transaction, target, change, beside, rows)
+            if rows is None:
+                rows = self._generations.current(transaction, target).rows
+            if (touches := effects.asks(rows, made, beside)) is not None:
+                self._look(transaction, target, touches=touches)
         if effects.files:
             self._files.changed(transaction, target)
         elif target.kind is Kind.THREAD and (effects.hides is not None or sweeps is not None):
@@ -215,20 +218,9 @@ class Eraser:
 
             self._catalog.set_asking(transaction, target, is_asking(rows))
 
-    def _look(
-        self,
-        asks: Callable[[Rows, Any, Blobs], bool | None],
-        transaction: Transaction,
-        target: Target,
-        change: Mutation,
-        beside: Blobs,
-        rows: ObjectRows | None,
-    ) -> None:
+    def _look(self, transaction: Transaction, target: Target, *, touches: bool) -> None:
         """List a thread as one that asks, or not any more, if a change may have altered that."""
-        if rows is None:
-            rows = self._generations.current(transaction, target).rows
-        touches = asks(rows, change.change, beside)
-        if touches or (touches is False and self._catalog.is_asking(transaction, target)):
+        if touches or self._catalog.is_asking(transaction, target):
             # Once, after the last of them: each look after a label that goes would pass all that went before.
             transaction.when_changed(target, partial(self._list_asking, transaction, target))
 

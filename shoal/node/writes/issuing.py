@@ -543,9 +543,9 @@ class Issuer:
         else:
             told = operation.Body(stamp.hlc, stamp.wall_ms, context, key, payload, receipt)
         body = operation.encode(told)
-        before = partition.tip(dot.origin)
-        chain = operation.chain(before.chain, number, dot, body)
-        transaction.put(keys.log(number, dot), chain + body)
+        before, row = partition.tip(dot.origin), keys.log(number, dot)
+        chain = operation.chain_at(before.chain, row[1:], body)
+        transaction.put(row, chain + body)
         tips = partition.tips_after(dot, before.after(dot.sequence, stamp.hlc, chain, body), context)
         for origin, moved in tips.items():
             transaction.put(keys.vector(partition.number, origin), moved.pack())

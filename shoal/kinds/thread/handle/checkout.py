@@ -264,7 +264,9 @@ class Checkout(ThreadCheckpoints):
         """
         # One save at a time per handle and branch, because the next one builds on this one.
         self.connection.check_home()
-        async with self.turns[request.branch]:
+        turn = self.turns[request.branch]
+        await turn.acquire()
+        try:
             if request.parent is not None or request.expect_head is not None:
                 return await self._attempt(request, key, durability, take, carry)
             anew = overwrite and self.bases.unsettled(request.branch, key) is None
@@ -283,6 +285,8 @@ class Checkout(ThreadCheckpoints):
                         raise crowded(moved, self.connection) from None
                     await asyncio.sleep(pause)
                     basis = await self.bases.next_basis(request, moved, overwrite=overwrite)
+        finally:
+            turn.release()
 
     async def commit(self, request: requests.Save, key: str | None, durability: Durability | None) -> requests.Saved:
         """Send a save under the declared schema, if one is declared; the handle moves to the new checkpoint."""

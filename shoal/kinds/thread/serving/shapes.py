@@ -70,7 +70,7 @@ class ShapeCache(Memory):
         `has_secrets`: whether fields of it are secret.
         """
         for stale in (spot, replacing):
-            if stale is not None:
+            if stale is not None and stale in self._entries:
                 self._drop(stale)
         cost = _ENTRY_BYTES
         for shape in shapes.values():
