@@ -27,8 +27,9 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from types import MappingProxyType
-from typing import Any, TypeVar, overload
+from functools import cache
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, overload
 
 import msgspec
 from msgspec import Struct, structs
@@ -277,7 +278,7 @@ def mentioned(packed: bytes) -> set[bytes]:
 def mentioned_in(request: Struct) -> set[bytes]:
     """The hashes of the files to which the bytes in a request or a reply refer, in one pass: each write takes it."""
     found: set[bytes] = set()
-    waiting: list[Any] = [request]
+    waiting: list[Any] = [getattr(request, name) for name in _bearing(type(request))]
     for part in waiting:  # It grows meanwhile.
         kind = type(part)
         if kind in _PLAIN:
@@ -290,7 +291,7 @@ def mentioned_in(request: Struct) -> set[bytes]:
         elif kind is list:
             waiting.extend(part)
         elif isinstance(part, Struct):
-            waiting.extend(structs.astuple(part))
+            waiting.extend([getattr(part, name) for name in _bearing(type(part))])
         elif isinstance(part, bytes):
             found |= mentioned(part)
         elif isinstance(part, Mapping):
@@ -301,6 +302,21 @@ def mentioned_in(request: Struct) -> set[bytes]:
 
 
 _PLAIN = frozenset({bool, float, int, str, type(None)})
+
+
+@cache
+def _bearing(kind: type[Struct]) -> tuple[str, ...]:
+    """The fields that may hold bytes: of most requests few do."""
+    return tuple(each.name for each in structs.fields(kind) if not _is_plain(each.type))
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether a value of this type holds no bytes, however deep. Of a type that is not known here: False."""
+    if get_origin(kind) is Annotated:
+        kind = get_args(kind)[0]
+    if get_origin(kind) in (list, Union, UnionType):
+        return all(map(_is_plain, get_args(kind)))
+    return kind in _PLAIN
 
 
 def packed_marks(hashes: Iterable[bytes]) -> bytes:
