@@ -56,7 +56,7 @@ class Recent(Generic[T]):
         self._half = max(1, members_max // 2)
         self._newer = _Newer(self._renewed)
         self._older: set[T] = set()
-        self.holds: Callable[[T], bool] = self._newer.__getitem__
+        self.holds = self._newer.__getitem__
         """As `in`, by the lookup of a dict: each write asks several times."""
 
     def __contains__(self, member: T) -> bool:

@@ -237,7 +237,7 @@ class Partitions:
         self._clock = clock
         self._retired: Callable[[int, Collection[Origin]], None] = lambda _number, _origins: None
         self._loaded = _Loaded(self._read)
-        self.load: Callable[[int], Partition] = self._loaded.__getitem__
+        self.load = self._loaded.__getitem__
         """The partition of this number; the first call reads its tips and its base from storage.
 
         The lookup of a dict: each write asks dozens of times.

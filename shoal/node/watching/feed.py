@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import chain, pairwise
 from typing import Generic, TypeVar
@@ -276,7 +276,7 @@ class Feed:
         self._bytes_max = bytes_max
         self._tells_max = tells_max
         self._audiences: dict[str, Audience[Subscriber]] = {}  # By space.
-        self.wanted: Callable[[str], bool] = self._audiences.__contains__
+        self.wanted = self._audiences.__contains__
         """Whether a space has subscribers; if not, staging is skipped."""
         self._staged: deque[tuple[int, list[Staged], Mapping[int, VersionVector]]] = deque()  # Bounded by writes_pending_max.
         self._count = 0

@@ -292,7 +292,7 @@ class Issuer:
         return self._written(writing, decision, sealed, self._commit.write(transaction.rows))
 
     def _concluded(self, writing: _Writing, decision: _Decision) -> Issued:
-        """What a request becomes that is decided."""
+        """The end of a request that is decided."""
         sealed = self._seal(writing, decision)
         if isinstance(sealed, Issued):
             return sealed
