@@ -4,7 +4,10 @@ With tags, as in `python -m tests.costs batch save`, it prints the rows of these
 
 Laws:
 - The requests come from the declarations, so a new one is in the table without being named here. Each is made large in every
-  way that the types of its fields allow, up to `BYTES` of packed request, on objects that the writes before it made large.
+  way that the types of its fields allow, on objects that the writes before it made large: each list and map has as many
+  elements as its declaration and a page allow, of small and of large ones, and then far more, up to `BYTES` of packed request;
+  cursors have the most bytes that any answer's has, and then more. Of each request the page has the costliest form that is
+  within its bounds, and the costliest that is refused for its form.
 - `hold` is the longest computing of the loop's thread in which it did nothing else; it includes the request's packing and
   checking, as at a door. It is the thread's own time, so that other work on the machine does not count.
 - What is above the target is measured three times, and the least counts: the node's own upkeep runs beside the requests.
@@ -23,24 +26,31 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 from time import thread_time
-from typing import Any, NamedTuple, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 import pycrdt
 
 from shoal.config import Config
+from shoal.crdt.dot import DOT_BYTES, Origin, VersionVector
 from shoal.errors import ShoalError
 from shoal.kinds.list.requests import InsertElements
+from shoal.names import NAME_BYTES_MAX
 from shoal.node.environment import system_environment
 from shoal.node.node import open_node
 from shoal.protocol import requests
+from shoal.protocol.base import CURSOR_BYTES_MAX, FEW_MAX, Shape
 from shoal.protocol.frames import decode_request, decode_subscription
 from shoal.protocol.requests import Request, Subscription
 from shoal.protocol.session import Session
-from tests.access.requests_of_each_kind import kinds, made
+from tests.access.requests_of_each_kind import _value, kinds, made
 
 BYTES = 15 * 1024 * 1024  # Of a request of 16 MiB.
 HOLD_MS, MEMORY_MIB = 50.0, 256.0  # The targets.
+MALFORMED = frozenset({"too-large", "invalid-input", "invalid-name", "invalid-value"})
+"""The errors by which a request is refused for its form."""
+PAGE_MAX = Config().page_items_max
 _SECONDS = 60.0
 
 
@@ -80,6 +90,90 @@ def large(kind: type[Request[Any]], space: str) -> Iterator[tuple[str, Request[A
 
 
 def _grown(hint: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    if get_origin(hint) in (Union, UnionType):
+        for part in get_args(hint):
+            yield from _grown(part, None if isinstance(value, bool | bytes) else value)
+        return
+    yield from _within(hint, value)
+    yield from _beyond(hint, value)
+
+
+def most_of(hint: Any) -> int | None:
+    """The most elements of a list or map, or bytes of a cursor, as its annotation says; None: it says none."""
+    marks = getattr(hint, "__metadata__", ())
+    if Shape.CURSOR in marks:
+        return CURSOR_BYTES_MAX
+    return next((mark.max_length for mark in marks if isinstance(mark, msgspec.Meta) and mark.max_length), None)
+
+
+def _within(hint: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """The largest that its declaration and a page allow."""
+    inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    most, origin, parts = most_of(hint), get_origin(inner), get_args(inner)
+    if most is None:
+        return
+    if inner is bytes:
+        dots = range(1, most // DOT_BYTES + 1)
+        yield f"{most:,} bytes of a vector", VersionVector({Origin(nth.to_bytes(16, "big")): 1 for nth in dots}).pack()
+        yield f"{most:,} bytes", b"\xc6" + (most - 5).to_bytes(4, "big") + bytes(most - 5)
+        return
+    for count in dict.fromkeys((most, min(most, PAGE_MAX))):
+        if origin is dict:
+            keys = (f"c{nth}" if parts[0] is str else nth for nth in range(count))
+            yield f"{count:,}", dict(zip(keys, _elements(parts[1], None, count), strict=True))
+        elif origin is list:
+            one = value[0] if value else None
+            yield f"{count:,}", _elements(parts[0], one, count)
+            large = _elements(parts[0], one, count, size=BYTES // count)
+            if large:
+                yield f"{count:,}, large", large
+
+
+def _elements(hint: Any, one: Any, count: int, *, size: int = 0) -> list[Any]:
+    """So many elements, each another one; with a `size` they have about so many bytes each, or are none if they cannot."""
+    inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+    if get_origin(inner) is Literal:
+        return [] if size else [get_args(inner)[nth % len(get_args(inner))] for nth in range(count)]
+    if inner is bytes:
+        is_value = Shape.VALUE in getattr(hint, "__metadata__", ()) or one is not None
+        pack = msgspec.msgpack.encode
+        return [
+            pack(f"{nth:06d}" + "x" * max(0, size - 20)) if size or is_value else pack(nth).rjust(32, b"h")
+            for nth in range(count)
+        ]
+    if inner is str:
+        return [f"{nth:06d}" + "n" * max(0, min(size, NAME_BYTES_MAX) - 6) for nth in range(count)]
+    if get_origin(inner) is tuple:  # Labels, or what to match, and a key.
+        labels = ["n"] * (FEW_MAX if size else 1)
+        return [
+            tuple(labels if get_origin(_bare(part)) is list else _elements(part, None, nth + 1)[-1] for part in get_args(inner))
+            for nth in range(count)
+        ]
+    if one is None and isinstance(inner, type) and issubclass(inner, msgspec.Struct):
+        one = _value(inner)
+    if isinstance(one, msgspec.Struct) and not size:
+        return [_another(one, nth) for nth in range(count)]
+    return []
+
+
+def _bare(hint: Any) -> Any:
+    return get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
+
+
+def _another(one: msgspec.Struct, nth: int) -> msgspec.Struct:
+    """The same, with another name, number or value; of a write or read within another one the same."""
+    if isinstance(one, Request):
+        return one
+    for field in one.__struct_fields__:
+        value = getattr(one, field)
+        if field != "space" and isinstance(value, str | bytes | int) and not isinstance(value, bool):
+            other: Any = f"k{nth}" if isinstance(value, str) else nth if isinstance(value, int) else msgspec.msgpack.encode(nth)
+            return msgspec.structs.replace(one, **{field: other})
+    return one
+
+
+def _beyond(hint: Any, value: Any) -> Iterator[tuple[str, Any]]:
+    """Far more than any bound."""
     inner = get_args(hint)[0] if hasattr(hint, "__metadata__") else hint
     origin = get_origin(inner)
     if inner is bytes:
@@ -87,21 +181,19 @@ def _grown(hint: Any, value: Any) -> Iterator[tuple[str, Any]]:
     elif inner is str:
         yield "a long text", "x" * (BYTES // 4)
     elif origin is list:
-        one = value[0] if value else _one(get_args(inner)[0])
-        if one is not None:
+        for one in value[:1] if value else _elements(get_args(inner)[0], None, 1):
             size = max(1, len(msgspec.msgpack.encode(one)))
             yield "many", [one] * (BYTES // size // 2)
+    elif origin is dict and get_args(inner)[0] is int:
+        yield "many", dict.fromkeys(range(100000), "n")
+    elif origin is dict and get_origin(get_args(inner)[1]) is Literal:
+        yield "many", {f"c{nth}": get_args(get_args(inner)[1])[0] for nth in range(100_000)}
     elif origin is dict and get_args(inner)[0] is str:
         packed = msgspec.msgpack.encode(1)
         if bytes in (get_args(inner)[1], *get_args(get_args(inner)[1])):
             yield "many", {f"c{nth}": packed for nth in range(100_000)}
             for how, found in values().items():
                 yield f"one, {how}", {"c": found}
-
-
-def _one(kind: Any) -> Any:
-    inner = get_args(kind)[0] if hasattr(kind, "__metadata__") else kind
-    return {str: "n", int: 1, bytes: msgspec.msgpack.encode(1)}.get(inner)
 
 
 def hard() -> Iterator[tuple[str, Request[Any]]]:
@@ -260,9 +352,10 @@ async def measure(wanted: Callable[[str], bool]) -> list[Cost]:
                     continue
                 for how, request in large(kind, "s"):
                     cost = await least(session, f"{tag} ({how})" if how else tag, request)
-                    known = found.get(tag)
+                    place = f"{tag} refused" if cost.outcome in MALFORMED else tag
+                    known = found.get(place)
                     if known is None or cost.hold_ms > known.hold_ms:
-                        found[tag] = cost._replace(memory_mib=max(cost.memory_mib, known.memory_mib if known else 0.0))
+                        found[place] = cost._replace(memory_mib=max(cost.memory_mib, known.memory_mib if known else 0.0))
         finally:
             await node.stop()
     return sorted(found.values(), key=lambda cost: -cost.hold_ms)
@@ -276,12 +369,13 @@ all others waiting, and how much memory it takes. Requests of everyday size cost
 [REQUESTS.md](REQUESTS.md), and the dearest come first.
 
 `python -m tests.costs` makes each declared request as large as its types allow, in every field by itself, sends it to a node
-with objects of that size, and writes this page; it takes some tens of minutes. A row is the costliest form of one request, with
-the field that was large in brackets; without brackets, as `read-budget`, the request is small and the object that it reads is
-large. Where a colon follows the request's name, as in `batch: 1,024 counters`, its parts are expensive by what they make of
-each other. *Bytes* is the size of the request. *Outcome* is `answered`, or the [error](ERRORS.md) with which it was refused:
-to refuse costs something, too. *Hold* is the longest computing of the loop's thread
-without a turn for others, on two cores; *memory* is by how much the process grew. The targets are {HOLD_MS:.0f} ms and
+with objects of that size, and writes this page; it takes some tens of minutes. Each list is tried with as many elements as its
+declaration allows, and with far more. A row is the costliest form of one request that is within its bounds, or the costliest
+that is refused, with the field that was large in brackets; without brackets, as `read-budget`, the request is small and the
+object that it reads is large. Where a colon follows the request's name, as in `batch: 1,024 counters`, its parts are expensive
+by what they make of each other. *Bytes* is the size of the request. *Outcome* is `answered`, or the [error](ERRORS.md) with
+which it was refused: to refuse costs something, too. *Hold* is the longest computing of the loop's thread without a turn for
+others, on two cores; *memory* is by how much the process grew. The targets are {HOLD_MS:.0f} ms and
 {MEMORY_MIB:.0f} MiB; what is above, and what limits it, is in [decision 0124](decisions/0124-work-is-charged.md). The bounds
 behind the figures are in [PROTOCOL.md](PROTOCOL.md#the-requests) and [CONFIGURATION.md](CONFIGURATION.md). Over HTTP a value
 is JSON, which is converted in steps.
@@ -307,6 +401,11 @@ def rows(page: str) -> dict[str, tuple[float, float]]:
     """The figures of a page, in ms and MiB, by the name in the row."""
     found = re.findall(r"^\| `([^`]+)` \| [\d,]+ \| (\d+) \| (\d+) \|", page, re.MULTILINE)
     return {name: (float(hold), float(memory)) for name, hold, memory in found}
+
+
+def outcomes(page: str) -> dict[str, str]:
+    """What came of each request of a page, by the name in the row."""
+    return dict(re.findall(r"^\| `([^`]+)` \| [\d,]+ \| \d+ \| \d+ \| ([^|]+) \|", page, re.MULTILINE))
 
 
 def main(names: list[str]) -> None:

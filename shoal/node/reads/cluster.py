@@ -255,6 +255,8 @@ class Listings:
         self.answers: Answers = {ListSpaces: self._spaces, ListObjects: self._objects, ListThreads: self._threads}
 
     async def _spaces(self, request: ListSpaces, bookmark: Bookmark) -> Names:
+        if request.after:
+            check_name("space", request.after)  # A key of the catalog has room for no longer one.
         await self.reach_all(bookmark)
         limit = self.limit(request.limit)
         spaces = self._database.catalog.spaces(after=request.after, limit=limit + 1)

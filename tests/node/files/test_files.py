@@ -563,6 +563,8 @@ def put(data: bytes, **changes: object) -> requests.PutFile:
         ({"chunks": []}, FileIncomplete),
         ({"chunks": [b"lies"]}, FileIncomplete),
         ({"chunks": [b""]}, TooLarge),
+        ({"chunks": [b"x"] * 1025}, TooLarge),
+        ({"chunks": [bytes(3 << 20)] * 3}, TooLarge),
         ({"media_type": "text/plain\r\nSet-Cookie: a=b"}, InvalidInput),
         ({"media_type": "text"}, InvalidInput),
         ({"name": "\x00"}, InvalidName),

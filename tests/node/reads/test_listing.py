@@ -11,8 +11,10 @@ import pytest
 
 from shoal import Thread
 from shoal.config import Config
+from shoal.errors import InvalidName
 from shoal.kinds.step import state as steps
 from shoal.node.verification.verify import verify
+from shoal.protocol import requests
 from shoal.protocol.requests import ListThreads
 from shoal.storage import keys
 from shoal.storage.interface import MemoryStorage
@@ -257,3 +259,8 @@ async def test_a_page_looks_at_no_more_threads_than_it_may(open_bench: Opener) -
     page = await bench.node.session().call(ListThreads("crew"))
     assert (page.names, page.after) == (["t000", "t001", "t002"], "t002")
     assert len([name async for name in bench.space.threads()]) == 10
+
+
+async def test_no_space_comes_after_a_longer_name_than_any(bench: Bench) -> None:
+    with pytest.raises(InvalidName):
+        await bench.node.session().call(requests.ListSpaces(after="s" * 70_000))

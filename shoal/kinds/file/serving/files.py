@@ -73,6 +73,8 @@ _PROVED_MAX = 1024
 _MOVED_BYTES = 16 * 1024 * 1024
 _CHUNK_COST = 4096  # Reading a chunk takes as long as hashing so many bytes, at least.
 _COMING = b""  # In the place of a content: which one the chunks are of is not known yet.
+REQUEST_CHUNKS_MAX = 1024  # Chunks in one request: clients send some, of half a megabyte or more. Each is three rows.
+REQUEST_BYTES_MAX = 2 * files.FILE_CHUNK_BYTES_MAX  # Of those: clients send one chunk, or some of `FILE_BATCH_BYTES` together.
 LAYING = frozenset({KeepChunks, NameFile})
 """Writes whose chunks are laid down before them (`laid_by`)."""
 _OWN = frozenset({KeepChunks, NameFile, RemoveFile, DropFiles})
@@ -128,6 +130,12 @@ class Files:
     def _check_chunks(self, request: KeepChunks | PutFile | NameFile) -> None:
         check_name("thread", request.thread)
         check_size(self._config, sum(map(len, request.chunks)), "the chunks of a request")
+        size = sum(map(len, request.chunks))
+        if len(request.chunks) > REQUEST_CHUNKS_MAX or size > REQUEST_BYTES_MAX:
+            raise TooLarge(
+                f"a request brings at most {REQUEST_CHUNKS_MAX} chunks of a file, and {REQUEST_BYTES_MAX} bytes; this one has "
+                f"{len(request.chunks)} with {size} bytes. Nothing was written. Send them in several requests."
+            )
         for chunk in request.chunks:
             if not 0 < len(chunk) <= files.FILE_CHUNK_BYTES_MAX:
                 most = files.FILE_CHUNK_BYTES_MAX
@@ -297,7 +305,11 @@ class Files:
     # ── reads ─────────────────────────────────────────────────────────────────
 
     def _find(self, view: View, request: FindChunks) -> ChunksFound:
-        missing = [at for at, digest in enumerate(request.digests) if not files.has_chunk(view.rows, digest)]
+        missing = [
+            at
+            for at, digest in enumerate(request.digests)
+            if len(digest) != files.DIGEST_BYTES or not files.has_chunk(view.rows, digest)
+        ]
         return ChunksFound(missing, self._config.request_bytes_max)
 
     def _read_chunks(self, view: View, request: ReadChunks) -> ChunksRead:
