@@ -42,6 +42,7 @@ def test_lists_and_cursors_are_tried_at_their_most_and_beyond() -> None:
 
 def test_the_most_elements_are_different_ones() -> None:
     [members] = [request for how, request in large(requests.AlterSet, "s") if how == "add: 4,096"]
+    assert isinstance(members, requests.AlterSet)
     assert len(set(members.add)) == 4096
 
 
