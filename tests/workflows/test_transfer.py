@@ -218,6 +218,16 @@ async def test_a_file_is_checked_before_anything_is_written(source: Store, there
     assert [name async for name in there.spaces()] == []
 
 
+async def test_a_file_that_is_cut_within_a_line_says_so(source: Store, there: Store, tmp_path: Path) -> None:
+    await source.space("crew").counter("n").add(1)
+    whole = b"".join(await exported(source))
+    for cut in (whole[: whole.index(b"\n") + 9], whole[:-9]):
+        (tmp_path / "cut").write_bytes(cut)
+        with pytest.raises(InvalidInput, match=r"is cut after \d lines: .* Nothing was written\. Get the whole of it"):
+            await there.import_from(tmp_path / "cut")
+    assert [name async for name in there.spaces()] == []
+
+
 HEAD = {"type": "export", "format": 2, "shoal": "1", "space": "crew"}
 SPACE = {"type": "space", "space": "crew"}
 THREAD = {"type": "thread", "thread": "t"}

@@ -177,7 +177,12 @@ async def lines(blocks: AsyncIterable[bytes]) -> AsyncGenerator[Line, None]:
     """
     summed, count = sha256(), 0
     async for text in texts(blocks):
-        line = decoded(text, count + 1)
+        try:
+            line = decoded(text, count + 1)
+        except InvalidInput as error:
+            if count and text and _TRUNCATED in error.message:
+                raise _cut(count) from None
+            raise
         if isinstance(line.record, End):
             if (line.record.records, line.record.sha256) != (count, summed.hexdigest()):
                 raise InvalidInput(
@@ -189,7 +194,14 @@ async def lines(blocks: AsyncIterable[bytes]) -> AsyncGenerator[Line, None]:
         count += 1
         summed.update(text + b"\n")
         yield line
-    raise InvalidInput(
+    raise _cut(count)
+
+
+_TRUNCATED = "was truncated"  # What msgspec says of a line whose end is missing.
+
+
+def _cut(count: int) -> InvalidInput:
+    return InvalidInput(
         f"the export is cut after {count} lines: it has no last line of type 'end'. Nothing more was written. Get the whole of "
         "it, and import that with --resume."
     )
