@@ -150,7 +150,7 @@ async def put(exchange: Exchange) -> web.Response:
         _thread(exchange),
         durability=durability,
         aside=asyncio.to_thread,
-        is_here=True,
+        source="here",
     )
     try:
         async for piece in exchange.pieces(UPLOAD_BYTES):

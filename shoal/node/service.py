@@ -38,6 +38,7 @@ from shoal.errors import (
     Unavailable,
 )
 from shoal.kinds.budget.peers import Rights, Spreading
+from shoal.kinds.file.proven import digest_of
 from shoal.kinds.file.serving.files import LAYING, Unsure, laid_by
 from shoal.kinds.lease.serving.alone import Alone
 from shoal.kinds.lease.serving.requests import LeaseRequests
@@ -427,7 +428,7 @@ class Service:
     async def _issued_beside(self, located: Located, key: str | None, terms: Sequence[requests.Term]) -> Issued:
         """As `_issued`, once the chunks that the write brings are on the disk."""
         with laid_by(located.writes[0]) as chunks:
-            async with self._commit.laying(chunks):
+            async with self._commit.laying(chunks, digest_of):
                 self._refuse_if_stopping()
                 return await self._issued(located, key, terms)
 

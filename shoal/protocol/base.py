@@ -222,6 +222,8 @@ class Declaration(NamedTuple):
     # What it takes to decide a write, as bytes of values. A heavy one is decided in steps (`shoal.node.writes.issuing`): its
     # decision changes nothing but its transaction. None: it is decided in one step.
     weighs: Callable[[Any], int] | None = None
+    recognised: Callable[[Any], object] | None = None  # By what a repeated one is told from others. None: by its fields.
+    foretells: bool = False  # Whether it is answered before what it shows is durable (`shoal.node.reads.reads`).
     http: tuple[Http, ...] = ()
     cli: tuple[Cli, ...] = ()
 
@@ -247,6 +249,8 @@ def operation(
     reveals: bool = False,
     hearsay: tuple[str, ...] = (),
     weighs: Callable[[Any], int] | None = None,
+    recognised: Callable[[Any], object] | None = None,
+    foretells: bool = False,
     http: Http | Sequence[Http] = (),
     cli: Cli | Sequence[Cli] = (),
 ) -> Callable[[_Kind], _Kind]:
@@ -275,6 +279,8 @@ def operation(
             reveals,
             hearsay,
             weighs,
+            recognised,
+            foretells,
             (http,) if isinstance(http, Http) else tuple(http),
             (cli,) if isinstance(cli, Cli) else tuple(cli),
         )

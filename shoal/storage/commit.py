@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from shoal.errors import Overloaded, ReadOnly, ShuttingDown, StorageFull
-from shoal.storage.interface import LARGE_BYTES_MIN, Laid, Storage
+from shoal.storage.interface import LARGE_BYTES_MIN, DigestOf, Laid, Storage
 
 T = TypeVar("T")
 Waiter = Callable[[StorageFull | None], None]
@@ -128,16 +128,16 @@ class Watch:
 class _Laying:
     """Values that are laid down together. It ends once they are, and all who asked for some have left."""
 
-    def __init__(self, done: asyncio.Future[None]) -> None:
-        self.done = done
-        self.values: list[tuple[bytes, bytes]] = []
+    def __init__(self, done: asyncio.Future[None], digest_of: DigestOf) -> None:
+        self.done, self.digest_of = done, digest_of
+        self.values: list[bytes] = []
         self.size = 0
         self._users = 0
         self._end: Laid | None = None
 
-    def join(self, values: Sequence[tuple[bytes, bytes]]) -> None:
+    def join(self, values: Sequence[bytes]) -> None:
         self.values += values
-        self.size += sum(len(value) for _, value in values)
+        self.size += sum(map(len, values))
         self._users += 1
 
     def leave(self) -> None:
@@ -269,21 +269,22 @@ class GroupCommit:
         self._run_laying = run
 
     @asynccontextmanager
-    async def laying(self, values: Mapping[bytes, bytes]) -> AsyncIterator[None]:
-        """Within, large ones of these values, by their SHA-256, are durable, and a write of these very objects is a small one.
+    async def laying(self, values: Iterable[bytes], digest_of: DigestOf) -> AsyncIterator[None]:
+        """Within, large ones of these values are durable, and a write of these very objects is a small one. `digest_of` makes
+        the SHA-256 of each, in another thread.
 
         Raises:
             ReadOnly, ShuttingDown: nothing was written.
             StorageFull: storage failed now; nothing that can be seen was written.
         """
-        large = [each for each in values.items() if len(each[1]) >= LARGE_BYTES_MIN]
+        large = [value for value in values if len(value) >= LARGE_BYTES_MIN]
         if not large:
             yield
             return
         if self.failed is not None or self._closed:
             raise self._refusal()
         if not self._layings or self._layings[-1].size >= LAID_BYTES:
-            self._layings.append(_Laying(asyncio.get_running_loop().create_future()))
+            self._layings.append(_Laying(asyncio.get_running_loop().create_future(), digest_of))
         laying = self._layings[-1]
         laying.join(large)
         if self._layer is None:
@@ -300,7 +301,7 @@ class GroupCommit:
             while self._layings:
                 laying = self._layings.popleft()
                 try:
-                    lay = self._storage.begin_laying(laying.values)
+                    lay = self._storage.begin_laying(laying.values, laying.digest_of)
                     laying.laid(None if lay is None else await self._run_laying(lay))
                 except BaseException as error:
                     self._fail(error)

@@ -33,6 +33,8 @@ STORAGE_SNAPSHOTS_MAX = 16  # Snapshots open at once; each keeps what was delete
 
 LARGE_BYTES_MIN = 256 * 1024  # A value of so many bytes may be laid down before it is written.
 
+DigestOf = Callable[[bytes], bytes]
+"""Makes the SHA-256 of a value, or knows it."""
 Laid = Callable[[], None]
 """Ends what was laid down: no further write may name it."""
 
@@ -101,9 +103,8 @@ class Storage(Protocol):
         """
         ...
 
-    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> Callable[[], Laid] | None:
-        """Lay down large values, each after its SHA-256, before they are written: durable, and seen by nobody. None: here they
-        are written like others.
+    def begin_laying(self, values: Sequence[bytes], digest_of: DigestOf, /) -> Callable[[], Laid] | None:
+        """Lay down large values before they are written: durable, and seen by nobody. None: here they are written like others.
 
         What it returns is called once, in any thread; it blocks. Until what that returns is called, where `write` is, a write
         of these very objects takes little: one row for each of them.
@@ -279,12 +280,12 @@ class MemoryStorage:
         """`write` in two steps (`Storage.begin_write`)."""
         return partial(self.write, dict(rows))
 
-    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> Callable[[], Laid]:
+    def begin_laying(self, values: Sequence[bytes], digest_of: DigestOf, /) -> Callable[[], Laid]:
         """Lay down large values (`Storage.begin_laying`). A crash takes the bytes of those that are not durable, also if
         their rows are.
         """
         lying = _Lying()
-        laid = {id(value): (value, lying) for _, value in values}
+        laid = {id(value): (value, lying) for value in values}
         self._laid.update(laid)
 
         def end() -> None:

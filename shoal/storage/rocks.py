@@ -44,7 +44,7 @@ from shoal.storage.engine import (
     open_for_reading,
     text_of,
 )
-from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, Laid, too_many_snapshots
+from shoal.storage.interface import STORAGE_SNAPSHOTS_MAX, DigestOf, Laid, too_many_snapshots
 from shoal.storage.large import INDEX, LargeFiles, LargePass, Place, is_marked, marked
 from shoal.storage.layout import Holder, StoreLock, Witness, Witnessed, identity_of
 
@@ -272,17 +272,17 @@ class RocksStorage:
         """`write` in two steps (`Storage.begin_write`)."""
         return partial(self._write, self._batch(rows, ()))
 
-    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> Callable[[], Laid]:
-        """Lay down large values, each after its SHA-256, in a file of their own (`Storage.begin_laying`)."""
-        return partial(self._lay, values)
+    def begin_laying(self, values: Sequence[bytes], digest_of: DigestOf, /) -> Callable[[], Laid]:
+        """Lay down large values in a file of their own (`Storage.begin_laying`)."""
+        return partial(self._lay, values, digest_of)
 
-    def _lay(self, values: Sequence[tuple[bytes, bytes]]) -> Laid:
+    def _lay(self, values: Sequence[bytes], digest_of: DigestOf) -> Laid:
         self._refuse_if_failed()
         try:
-            places = self.large.lay(values)
+            places = self.large.lay((digest_of(value), value) for value in values)
         except OSError as error:
             raise self._fail("Writing large values", error) from error
-        laid = {id(value): (value, place) for (_, value), place in zip(values, places, strict=True)}
+        laid = {id(value): (value, place) for value, place in zip(values, places, strict=True)}
         self._laid.update(laid)
 
         def end() -> None:

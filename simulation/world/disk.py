@@ -24,7 +24,7 @@ from shoal.node.collection.expiring import expires
 from shoal.node.retired import Retirement
 from shoal.node.transaction import Readable
 from shoal.storage import keys
-from shoal.storage.interface import Laid, MemorySnapshot, MemoryStorage
+from shoal.storage.interface import DigestOf, Laid, MemorySnapshot, MemoryStorage
 from simulation.world.crash_points import CrashPoints
 from simulation.world.incarnation import Incarnation
 from simulation.world.trace import Trace
@@ -176,9 +176,9 @@ class SimulatedDisk:
     def begin_write(self, rows: Mapping[bytes, bytes | None], /) -> Callable[[], int]:
         return partial(self.write, rows)
 
-    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> Callable[[], Laid]:
+    def begin_laying(self, values: Sequence[bytes], digest_of: DigestOf, /) -> Callable[[], Laid]:
         self._life.check()
-        lay = self._storage.begin_laying(values)
+        lay = self._storage.begin_laying(values, digest_of)
 
         def laid() -> Laid:
             self._life.check()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Generator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -53,9 +53,9 @@ def a_file_without_a_chunk_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
 
 def a_write_does_not_wait_for_what_is_laid_down(patch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
-    async def laying(self: GroupCommit, values: Mapping[bytes, bytes]) -> AsyncIterator[None]:
-        large = [each for each in values.items() if len(each[1]) >= interface.LARGE_BYTES_MIN]
-        lay = self._storage.begin_laying(large) if large else None
+    async def laying(self: GroupCommit, values: Sequence[bytes], digest_of: interface.DigestOf) -> AsyncIterator[None]:
+        large = [value for value in values if len(value) >= interface.LARGE_BYTES_MIN]
+        lay = self._storage.begin_laying(large, digest_of) if large else None
         if lay is not None:
             asyncio.get_running_loop().call_later(_LATE_S, lay)
         yield

@@ -113,7 +113,7 @@ def scan(storage: LoggedStorage) -> list[tuple[bytes, bytes]]:
 @pytest.mark.parametrize("cut", [min, max])
 def test_a_value_that_was_laid_down_is_as_durable_as_its_row(harness: Harness, cut: Callable[[int, int], int]) -> None:
     content = urandom(LARGE_BYTES_MIN)
-    lay = harness.storage.begin_laying([(sha256(content).digest(), content)])
+    lay = harness.storage.begin_laying([content], lambda _: sha256(content).digest())
     end = lay() if lay is not None else None  # An encrypted one seals it with its row.
     harness.storage.write({b"a": content, b"b": b"1"})
     assert scan(harness.storage) == [(b"a", content), (b"b", b"1")]

@@ -23,13 +23,17 @@ OpenStore = Callable[[Path], RocksStorage]
 random = Random(7)
 
 
+def digest_of(content: bytes) -> bytes:
+    return sha256(content).digest()
+
+
 def value() -> bytes:
     return random.randbytes(LARGE_BYTES_MIN)
 
 
 @contextmanager
 def laying(storage: RocksStorage, *values: bytes) -> Iterator[None]:
-    end = storage.begin_laying([(sha256(each).digest(), each) for each in values])()
+    end = storage.begin_laying(values, digest_of)()
     yield
     end()
 
@@ -138,7 +142,7 @@ def test_a_full_disk_refuses_what_is_laid_down(tmp_path: Path, open_store: OpenS
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
         with pytest.raises(StorageFull, match="Writing large values"):
-            storage.begin_laying([(b"", value())])()
+            storage.begin_laying([value()], digest_of)()
     with pytest.raises(StorageFull):
         storage.write({b"a": b""})
     assert storage.get(b"a") is None

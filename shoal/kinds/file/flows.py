@@ -31,7 +31,7 @@ from contextlib import suppress
 from functools import cache, partial
 from hashlib import sha256
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 from shoal.errors import InvalidInput, StoreCorrupt
 from shoal.kinds.file.proven import saying
@@ -44,7 +44,7 @@ from shoal.workflows.connection import Connection
 
 FILE_CHUNK_BYTES_MIN = 512 * 1024
 FILE_CHUNK_BYTES_USUAL = 1024 * 1024
-SENDING_MAX = 2  # Batches that are on their way to another process,
+SENDING_MAX = 3  # Batches that are on their way to another process,
 LAYING_MAX = 8  # and to a node of this one: what one sync covers, and what the next one will.
 SMALL_BYTES = 64 * 1024  # A file of so many bytes is one request, and the node is asked nothing before.
 PIECE_BYTES = 1024 * 1024  # Of a stream, that are taken at once.
@@ -154,7 +154,7 @@ class Upload:
     """One file on its way into a thread.
 
     `aside` runs what takes long on another thread; None: it is done at once. `whole`: chunks that the thread has are sent, too.
-    `is_here`: the node is in this process.
+    `source`: "again" if who is told `FileIncomplete` can put the file again; "here" if the node is in this process.
     """
 
     def __init__(
@@ -166,10 +166,11 @@ class Upload:
         durability: Durability | None = None,
         aside: Callable[[Callable[[], list[Chunked]]], Awaitable[list[Chunked]]] | None = None,
         whole: bool = False,
-        is_here: bool = False,
+        source: Literal["once", "again", "here"] = "once",
     ) -> None:
         self._aside, self._whole = aside, whole
-        self._sending_max = LAYING_MAX if is_here else SENDING_MAX
+        self._sending_max = LAYING_MAX if source == "here" else SENDING_MAX
+        self._is_synced_last = source != "once"
         self._connection = connection
         self._space, self._thread = space, thread
         self._durability = durability
@@ -291,9 +292,11 @@ class Upload:
                 await self._connection.write(request, key=None, durability=self._of_chunks())
 
     def _of_chunks(self) -> Durability | None:
-        """Of a batch. Within a node's process the put's own sync is theirs, too: it is a later write of the same log."""
+        """Of a batch. The put's own sync is theirs, too, because it is a later write of the same log. A crash of another
+        process may take them before: then the put says that they are missing, and who can sends the file again.
+        """
         wanted = self._durability or self._connection.durability
-        return "memory" if self._sending_max == LAYING_MAX and wanted == "local" else self._durability
+        return "memory" if self._is_synced_last and wanted == "local" else self._durability
 
 
 class Download:

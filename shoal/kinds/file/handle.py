@@ -161,7 +161,15 @@ class ThreadFiles:
                 hasattr(source, "read") and not isinstance(source, AsyncIterable)
             )
             aside = to_thread if is_blocking else None
-            upload = Upload(self._connection, self._space, self._thread, durability=durability, aside=aside, whole=whole)
+            upload = Upload(
+                self._connection,
+                self._space,
+                self._thread,
+                durability=durability,
+                aside=aside,
+                whole=whole,
+                source="again" if is_repeatable else "once",
+            )
             try:
                 async with aclosing(_pieces(source)) as pieces:
                     async for piece in pieces:

@@ -10,7 +10,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import sha256
 
@@ -21,9 +21,9 @@ _made: dict[int, bytes] = {}  # The same, of chunks that came from elsewhere.
 
 
 @contextmanager
-def hashed(chunks: Mapping[bytes, bytes]) -> Iterator[None]:
-    """Keep the hashes that this node has made of chunks, until the block ends."""
-    identities = {id(chunk): digest for digest, chunk in chunks.items()}
+def hashed_once(chunks: Iterable[bytes]) -> Iterator[None]:
+    """Keep the hashes that are made of these chunks, in any thread, until the block ends."""
+    identities = dict.fromkeys(map(id, chunks), b"")
     _made.update(identities)
     try:
         yield
@@ -51,4 +51,9 @@ def said(thing: bytes) -> bytes | None:
 
 def digest_of(chunk: bytes) -> bytes:
     """The SHA-256 of a chunk."""
-    return said(chunk) or _made.get(id(chunk)) or sha256(chunk).digest()
+    found = said(chunk) or _made.get(id(chunk))
+    if not found:
+        found = sha256(chunk).digest()
+        if id(chunk) in _made:
+            _made[id(chunk)] = found
+    return found

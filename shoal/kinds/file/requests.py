@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 from msgspec import Struct, field
 
+from shoal.kinds.file.proven import digest_of
 from shoal.kinds.file.state import ENTRY_BYTES
 from shoal.protocol.base import (
     Elements,
@@ -61,7 +62,7 @@ class FileInfo(Struct, array_like=True, frozen=True):
     stored: Time  # When it was put.
 
 
-@operation()
+@operation(foretells=True)
 class FindChunks(ObjectRead["ChunksFound"], array_like=True, frozen=True, tag="find-chunks"):
     """Find which chunks a thread has, so that only the others are sent."""
 
@@ -76,7 +77,7 @@ class ChunksFound(Reply, array_like=True, frozen=True, tag="chunks-found"):
     bytes_max: int  # Of one request to this node.
 
 
-@operation()
+@operation(recognised=lambda request: [request.space, request.thread, *map(digest_of, request.chunks)])
 class KeepChunks(ObjectWrite["ChunksKept"], array_like=True, frozen=True, tag="keep-chunks"):
     """Store chunks of a file that is being put. They are kept for a day, or as long as a file has them."""
 

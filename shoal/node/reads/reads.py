@@ -3,7 +3,8 @@
 Laws:
 - A read shows at least what its bookmark names, or raises a typed error; the bookmark includes what
   is shown before the answer is given. With `stale` a read shows what is here, and the bookmark goes back to that.
-- A read is answered once everything that it shows is durable here, so that a crash cannot take it back.
+- A read is answered once everything that it shows is durable here, so that a crash cannot take it back. Only which chunks of a
+  file are here is told before: a write that builds on them is a later one of the same log, and finds out if they went.
 - Names are checked here, before anything else.
 - Damaged rows are repaired first, and never shown.
 
@@ -31,6 +32,7 @@ from shoal.node.handler import Answers, Target, target_of
 from shoal.node.replicas import ReadRepair, Replicas
 from shoal.node.turns import in_turns
 from shoal.protocol import requests
+from shoal.protocol.base import declaration_of
 from shoal.protocol.bookmark import Bookmark
 from shoal.protocol.requests import AnyReply, MultiRead, MultiReply, Refused
 from shoal.protocol.requests.families import PartAnswer
@@ -137,7 +139,18 @@ class Reads:
         target = target_of(request)
         check_name("space", target.space)
         check_name(target.kind.label, target.name)
+        if declaration_of(type(request)).foretells:
+            return await self._foretold(request, target, bookmark, stale=stale)
         return await self._seen(lambda: self._shown(request, target), target, bookmark, stale=stale)
+
+    async def _foretold(
+        self, request: requests.ObjectRead[Any], target: Target, bookmark: Bookmark, *, stale: bool
+    ) -> AnyReply:
+        wanted = bookmark.vector(target.partition)
+        if not stale and not self._database.holds(target.partition, wanted):
+            await self._replicas.wait_applied(target.partition, wanted)
+        self._database.partitions.load(target.partition).check_open()
+        return (await self._shown(request, target))[0]
 
     async def _together(self, request: requests.MultiRead, bookmark: Bookmark, *, stale: bool) -> AnyReply:
         targets = targets_of(request)

@@ -179,6 +179,8 @@ def _form(request: requests.AnyWrite) -> list[object]:
 
     A later version may append a field with a default: requests that do not set it have the same form there.
     """
+    if (recognised := declaration_of(type(request)).recognised) is not None:
+        return [_shape(type(request))[0], recognised(request)]
     tag, defaults, ignored = _shape(type(request))
     form = [tag, *astuple(request)]
     for index in ignored:

@@ -56,7 +56,7 @@ from shoal.storage.encrypted.rows import (
     unhidden,
     with_hidden,
 )
-from shoal.storage.interface import Snapshot
+from shoal.storage.interface import DigestOf, Snapshot
 from shoal.storage.opening import open_storage
 from shoal.storage.rocks import RocksStorage
 
@@ -188,7 +188,7 @@ class EncryptedStorage:
         """`write` in two steps (`Storage.begin_write`). The first does nothing: rows are sealed when they are handed over."""
         return partial(self.write, rows)
 
-    def begin_laying(self, values: Sequence[tuple[bytes, bytes]], /) -> None:
+    def begin_laying(self, values: Sequence[bytes], digest_of: DigestOf, /) -> None:
         """Large values are sealed and written like others (`Storage.begin_laying`)."""
 
     def hand_over(self) -> None:

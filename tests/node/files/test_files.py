@@ -663,6 +663,27 @@ async def test_a_crash_leaves_whole_files(open_bench: Opener, keep: int | None) 
     await after.node.stop()
 
 
+@pytest.mark.parametrize("laid", [True, False])
+async def test_a_power_cut_after_a_put_leaves_all_of_it(open_bench: Opener, laid: bool) -> None:
+    data = content(60_000)
+    with altered(large_bytes_min=100 if laid else 1 << 20):
+        bench = open_bench()
+        await bench.space.thread("t").put_file("a", data)
+        after = bench.crashed(0)
+        assert await read(after.space.thread("t"), "a") == data
+
+
+async def test_which_chunks_are_here_is_told_before_they_are_durable(bench: Bench) -> None:
+    session, chunk = bench.node.session(), content(900)
+    await session.call(requests.KeepChunks("crew", "t", [chunk]))
+    bench.simulated.gate.clear()
+    asking = requests.FindChunks("crew", "t", [sha256(chunk).digest(), sha256(b"other").digest()])
+    other = content(900, 2)
+    await session.call(requests.KeepChunks("crew", "t", [other]), durability="memory")
+    assert (await session.call(asking)).missing == [1]
+    bench.simulated.gate.set()
+
+
 async def test_a_value_that_is_too_large_names_put_file(open_bench: Opener) -> None:
     small = open_bench(request_bytes_max=10_000)
     with pytest.raises(TooLarge, match="put_file"):

@@ -19,7 +19,7 @@ Laws:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
@@ -31,7 +31,7 @@ from shoal.crdt.applier import Blobs
 from shoal.crdt.rows import Rows
 from shoal.errors import FileIncomplete, InvalidInput, NotFound, StoreCorrupt, TooLarge, Unsupported
 from shoal.kinds.file import state as files
-from shoal.kinds.file.proven import digest_of, hashed, said
+from shoal.kinds.file.proven import digest_of, hashed_once, said
 from shoal.kinds.file.requests import carries_all
 from shoal.kinds.thread.state import dag
 from shoal.names import check_name, check_path
@@ -384,14 +384,11 @@ def _by_digest(chunks: Iterable[bytes]) -> Mapping[bytes, bytes]:
 
 
 @contextmanager
-def laid_by(write: ObjectWrite[Any]) -> Iterator[Mapping[bytes, bytes]]:
-    """The chunks that a write of `LAYING` brings, by their SHA-256, which is not made again within: these are to be on the disk
-    before it is decided.
-    """
+def laid_by(write: ObjectWrite[Any]) -> Iterator[Sequence[bytes]]:
+    """The chunks that a write of `LAYING` brings, hashed once within. They are to be on the disk before it is decided."""
     assert isinstance(write, KeepChunks | NameFile)
-    chunks = _by_digest(write.chunks)
-    with hashed(chunks):
-        yield chunks
+    with hashed_once(write.chunks):
+        yield write.chunks
 
 
 def _incomplete(request: PutFile | NameFile) -> FileIncomplete:
