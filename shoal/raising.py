@@ -6,6 +6,7 @@ Laws:
 - A panic is a `BaseException`, which `except Exception` does not catch, so it must not leave a seam to an engine. Values
   are checked before an engine sees them; a panic that comes all the same becomes a `ShoalError` at the seam. What the engine
   was working on is then in no known state: it is used no more, and built again.
+- A text that was given as a file's name, and may be the secret itself, is not shown: `named`.
 - What a plain installation runs (`open`, `connect`, `serve`, the command line) imports no optional package, until a
   feature that needs one is used.
 """
@@ -21,6 +22,13 @@ from shoal.errors import EngineFailed, OutcomeUnknown, ShoalError, Unsupported
 UNHARMED = "Nothing that is stored here is lost."
 """How an error of a bucket ends where it stopped no write."""
 _NOTHING = re.compile(r"\s*Nothing (of it )?was [a-z]+( now)?[.;]")
+_SECRET = re.compile(r"(?=[A-Za-z+]*\d)(?=[\d+]*[A-Za-z])[A-Za-z\d+]{20,}")  # Hexadecimal digits, base64, a token.
+
+
+def named(file: object) -> str:
+    """The name of a file that cannot be read, for an error; without it, if a part of it is long and has letters and digits."""
+    text = str(file)
+    return "the file named (its name may be the secret itself, so it is not shown)" if _SECRET.search(text) else text
 
 
 @contextmanager

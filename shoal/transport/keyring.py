@@ -41,6 +41,7 @@ from pathlib import Path, PurePath
 from shoal.config import Config, check_cluster_key
 from shoal.errors import InvalidConfig
 from shoal.protocol.session import Credential
+from shoal.raising import named
 from shoal.records import NamedTuple
 
 _NAME_CHARS = 12
@@ -207,7 +208,7 @@ def read(file: Path) -> Keyring:
     except (OSError, UnicodeDecodeError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or "it is no text"
         raise InvalidConfig(
-            f"the cluster's key cannot be read from {file}: {why}. Nothing was changed.", field="cluster_key_file"
+            f"the cluster's key cannot be read from {named(file)}: {why}. Nothing was changed.", field="cluster_key_file"
         ) from None
     return parsed(text)
 
@@ -272,7 +273,9 @@ def _read(file: Path) -> str:
         with file.open("rb") as opened:
             return opened.read(_CREDENTIALS_BYTES_MAX).decode("ascii", "replace")
     except OSError as error:
-        raise InvalidConfig(f"the token in {file} cannot be read: {error.strerror}. Nothing was sent.", field="token") from None
+        raise InvalidConfig(
+            f"the token in {named(file)} cannot be read: {error.strerror}. Nothing was sent.", field="token"
+        ) from None
 
 
 def _checked(text: object, what: str) -> str:

@@ -44,6 +44,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from shoal.encryption import KeyService
 from shoal.errors import MasterKeyWrong, StorageFull, StoreCorrupt
+from shoal.raising import named
 from shoal.records import NamedTuple
 from shoal.storage import layout
 
@@ -116,13 +117,13 @@ def _from_file(path: str) -> bytes:
         with open(Path(path).expanduser(), "rb") as file:
             return file.read(_TEXT_BYTES_MAX + 1)
     except OSError as error:
-        raise _wrong(f"the key file {path} cannot be read: {error.strerror}") from None
+        raise _wrong(f"the key file {named(path)} cannot be read: {error.strerror}") from None
 
 
 def _from_environment(name: str) -> bytes:
     text = os.environ.get(name)
     if not text:
-        raise _wrong(f"the environment variable {name} is not set")
+        raise _wrong(f"the environment variable {named(name)} is not set")
     return os.fsencode(text)
 
 
