@@ -408,7 +408,8 @@ class RocksStorage:
             if self._erasing is None:
                 if not self._advance_large():
                     return False
-                # It deleted rows of the index, which name others.
+                # It deleted rows of the index, which name others. Synced once before, so that writes wait for little.
+                self.sync()
                 self._rotate()
                 self._erasing, self._erasing_since_s = ErasingPass(self._db), age_s
             if not self._erasing.advance(age_s - self._erasing_since_s):
