@@ -1,7 +1,8 @@
 """Bounds that are constants of shoal's modules, changed for a while, so that small runs reach them.
 
 A bound is named as its constant, in small letters. It is changed in each module that has it: that of the definition, and
-those that import it. Code reads a bound where it uses it, so nodes that run already follow.
+those that import it. How nodes serve each kind is imported here, for bounds stand there. Code reads a bound where it uses it,
+so nodes that run already follow.
 """
 
 from __future__ import annotations
@@ -12,7 +13,11 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+from shoal import kinds
 from shoal.config import Config
+
+for _part in ("handler", "serving"):
+    list(kinds.modules(_part))
 
 
 def parted(wanted: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

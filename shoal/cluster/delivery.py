@@ -3,7 +3,8 @@
 Laws:
 - Operations are handed out when they are causally ready, in order: so a
   replica's vector is always a contiguous, causally closed prefix.
-- An early operation waits here, outside vector and state, within `bytes_max`. Beyond it
+- An early operation waits here, outside vector and state, within `bytes_max`, and of one partition within
+  `EARLY_PARTITION_BYTES`: all that become ready by one operation are applied in one step. Beyond these
   the newcomer is dropped, and so is an operation that has waited too long (`expire`). A dropped one is
   fetched again when it is missed, unless it depends on operations that were lost with its node's disk.
 - HLC order is a causal order, so one pass over the waiting operations finds all that are ready. It looks at the next one
@@ -31,6 +32,7 @@ from shoal.crdt.dot import ORIGIN_BYTES, Dot, Origin, VersionVector, belongs
 from shoal.errors import BadOperation, ShoalError
 from shoal.records import NamedTuple
 
+EARLY_PARTITION_BYTES = 512 * 1024  # Of one partition, that wait; the first may exceed it. Some 800 small ones.
 OVERHEAD_BYTES = 500  # The memory that an operation takes beside its bytes.
 
 
@@ -71,6 +73,7 @@ class Delivery:
         self._applied = applied
         self._bytes_max = bytes_max
         self._bytes = 0
+        self._of: dict[int, int] = {}  # The same, by partition.
         self._waiting: dict[int, dict[Origin, list[int]]] = {}  # By partition and origin: a heap of sequence numbers.
         self._dots: dict[tuple[int, Dot], Arrival] = {}
         self._also: dict[tuple[int, Dot], set[bytes]] = {}  # Who else sent the same.
@@ -113,8 +116,10 @@ class Delivery:
             self._also.setdefault(place, set()).add(sender)
             return
         found.early.append(arrival)
-        if self._bytes + arrival.bytes <= self._bytes_max:
-            self._bytes += arrival.bytes
+        size, of = arrival.bytes, self._of.get(place[0], 0)
+        if self._bytes + size <= self._bytes_max and (not of or of + size <= EARLY_PARTITION_BYTES):
+            self._bytes += size
+            self._of[place[0]] = of + size
             self._dots[place] = arrival._replace(changes=None, sender=sender)  # Its bytes alone are counted.
             self._since[place] = now
             queues = self._waiting.setdefault(place[0], {})
@@ -228,6 +233,9 @@ class Delivery:
         del self._since[partition, arrival.dot]
         self._also.pop((partition, arrival.dot), None)
         self._bytes -= arrival.bytes
+        self._of[partition] -= arrival.bytes
+        if not self._of[partition]:
+            del self._of[partition]
 
 
 class _Quarantined(NamedTuple):

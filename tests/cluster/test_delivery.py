@@ -135,6 +135,28 @@ def test_past_its_bound_the_newcomer_is_dropped_and_can_come_again() -> None:
     assert sink.applied == [(A, 1), (A, 2), (A, 3)]
 
 
+def test_of_one_partition_few_wait_so_that_one_step_releases_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    later = [arrival(Dot(A, n), n) for n in range(2, 8)]
+    elsewhere = arrival(Dot(A, 2), 2, partition=1)
+    monkeypatch.setattr(delivery, "EARLY_PARTITION_BYTES", 3 * later[0].bytes)
+    sink = Sink()
+    assert sink.take(*later, elsewhere).early == [*later, elsewhere]
+    sink.take(arrival(Dot(A, 1), 1))
+    assert sink.applied == [(A, n) for n in range(1, 5)], "one step released them"
+    sink.take(*later)
+    assert sink.applied == [(A, n) for n in range(1, 8)], "what was dropped came again"
+    assert sink.delivery.waits(1, elsewhere.dot) is not None
+    assert sink.delivery.waiting_bytes == elsewhere.bytes
+
+
+def test_one_long_operation_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "EARLY_PARTITION_BYTES", 1)
+    sink = Sink()
+    sink.take(arrival(Dot(A, 2), 2))
+    sink.take(arrival(Dot(A, 1), 1))
+    assert sink.applied == [(A, 1), (A, 2)]
+
+
 def test_waiting_operations_are_dropped_once_they_came_otherwise() -> None:
     sink = Sink()
     sink.take(arrival(Dot(A, 2), 2))
