@@ -137,7 +137,12 @@ class Node:
         """Where the cluster is backed up, and how far."""
         self.service.back_up(self.backups.answers, self.backups.view)
         self.conditions = Watcher(
-            context, cluster, status=self.service.status, uses=self._uses, full_at_ms=self.service.growth.full_at_ms
+            context,
+            cluster,
+            status=self.service.status,
+            uses=self._uses,
+            full_at_ms=self.service.growth.full_at_ms,
+            unredacted=lambda: self.service.redactor.failing,
         )
         """Notices the conditions of it and its cluster."""
         self.service.watch(self.conditions)

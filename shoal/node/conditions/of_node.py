@@ -64,6 +64,7 @@ class Observation(NamedTuple):
     second: str = ""  # All other members refuse it as a second node at its address: why.
     clock_wrong: str = ""  # A majority contradict its clock: by how much, and what to do.
     signals: Signals = Signals()
+    unredacted: Mapping[str, str] = MappingProxyType({})  # Space → why its writes cannot be looked through, and are refused.
     ended: Collection[str] = ()  # The tasks that last as long as the node, and that a bug has ended.
 
 
@@ -226,6 +227,11 @@ def _retention_waits(seen: Observation) -> Found:
 def _tiering_fails(seen: Observation) -> Found:
     if seen.status.tiering_trouble:
         yield Finding(seen.status.tiering_trouble)
+
+
+def _redaction_fails(seen: Observation) -> Found:
+    for space, reason in seen.unredacted.items():
+        yield Finding(f"a write in space {space} was refused: {reason}", space)
 
 
 def _space_overloads(seen: Observation) -> Found:
@@ -446,6 +452,17 @@ CONDITIONS = (
         "RETENTION.md",
         "what may go is there, and something holds it up",
         _retention_waits,
+    ),
+    Condition(
+        "redaction-fails",
+        "page",
+        "1m",
+        "What redaction must see cannot be looked through",
+        "Writes of this space fail at this node with `RedactionFailed`: nothing is stored that was not looked through.",
+        "shoal redaction show {about} --url URL   # names the hooks: mend what the node's `redaction_hooks` name",
+        "REDACTION.md#hooks",
+        "the last write of the space was refused because a hook failed, or the rules cannot be kept, and none has passed since",
+        _redaction_fails,
     ),
     Condition(
         "tiering-fails",

@@ -63,7 +63,8 @@ class _Grown:
 class Watcher:
     """Watches one node. `status` returns its status; `uses` how much of each bound is used.
 
-    `full_at_ms` forecasts when a disk of which so many bytes are free will be full.
+    `full_at_ms` forecasts when a disk of which so many bytes are free will be full; `unredacted` says of which spaces redaction
+    fails (`shoal.kinds.redaction.serving.redactor.Redactor.failing`).
     """
 
     def __init__(
@@ -74,10 +75,11 @@ class Watcher:
         status: Callable[[], NodeStatus],
         uses: Callable[[], Mapping[str, Use]],
         full_at_ms: Callable[[int], int | None],
+        unredacted: Callable[[], Mapping[str, str]],
     ) -> None:
         self._context = context
         self._cluster = cluster
-        self._status, self._uses, self._full_at_ms = status, uses, full_at_ms
+        self._status, self._uses, self._full_at_ms, self._unredacted = status, uses, full_at_ms, unredacted
         self._environment = context.environment
         self.signals = Signals()
         """As they were sampled last."""
@@ -174,6 +176,7 @@ class Watcher:
             second=self._cluster.memberships.second,
             clock_wrong=replicas.clock_wrong,
             signals=self.signals,
+            unredacted=self._unredacted(),
             ended=self._context.upkeep.ended,
         )
 

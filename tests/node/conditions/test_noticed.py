@@ -14,7 +14,8 @@ import pytest
 from shoal.cluster import messages
 from shoal.cluster.consensus.ballots import Accept, Prepare
 from shoal.cluster.messages import SnapshotPiece
-from shoal.errors import Overloaded, ShoalError, StoreCorrupt
+from shoal.errors import Overloaded, RedactionFailed, ShoalError, StoreCorrupt
+from shoal.kinds.redaction.serving.hooks import Hook, Writing
 from shoal.kinds.thread.state.dag import CHUNK
 from shoal.node.conditions.watcher import CONDITIONS
 from shoal.node.environment import LOOK_S
@@ -366,6 +367,25 @@ async def part_ended(stack: Fleets) -> AsyncIterator[Made]:
     await restarted(fleet, "a")
 
 
+async def redaction_fails(stack: Fleets) -> AsyncIterator[Made]:
+    """A hook is down, until it answers again."""
+    fleet = await one(stack)
+    is_down = True
+
+    async def hook(_: Writing) -> None:
+        if is_down:
+            raise ConnectionError
+
+    fleet["a"].node.service.redactor._hooks = {"dlp": Hook("dlp", function=hook)}
+    space = fleet["a"].store().space("crew")
+    await space.redaction.set(hooks=["dlp"])
+    with pytest.raises(RedactionFailed):
+        await space.register("r").set("text")
+    yield Made(fleet, "a")
+    is_down = False
+    await space.register("r").set("text")
+
+
 async def disk_nearly_full(stack: Fleets) -> AsyncIterator[Made]:
     fleet = await one(stack)
     fleet["a"].simulated.volume = 1 << 20, 1 << 40
@@ -502,6 +522,7 @@ CASES: dict[str, Case] = {
     "backup-unverified": backed_up("unverified"),
     "read-only": read_only,
     "part-ended": part_ended,
+    "redaction-fails": redaction_fails,
     "disk-nearly-full": disk_nearly_full,
     "disk-fills": disk_fills,
     "disk-slow": disk_slow,

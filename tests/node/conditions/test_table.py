@@ -98,6 +98,7 @@ WAITS = msgspec.structs.replace(STATUS, retention_due=3, retention_waits_for="an
         (WELL._replace(status=WAITS), "retention-waits"),
         (WELL._replace(status=msgspec.structs.replace(STATUS, tiering_trouble="403 no permission")), "tiering-fails"),
         (WELL._replace(ended=["retention"]), "part-ended"),
+        (WELL._replace(unredacted={"crew": "the hook 'dlp' did not answer"}), "redaction-fails"),
     ],
 )
 def test_a_condition_is_read_from_what_the_node_says(observation: Observation, name: str) -> None:

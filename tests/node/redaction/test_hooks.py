@@ -368,3 +368,27 @@ def test_a_file_of_hooks_that_is_not_there_is_told(tmp_path: Path) -> None:
 async def test_a_hook_that_is_no_function_is_told(tmp_path: Path, redact: Any) -> None:
     with pytest.raises(ShoalError, match="redact="):
         await shoal.open(tmp_path / "state", redact=redact)
+
+
+async def test_a_space_whose_hook_fails_is_named_until_a_write_passes_or_the_rules_go() -> None:
+    answers: dict[str, Any] = {"with": died}
+    bench = given(hook=lambda writing: answers["with"](writing))
+    failing = bench.node.service.redactor
+    await bench.space.redaction.set(hooks=["hook"])
+    with pytest.raises(RedactionFailed):
+        await bench.space.register("r").set(NAME)
+    assert list(failing.failing) == ["crew"]
+    assert "'hook'" in failing.failing["crew"]
+    assert NAME not in failing.failing["crew"]
+    answers["with"] = lambda _: None
+    await bench.space.register("r").set("text")
+    assert failing.failing == {}
+    answers["with"] = died
+    with pytest.raises(RedactionFailed):
+        await bench.space.register("r").set("text")
+    await bench.space.redaction.unset()
+    assert failing.failing == {}
+    await bench.space.redaction.set(credentials=True)
+    await bench.space.register("r").set("text")
+    assert failing.failing == {}
+    await closed(bench)

@@ -109,7 +109,18 @@ class Redactor:
         """Places in writes that were replaced in this opening."""
         self.refused = 0
         """Writes that were refused for the rules of their space, in this opening."""
+        self._failed: dict[str, str] = {}  # By space: why its last write was refused that should have been looked through.
         self.answers: Answers = {ReadRedaction: self._view, TryRedaction: self._try}
+
+    @property
+    def failing(self) -> Mapping[str, str]:
+        """The spaces with rules of which the last write was refused because a hook failed, or rules cannot be kept: why."""
+        return {space: reason for space, reason in self._failed.items() if self.of(space) is not None}
+
+    def _note(self, space: str, reason: str) -> None:
+        self._failed[space] = reason
+        if len(self._failed) > _KNOWN_MAX:
+            del self._failed[next(iter(self._failed))]
 
     # ── rules ─────────────────────────────────────────────────────────────────
 
@@ -209,11 +220,14 @@ class Redactor:
         if known is None or type(write) not in fields.CONCERNED:
             return write, []
         if known.engine is None:
+            self._note(write.space, known.trouble)
             raise RedactionFailed(
                 f"the rules of redaction of space {write.space!r} are not kept here: {known.trouble}. Nothing was written. Set "
                 "them again (`shoal redaction set`), or ask another node.",
                 space=write.space,
             )
+        if not known.rules.hooks:
+            self._failed.pop(write.space, None)
         look = _Look(known.engine.rewriter(self._monotonic), files=known.rules.files)
 
         def looked() -> Any:
@@ -248,7 +262,12 @@ class Redactor:
         if not texts.found:
             return write
         kind = str(type(write).__struct_config__.tag)
-        answer = await hook.replacements(Writing(write.space, kind, texts.found))
+        try:
+            answer = await hook.replacements(Writing(write.space, kind, texts.found))
+        except RedactionFailed as failure:
+            self._note(write.space, failure.message.partition(". Nothing")[0])
+            raise
+        self._failed.pop(write.space, None)
         changes = {each.nth: each for each in answer if each.text != texts.found[each.nth].text}
         if not changes:
             return write
