@@ -72,5 +72,7 @@ MUTANTS = (
     ),
     Mutant(a_content_that_an_event_names_is_collected, "a content to which an event refers is collected", ("3", "10")),
     Mutant(a_shared_chunk_goes_with_its_first_file, "a chunk that two files share goes with the first", ("3", "10", "4")),
-    Mutant(a_file_without_a_chunk_is_acknowledged, "a file is acknowledged although a chunk of it is missing", ("3", "4", "10")),
+    Mutant(
+        a_file_without_a_chunk_is_acknowledged, "a file is acknowledged although a chunk of it is missing", ("3", "4", "10")
+    ),
 )
