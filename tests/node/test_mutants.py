@@ -193,7 +193,7 @@ def leave_what_was_refused_in_the_batch(patch: pytest.MonkeyPatch) -> None:
 
 
 def take_any_chain(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(operation, "chain", lambda *_: bytes(32))
+    patch.setattr(operation, "chain_at", lambda *_: bytes(32))
 
 
 def take_any_time(patch: pytest.MonkeyPatch) -> None:
