@@ -68,7 +68,7 @@ def rows_prefix(target: Target) -> bytes:
     return keys.object_rows(target.partition, *target)
 
 
-class Place(Struct, frozen=True, gc=False):
+class Place(Struct, frozen=True):
     """Where an object is, within a transaction."""
 
     transaction: Transaction
@@ -107,7 +107,7 @@ def stored(storage: Storage, partition: int, kinds: Iterable[Kind]) -> Iterator[
             start = successor(keys.object_rows(partition, *target))
 
 
-class Made(Struct, frozen=True, gc=False):
+class Made(Struct, frozen=True):
     """A change that a handler made."""
 
     stamp: Stamp
@@ -257,7 +257,7 @@ class Handler(Protocol):
         ...
 
 
-class Applied(Struct, frozen=True, gc=False):
+class Applied(Struct, frozen=True):
     """A peer's change that is in the rows now."""
 
     stamp: Stamp

@@ -40,7 +40,7 @@ from shoal.storage.keys import Kind
 LIMBO = b"Z"  # In the rows of an ended generation: the blobs of a change that arrived after the end.
 
 
-class Generation(Struct, frozen=True, gc=False):
+class Generation(Struct, frozen=True):
     """An object's generation; `number` counts its deletions from 0."""
 
     number: int

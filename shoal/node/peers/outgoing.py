@@ -230,7 +230,7 @@ Run = tuple[bytes, int, Dot, int]
 """The peer that sent operations of one origin, their partition, the last of them, and their number."""
 
 
-class _Unsettled(Struct, frozen=True, gc=False):
+class _Unsettled(Struct, frozen=True):
     """Operations of one origin."""
 
     number: int  # Of the storage write.

@@ -68,7 +68,7 @@ HEAVY_WRITE_BYTES = 8 * 1024  # What each write of a batch weighs besides: to de
 HEAVY_ATTEMPTS_MAX = 4  # To decide it in steps, while peers and upkeep write its partition. Then it is decided in one.
 
 
-class Located(Struct, frozen=True, gc=False):
+class Located(Struct, frozen=True):
     """A request, and the objects that its writes are about."""
 
     request: requests.AnyWrite
@@ -84,7 +84,7 @@ class Located(Struct, frozen=True, gc=False):
     asked: Any = None  # The request before that; None: nothing was.
 
 
-class Logged(Struct, frozen=True, gc=False):
+class Logged(Struct, frozen=True):
     """An operation that was issued here and written, and is not durable yet."""
 
     number: int  # Of the storage write.
@@ -94,7 +94,7 @@ class Logged(Struct, frozen=True, gc=False):
     may_precede: bool = True  # Whether it may go to peers before it is durable here.
 
 
-class Issued(Struct, frozen=True, gc=False):
+class Issued(Struct, frozen=True):
     """The outcome of a write request: its reply, and what must be durable before it is answered."""
 
     reply: requests.AnyReply
@@ -120,7 +120,7 @@ class Outbound(NamedTuple):
     spoken: Callable[[], int]  # The oldest version of the peer protocol that a peer speaks.
 
 
-class _Writing(Struct, frozen=True, gc=False):
+class _Writing(Struct, frozen=True):
     """A request that is becoming an operation."""
 
     located: Located
@@ -129,7 +129,7 @@ class _Writing(Struct, frozen=True, gc=False):
     key: str | None  # The request's idempotency key.
 
 
-class _Decision(Struct, frozen=True, gc=False):
+class _Decision(Struct, frozen=True):
     """The effect of a request, as far as it is decided. Nothing is written yet."""
 
     stamp: Stamp
@@ -140,7 +140,7 @@ class _Decision(Struct, frozen=True, gc=False):
     made: list[tuple[Target, Made]]  # and so is this.
 
 
-class _Sealed(Struct, frozen=True, gc=False):
+class _Sealed(Struct, frozen=True):
     """A decision as the log stores it. Its rows are in the transaction."""
 
     reply: requests.AnyReply
