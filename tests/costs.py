@@ -254,6 +254,9 @@ def hard() -> Iterator[tuple[str, Request[Any]]]:
     )
     yield "batch: 1,024 counters", requests.Batch([requests.Add("s", f"{{s}}{nth}", 1) for nth in range(1024)])
     yield "batch: 1,000 adds to a key", requests.Batch([requests.AddEntry("s", "{s}adds", "k", 1) for _ in range(1000)])
+    ids = [f"{nth:064x}" for nth in range(512)]
+    yield "discard: 512 that are not there", requests.Discard("s", "{s}0", ids)
+    yield "announce: 1,000", requests.Announce("s", "", [requests.Present(nth, 1, b"{}") for nth in range(1000)])
     schema = {"properties": {"c": {"items": {"allOf": [{"type": ["number", "string"]}] * 1000}}}}
     yield "put-schema: 1,000 alternatives", requests.PutSchema("s", "hard", 1, json.dumps(schema).encode(), "hard-*")
     yield "save: 1,000 looks at each value", requests.Save("s", "hard-1", {"c": pack([1] * 100_000)})

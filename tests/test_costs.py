@@ -46,10 +46,17 @@ def test_the_most_elements_are_different_ones() -> None:
     assert len(set(members.add)) == 4096
 
 
+OF_A_FORM = frozenset(
+    {"ack", "put-snapshot", "rank-items", "remove-elements", "renew-leases", "restore-beginning", "trim-journal", "update"}
+)
+"""Refused for the form of the cursors, ids, terms and updates that were made for them: their bounds were looked at before that.
+Of updates `updates` has the costly ones."""
+
+
 def test_each_request_with_a_bounded_list_is_on_the_page_within_its_bounds() -> None:
     within = {tag_of(name) for name, outcome in outcomes(PAGE.read_text()).items() if outcome not in MALFORMED}
     lacking = {str(kind.__struct_config__.tag) for kind, *_ in _fields()} - within
-    assert lacking <= set(), "run `python -m tests.costs`"
+    assert lacking <= OF_A_FORM, "run `python -m tests.costs`"
 
 
 def test_large_values_are_as_large_as_a_request() -> None:

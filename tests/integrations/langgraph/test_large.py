@@ -282,8 +282,8 @@ async def test_a_file_that_goes_before_its_pending_write_is_kept_again(saver: Sh
 
 
 async def test_a_file_is_as_durable_as_its_checkpoint(saver: ShoalSaver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What names it is acknowledged no sooner than the saver's own, and before the put is sent; its chunks are earlier writes of
-    the same log."""
+    """What names it is acknowledged no sooner than the saver's own, and before the put is sent; its chunks are earlier
+    writes of the same log."""
     sent: list[tuple[str, Any]] = []
     write, put_one = type(store_of(saver)).write, type(saver._checkpoints._writes).put
 
