@@ -18,7 +18,7 @@ from typing import Any, get_args
 
 import msgspec
 from aiohttp import hdrs
-from msgspec import Struct, UnsetType
+from msgspec import Struct
 
 from shoal.api import glossary, session
 from shoal.api.glossary import BODIES, PARTS, clause, failures, of_stream
@@ -149,12 +149,11 @@ def _explain(kind: type[Struct], schema: dict[str, Any]) -> None:
 
 
 def _require(kind: type[Struct], schema: dict[str, Any]) -> None:
-    """Of an answer, list the fields that are always there: all but those that may be unset, unless it leaves out defaults."""
+    """Of an answer, list the fields that are always there: all, unless it leaves out defaults."""
     for shown in schema["properties"].values():
         shown.pop("default", None)
     if not kind.__struct_config__.omit_defaults:
-        unset = {field.encode_name for field in msgspec.structs.fields(kind) if UnsetType in get_args(field.type)}
-        schema["required"] = [shown for shown in schema["properties"] if shown not in unset]
+        schema["required"] = list(schema["properties"])
 
 
 def _spell_defaults(kind: type[Struct], schema: dict[str, Any]) -> None:

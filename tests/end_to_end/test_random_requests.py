@@ -227,6 +227,14 @@ async def test_answers_to_repeated_requests_are_described(http: aiohttp.ClientSe
             assert answer.content_type in found["content"]
 
 
+async def test_fields_that_are_left_out_are_not_described_as_required(http: aiohttp.ClientSession) -> None:
+    description = await (await http.get("/v1/openapi.json")).json()
+    async with http.get("/readyz") as answer:
+        body = await answer.read()
+        assert json.loads(body).keys() < description["components"]["schemas"]["Ready"]["properties"].keys()
+        assert not undescribed(description, "/readyz", "GET", answer.status, answer.content_type, body)
+
+
 async def test_a_mutation_says_what_it_did_where_a_value_is_null(http: aiohttp.ClientSession, url: str) -> None:
     description = await (await http.get("/v1/openapi.json")).json()
     thread, template = f"{url}/v1/spaces/crew/threads/changing", "/v1/spaces/{space}/threads/{thread}"
