@@ -55,7 +55,7 @@ from mcp.types import (
 from shoal import __version__
 from shoal.client.store import Store
 from shoal.errors import InvalidInput, NotFound, ShoalError
-from shoal.integrations.mcp import memory, resources, shared
+from shoal.integrations.mcp import memory, resources, shared, threads
 from shoal.integrations.mcp.views import Arguments, Call, OneView, Tool, View, Views, Writing
 from shoal.logs import events
 from shoal.logs.lines import log
@@ -98,7 +98,7 @@ class Lines:
         asyncio.run_coroutine_threadsafe(self._lines.put(line), self._loop).result()
 
 
-STATE_TOOLS: tuple[Tool, ...] = (*memory.THREAD_TOOLS, *shared.TOOLS)
+STATE_TOOLS: tuple[Tool, ...] = (*threads.TOOLS, *shared.TOOLS)
 
 _INSTRUCTIONS = (
     "Shared, durable state of agents. Threads hold one agent's work as checkpoints: load before you save, and pass the id as "
