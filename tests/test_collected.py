@@ -67,7 +67,7 @@ def fields(kind: type) -> dict[str, Any]:
     return {name: hint for name, hint in hints.items() if typing.get_origin(hint) is not typing.ClassVar}
 
 
-def test_what_the_collector_does_not_see_refers_to_plain_values_alone() -> None:
+def test_structs_that_are_not_collected_refer_to_plain_values_alone() -> None:
     found = unseen()
     assert len(found) > 20
     wrong = {
@@ -77,7 +77,7 @@ def test_what_the_collector_does_not_see_refers_to_plain_values_alone() -> None:
 
 
 @pytest.mark.parametrize("hint", [Transaction, list[Any], dict[str, Transaction | None], typing.Callable[[], None]])
-def test_what_may_refer_to_anything_is_found(hint: Any) -> None:
+def test_a_type_that_may_refer_to_anything_is_found(hint: Any) -> None:
     assert list(grows(hint))
 
 
