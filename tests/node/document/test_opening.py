@@ -286,7 +286,7 @@ async def test_a_document_is_opened_though_the_first_that_did_so_was_cancelled(o
 
 @pytest.mark.answers("maintenance-stalls-requests")
 async def test_a_peer_checks_a_merged_update_a_bounded_number_of_structs_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with Fleet("ab", **SMALL, document_step_bytes_max=64) as fleet:
+    async with Fleet("ab", **SMALL, document_step_bytes_max=64, short_bytes=64) as fleet:
         session = fleet["a"].node.session()
         doc: pycrdt.Doc[Any] = pycrdt.Doc(client_id=1)
         entries = doc.get("m", type=pycrdt.Map)
@@ -295,7 +295,7 @@ async def test_a_peer_checks_a_merged_update_a_bounded_number_of_structs_at_a_ti
             entries[f"k{number}"] = number
             await session.call(requests.Update("crew", "plan", doc.get_update(before), {"m": "map"}))
         await fleet.converged()
-        turns = Turns(monkeypatch, yjs.Reader, "struct", lambda *_: 1)
+        turns = Turns(monkeypatch, yjs.Reader, "struct_in_steps", lambda *_: 1)
         await compacted(fleet["a"])
         await fleet.converged()
         assert turns.all >= 60

@@ -496,6 +496,7 @@ def knows_itself_alone(fleet: Fleet, name: str, patch: pytest.MonkeyPatch) -> No
     patch.setattr(changes(fleet, name), "_directories", lambda _record: {f"{name}:1": fleet[name].identity().node})
 
 
+@pytest.mark.instant_syncs("where nobody is told of what was chosen, the second hears of it by votes that wait for no disk")
 async def test_the_second_to_take_a_step_has_no_trouble(monkeypatch: pytest.MonkeyPatch) -> None:
     with captured() as lines:
         async with cluster() as fleet:

@@ -125,7 +125,6 @@ async def test_where_acknowledgements_are_lost_a_later_one_hides_nothing(fleet: 
         return message if told else None
 
     async def heard_from_both() -> None:
-        heard.clear()
         async with asyncio.timeout(30):
             while set(heard) < {"a", "b"}:
                 await asyncio.sleep(0.002)
@@ -137,6 +136,7 @@ async def test_where_acknowledgements_are_lost_a_later_one_hides_nothing(fleet: 
         while await died(fleet, "a") + await died(fleet, "b") < 2:
             await asyncio.sleep(0.002)
     told = True
+    heard.clear()
     await session.call(requests.Add("crew", "after {t}", 1))
     await heard_from_both()
     await asyncio.sleep(0)
